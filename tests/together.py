@@ -29,6 +29,7 @@ TWO_PHASES = [  # nothing is better by so much, so that each ends after two epoc
     *SLOW_SGD,
     *("--second_phase.epochs", "3", "--second_phase.optim.lr", "0.0005", "--training.epochs", "6"),
     *("--training.until_plateau.patience", "1", "--training.until_plateau.min_improvement", "1"),
+    *("--training.start_proxies", "k_means", "--training.spread_after", "1"),
 ]
 # Of the variables of a job that asks for 8 tasks; srun has not started this one.
 JOB_SCRIPT = {

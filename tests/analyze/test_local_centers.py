@@ -3,12 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
-from proxemic.analyze._local_centers import _properties
 
 
 @pytest.fixture(scope="module")
@@ -60,19 +59,38 @@ def test_local_centers_of_one_run_and_of_several(centers: list[Path], tmp_path: 
 
 
 def test_local_centers_need_groups_and_proxies(run: Path, tmp_path: Path, here: Here) -> None:
-    assert_refused(here("analyze", "local-centers", run), ["have no groups within their classes"])
+    assert_refused(here("analyze", "local-centers", run), ["have no attributes that differ within"])
     assert_refused(here("analyze", "local-centers", tmp_path / "none"), ["none"])
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "recipe.yaml").write_text((run / "recipe.yaml").read_text())
     assert_refused(here("analyze", "local-centers", run, tmp_path / "begun"), ["begun has no weights of a finished"])
 
 
-def test_images_without_groups(run: Path, here: Here) -> None:
-    assert_refused(here("analyze", "local-centers", run), [str(run), "no groups within their classes"])
+def test_images_without_attributes(run: Path, here: Here) -> None:
+    assert_refused(here("analyze", "local-centers", run), [str(run), "no attributes that differ within"])
 
 
-def test_groups_of_other_data_than_glyphs_are_one_property() -> None:
-    groups = torch.tensor([0, 5, 7])
-    assert _properties("OwnImages", groups) == {"group": groups}
-    of_glyphs = {name: values.tolist() for name, values in _properties("Glyphs", groups).items()}
-    assert of_glyphs == {"family": [0, 1, 1], "weight": [0, 1, 1], "slant": [0, 0, 1]}
+def test_the_subclasses_of_a_table_of_vectors(tmp_path: Path, here: Here) -> None:
+    generator = np.random.default_rng(0)
+    # Each class has two clusters as far apart as classes are, the subclasses, but for some rows without one.
+    places = generator.normal(size=(12, 2, 8))
+    vectors = np.repeat(places.reshape(24, 8), 10, axis=0) + generator.normal(scale=0.05, size=(240, 8))
+    np.save(tmp_path / "vectors.npy", vectors.astype(np.float32))
+    rows = [f"{row // 20},{'' if row % 10 == 9 else row // 10}" for row in range(240)]
+    (tmp_path / "labels.csv").write_text("\n".join(["label,subclass", *rows]) + "\n")
+    run = tmp_path / "run"
+    words = [
+        *("--recipe", "own-vectors", "--data.root", tmp_path / "vectors.npy", "--data.labels", tmp_path / "labels.csv"),
+        *("--loss", "SoftTripleLoss", "--loss.proxies_per_class", "2", "--loss.gamma", "1", "--training.epochs", "6"),
+        *("--model.embedding_size", "8", "--evaluation.start", "false", "--batches.size", "64", "--out", run),
+        *("--training.start_proxies", "k_means", "--training.loggers=[]", "--optim.loss_lr", "0.001"),
+    ]
+    trained = here("train", *words)
+    assert trained.returncode == 0, trained.stderr
+    data = tmp_path / "data.json"
+    measured = here("analyze", "local-centers", run, "--draws", "2", "--shuffles", "20", "--json", data)
+    assert measured.returncode == 0, measured.stderr
+    (found,) = json.loads(data.read_text()).values()
+    assert set(found) == {"subclass", "proxies"}
+    assert found["subclass"]["information"] > 0.9  # of 1 bit
+    assert found["proxies"]["used"] == 2

@@ -25,6 +25,7 @@ from proxemic.losses.checks import (
     is_number,
     shown,
 )
+from proxemic.losses.clusters import k_means
 from proxemic.losses.described import Described
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
@@ -332,6 +333,43 @@ class ProxyLoss(Described, ABC):
         if is_cosine:
             means = normalize(means, dim=1) * self.proxies[:, 0].norm(dim=1, keepdim=True)
         self.proxies[:, 0] = torch.where(counts > 0, means, self.proxies[:, 0])
+
+    @torch.no_grad()
+    def begin_at_clusters(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"], *, seed: int = 0
+    ) -> None:
+        """Move the K proxies of each class to the centres of K clusters of its embeddings, as k-means finds them.
+
+        Proxies that are drawn lie in the same place as seen from the embeddings of a class, so that one of them can
+        become the nearest of all; at the centres of clusters each has images of its own. Where scores are cosines, the
+        clusters are those of directions, and each proxy keeps its length. Of a class of fewer than K different
+        embeddings, as many proxies move; the others stay.
+
+        Args:
+            embeddings: Of training images, in evaluation mode; the same in every process of a distributed loss.
+            labels: Their classes, from 0.
+            seed: Of the starts of k-means.
+
+        Raises:
+            ValueError: If the arguments do not fit.
+
+        >>> from proxemic.losses import SoftTripleLoss
+        >>> loss = SoftTripleLoss(num_classes=2, embedding_size=2, proxies_per_class=2)
+        >>> loss.begin_at_clusters(torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]]), torch.tensor([0, 0, 1, 1]))
+        >>> torch.nn.functional.normalize(loss.proxies[1].detach(), dim=1).sort(0).values
+        tensor([[-1., -1.],
+                [ 0.,  0.]])
+        """
+        check_embeddings(embeddings, self.embedding_size)
+        check_labels(labels, len(embeddings), self.num_classes)
+        is_cosine = isinstance(self.scoring.similarity, Cosine)
+        order = labels.argsort(stable=True)
+        classes = embeddings[order].split(labels.bincount(minlength=self.num_classes).tolist())
+        held = slice(None) if self._sharding is None or not self._sharding.sharded else self._sharding.local
+        for proxies, points in zip(self.proxies, classes[held], strict=True):
+            centers = k_means(points, len(proxies), spherical=is_cosine, seed=seed).to(proxies)
+            begun = proxies[: len(centers)]
+            begun.copy_(centers * begun.norm(dim=1, keepdim=True) if is_cosine else centers)
 
     def count_classes(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> None:
         """Tell the loss how many samples each class has, from which a `MarginRule` makes the margins.

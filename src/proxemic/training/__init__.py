@@ -10,6 +10,7 @@ from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
     from proxemic.optim.schedules import PolynomialDecay
+    from proxemic.training.annealing import GammaAnnealing
     from proxemic.training.averaging import Averaging
     from proxemic.training.embed import embed_dataset
     from proxemic.training.parameter_groups import Optimization, parameter_groups
@@ -29,6 +30,7 @@ __all__ = [
     "DistanceToProxy",
     "EpochMeasure",
     "EvaluationConfig",
+    "GammaAnnealing",
     "Optimization",
     "PolynomialDecay",
     "ProxyGap",

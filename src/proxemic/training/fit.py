@@ -24,6 +24,7 @@ from proxemic.training.multiprocess.lightning_processes import ProcessesOfLightn
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
 from proxemic.training.progress import TrainingBar
+from proxemic.training.proxy_callbacks import proxy_callbacks
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run_directory import RunDirectory
@@ -66,6 +67,7 @@ def fit(
             callbacks=[
                 *([evaluation] if evaluation else []),
                 *([average] if average else []),
+                *proxy_callbacks(recipe, components.data.images, components.task.loss),
                 *(recipe.training.callbacks or []),
                 checkpointer,
                 EpochOrder(components.data),

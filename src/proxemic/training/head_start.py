@@ -1,13 +1,14 @@
 """Heads and proxies that begin at the features of the training images."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from proxemic.data import ImageSet
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
+from proxemic.losses.scores import SoftmaxPooling
 from proxemic.losses.user_defined import loss_name
 from proxemic.models import EmbeddingModel, begin_at_principal_components
 from proxemic.models.config import PRINCIPAL
@@ -32,16 +33,22 @@ class PooledFeatures(nn.Module):
 
 
 def check_start(recipe: Recipe, loss: nn.Module) -> None:
-    """Raise `UserError` where proxies cannot begin at the means of their classes, as the recipe says."""
+    """Raise `UserError` where proxies cannot begin where the recipe says, or their pooling cannot change as it says."""
+    pooled = isinstance(loss, ProxyLoss) and isinstance(loss.scoring.pooling, SoftmaxPooling)
+    if recipe.training.anneal_gamma is not None and not pooled:
+        raise UserError(
+            f"training.anneal_gamma is given, but {loss_name(loss)} has no pooling of proxies with a gamma: leave it "
+            "null, or take a loss with one, as SoftTripleLoss, or loss.pooling SoftmaxPooling."
+        )
     if recipe.training.start_proxies == "drawn":
         return
-    key = "training.start_proxies is class_means"
+    key = f"training.start_proxies is {recipe.training.start_proxies}"
     if not isinstance(loss, ProxyLoss):
         raise UserError(f"{key}, but {loss_name(loss)} has no proxies: set it to drawn.")
-    if loss.proxies_per_class > 1:
+    if loss.proxies_per_class > 1 and recipe.training.start_proxies == "class_means":
         raise UserError(
-            f"{key}, where the {loss.proxies_per_class} proxies of a class would stay equal: set it to drawn, or "
-            "loss.proxies_per_class to 1."
+            f"{key}, where the {loss.proxies_per_class} proxies of a class would stay equal: set it to k_means or "
+            "drawn, or loss.proxies_per_class to 1."
         )
     if recipe.training.start_from is not None:
         raise UserError(f"{key}, but training.start_from brings the proxies of a run: leave one of them out.")
@@ -54,14 +61,14 @@ def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe:
     several processes each computes all of it, and trains with what the first has found.
     """
     components = recipe.model.head_init in PRINCIPAL and not model.has_loaded_head
-    means = recipe.training.start_proxies == "class_means"
-    if not components and not means:
+    start = recipe.training.start_proxies
+    if recipe.training.spread_after > 0:
+        assert isinstance(loss, ProxyLoss)
+        loss.proxies.data.copy_(loss.proxies.data[:, :1].expand_as(loss.proxies))  # which move as one until then
+        start = "drawn"
+    if not components and start == "drawn":
         return
-    labels = images.labels
-    if len(images) > MOST_IMAGES:
-        generator = torch.Generator().manual_seed(derive_seed(recipe.seed, MOST_IMAGES))
-        drawn = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].sort().values
-        labels, images = labels[drawn], images.select(drawn)  # whose own labels leave out classes of none
+    images, labels = draw_images(images, recipe.seed)
     features = embed_images(
         PooledFeatures(model).to(pick_device(recipe.training.accelerator)),
         images,
@@ -74,7 +81,25 @@ def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe:
     model.cpu()
     if components:
         begin_at_principal_components(model.head, features, whiten=recipe.model.head_init == "pca-whitened")
-    if means:
+    if start != "drawn":
         assert isinstance(loss, ProxyLoss)
         with torch.no_grad(), evaluation_mode(model):
-            loss.begin_at_class_means(model.embed_features(features), labels)
+            embeddings = model.embed_features(features)
+        if start == "class_means":
+            loss.begin_at_class_means(embeddings, labels)
+        else:
+            loss.begin_at_clusters(embeddings, labels, seed=cluster_seed(recipe))
+
+
+def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " drawn"]]:
+    """All images, or `MOST_IMAGES` that the seed draws, with their labels, which may leave out classes."""
+    if len(images) <= MOST_IMAGES:
+        return images, images.labels
+    generator = torch.Generator().manual_seed(derive_seed(seed, MOST_IMAGES))
+    drawn = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].sort().values
+    return images.select(drawn), images.labels[drawn]  # the own labels of the selection close up
+
+
+def cluster_seed(recipe: Recipe) -> int:
+    """The seed of k-means."""
+    return derive_seed(recipe.seed, 2, MOST_IMAGES)

@@ -17,6 +17,7 @@ from proxemic.losses.user_defined import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
+from proxemic.training.annealing import GammaAnnealing
 from proxemic.training.averaging import Averaging
 from proxemic.training.features.config import FeatureConfig
 from proxemic.training.lightning_types import Callback, Logger
@@ -92,9 +93,13 @@ class TrainingConfig:
         warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
         start_from: A run whose chosen weights this one begins with: those of the network, and of the loss; with other
             images, the proxies of the classes that have the same names.
-        start_proxies: Where proxies begin: `drawn`, by the loss's ``init``, or `class_means`, at the mean embeddings of
-            the classes by the network as it begins, for pretrained networks and one proxy a class; of more than 16,384
-            training images the seed draws as many, and classes of none keep the drawn proxies. Not with ``start_from``.
+        start_proxies: Where proxies begin: `drawn`, by the loss's ``init``; `class_means`, at the mean embeddings of
+            the classes by the network as it begins, for pretrained networks and one proxy a class; or `k_means`, at the
+            centres of K clusters of the embeddings of each class. Of more than 16,384 training images the seed draws as
+            many, and classes of none keep the drawn proxies. Not with ``start_from``.
+        spread_after: With `k_means`, the epochs in which the proxies of a class move as one, which are then spread over
+            the clusters of the embeddings by the network of that time; 0 spreads them before the first step.
+        anneal_gamma: The γ of the pooling over proxies falls over the first epochs to that of the loss; null for none.
         start_phase: 2 begins with the second phase: only its epochs are trained, usually with ``start_from`` set to a
             run of the first.
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` takes the fastest and says
@@ -125,7 +130,9 @@ class TrainingConfig:
     until_plateau: UntilPlateau | None = None
     warmup_epochs: int = 0
     start_from: Path | None = None
-    start_proxies: Literal["drawn", "class_means"] = "drawn"
+    start_proxies: Literal["drawn", "class_means", "k_means"] = "drawn"
+    spread_after: int = 0
+    anneal_gamma: GammaAnnealing | None = None
     start_phase: Literal[1, 2] = 1
     checkpoint_minutes: float = 10.0
     precision: TrainingPrecision = "32-true"
@@ -144,6 +151,16 @@ class TrainingConfig:
             raise ValueError(f"training.epochs is {self.epochs}, but must be at least 1.")
         if self.warmup_epochs < 0:
             raise ValueError(f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
+        if not 0 <= self.spread_after < self.epochs:
+            raise ValueError(
+                f"training.spread_after is {self.spread_after}, but must be 0 or more, and less than training.epochs, "
+                f"which is {self.epochs}."
+            )
+        if self.spread_after > 0 and self.start_proxies != "k_means":
+            raise ValueError(
+                f"training.spread_after is {self.spread_after}, but training.start_proxies is {self.start_proxies}: "
+                "set that to k_means, or spread_after to 0."
+            )
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"training.threads is {self.threads}, but must be at least 1, or null for torch's own.")
         if not all(0 < share < 1 for share in self.interpolate):
@@ -297,6 +314,12 @@ class Recipe:
             raise ValueError(
                 "training.until_plateau waits for evaluation.metric on validation classes, but evaluation.select_on is "
                 f"{self.evaluation.select_on}: set it to validation, or training.until_plateau to null."
+            )
+        annealing = self.training.anneal_gamma
+        if annealing is not None and annealing.epochs > self.lengths[0]:
+            raise ValueError(
+                f"training.anneal_gamma.epochs is {annealing.epochs}, but the "
+                f"{'training' if second is None else 'first phase'} has {self.lengths[0]} epochs: lower it."
             )
         self._check_sections()
         if self.features.cache:

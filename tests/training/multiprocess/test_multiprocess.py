@@ -127,6 +127,12 @@ def test_parts_sampled_classes_averages_and_margins_resume_in_the_middle_of_an_e
         "2",
         "--training.average.decay",
         "0.9",
+        "--loss.proxies_per_class",
+        "2",
+        "--training.start_proxies",
+        "k_means",
+        "--training.spread_after",
+        "1",
     ]
     whole, run = tmp_path / "whole", tmp_path / "stopped"
     assert [r.returncode for r in proxemic_together(2, "train", "--recipe", recipe, *flags, "--out", whole)] == [0, 0]

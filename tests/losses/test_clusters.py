@@ -1,0 +1,107 @@
+"""k-means against a naive one, and proxies that begin at its centres."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from proxemic.losses import ArcFaceLoss, EuclideanSoftmaxLoss, ProxyLoss, SoftTripleLoss
+from proxemic.losses.clusters import _lloyd, _spread, k_means
+
+
+def some_points(count: int, dim: int, seed: int) -> Tensor:
+    return torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def naive_lloyd(points: np.ndarray, centers: np.ndarray, spherical: bool) -> np.ndarray:
+    """Without empty clusters, which the cases below do not have."""
+    while True:
+        nearest = [min(range(len(centers)), key=lambda k: sum((point - centers[k]) ** 2)) for point in points]
+        moved = []
+        for k in range(len(centers)):
+            mean = np.mean([point for point, of in zip(points, nearest, strict=True) if of == k], axis=0)
+            moved.append(mean / np.sqrt(np.sum(mean**2)) if spherical else mean)
+        if np.array_equal(moved, centers):
+            return centers
+        centers = np.array(moved)
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_from_the_same_places_it_ends_where_a_naive_one_does(seed: int, spherical: bool) -> None:
+    points = some_points(40, 5, seed).double()
+    if spherical:
+        points /= points.norm(dim=1, keepdim=True)
+    begun = _spread(points, 4, torch.Generator().manual_seed(seed))
+    expected = naive_lloyd(points.numpy(), begun.numpy(), spherical)
+    torch.testing.assert_close(_lloyd(points, begun, spherical), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_of_all_partitions_it_finds_the_best(spherical: bool) -> None:
+    points = some_points(8, 3, 0).double() + torch.tensor([[1.5], [-1.5]], dtype=torch.float64).repeat(4, 1)
+    units = points / points.norm(dim=1, keepdim=True)
+    points = units if spherical else points
+
+    def spread(partition: tuple[int, ...]) -> float:
+        total = 0.0
+        for k in set(partition):
+            members = points[[of == k for of in partition]]
+            mean = members.mean(0)
+            total += float((members - (mean / mean.norm() if spherical else mean)).square().sum())
+        return total
+
+    best = min(itertools.product(range(2), repeat=8), key=spread)
+    means = torch.stack([points[[of == k for of in best]].mean(0) for k in set(best)])
+    means = means / means.norm(dim=1, keepdim=True) if spherical else means
+    found = k_means(points, 2, spherical=spherical)
+    assert sorted(map(tuple, found.tolist())) == [pytest.approx(mean) for mean in sorted(map(tuple, means.tolist()))]
+
+
+def test_a_cluster_that_lost_its_points_gets_another() -> None:
+    points = torch.tensor([[0.0], [1.0], [10.0]], dtype=torch.float64)
+    begun = torch.tensor([[0.0], [1.0], [500.0]], dtype=torch.float64)
+    assert sorted(_lloyd(points, begun, spherical=False).flatten().tolist()) == [0.0, 1.0, 10.0]
+
+
+def test_no_more_different_points_than_clusters_are_the_centers() -> None:
+    points = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    assert k_means(points, 3, spherical=False).tolist() == [[0.0, 2.0], [1.0, 0.0]]
+    assert k_means(points, 2, spherical=True).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert k_means(points[:0], 2, spherical=True).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "loss", [SoftTripleLoss(3, 4, proxies_per_class=2), EuclideanSoftmaxLoss(3, 4, proxies_per_class=2)]
+)
+def test_proxies_begin_at_the_centers_of_their_own_class(loss: ProxyLoss) -> None:
+    cosine = isinstance(loss, SoftTripleLoss)
+    drawn = loss.proxies.detach().clone()
+    embeddings = torch.cat([some_points(12, 4, 1), some_points(1, 4, 2)])
+    labels = torch.tensor([0, 2] * 6 + [1])
+    loss.begin_at_clusters(embeddings, labels, seed=5)
+    for label in (0, 2):
+        expected = k_means(embeddings[labels == label], 2, spherical=cosine, seed=5)
+        if cosine:
+            expected = expected * drawn[label].norm(dim=1, keepdim=True)
+        torch.testing.assert_close(loss.proxies[label].detach(), expected.float())
+    assert torch.equal(loss.proxies[1, 1], drawn[1, 1])  # of one image one proxy moves
+    assert not torch.equal(loss.proxies[1, 0], drawn[1, 0])
+
+
+def test_with_one_proxy_it_is_the_mean_of_the_class() -> None:
+    ours, theirs = (ArcFaceLoss(2, 3, init=lambda proxies: torch.nn.init.ones_(proxies)) for _ in range(2))
+    embeddings, labels = some_points(10, 3, 3), torch.arange(10) % 2
+    ours.begin_at_clusters(embeddings, labels)
+    theirs.begin_at_class_means(embeddings, labels)
+    torch.testing.assert_close(ours.proxies, theirs.proxies)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    loss = SoftTripleLoss(3, 4, proxies_per_class=2)
+    with pytest.raises(ValueError, match="labels hold 3, but num_classes=3"):
+        loss.begin_at_clusters(torch.randn(2, 4), torch.tensor([0, 3]))
+    with pytest.raises(ValueError, match=r"embeddings have shape \[2, 5\]"):
+        loss.begin_at_clusters(torch.randn(2, 5), torch.tensor([0, 1]))
