@@ -1,0 +1,93 @@
+"""docs/experiments/centres.py: classes of cars joined, and tables of cells that are finished."""
+
+import csv
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from proxemic.data import OwnVectors
+from proxemic.files import write_csv
+from proxemic.recipes import list_recipes
+
+FOLDER = Path(__file__).parents[1] / "docs" / "experiments"
+MODELS = [
+    *("Audi TT Coupe 2012", "Audi S4 Sedan 2007", "Audi R8 2012", "BMW X5 SUV 2007", "BMW M3 Coupe 2012"),
+    *(
+        "Aston Martin Virage Coupe 2012",
+        "Aston Martin Virage Sedan 2012",
+        "Ford GT Coupe 2006",
+        "Ford Focus Sedan 2007",
+    ),
+    *("Fiat 500 Coupe 2012", "Honda Civic Sedan 2007", "Kia Rio Coupe 2012", "Lada Niva SUV 1999"),
+    *("Mini Cooper Sedan 2012", "Opel Corsa Coupe 2012", "Seat Leon Sedan 2012"),
+]
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        return importlib.import_module("centres")
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("centres") / "features.parquet"
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4.0 * 3 * len(MODELS), dtype=np.float32)), 4)
+    labels = [model for model in MODELS for _ in range(3)]
+    table = {"embedding": vectors, "label": labels, "path": [f"{row}.jpg" for row in range(len(labels))]}
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+def test_makers_are_held_out_and_models_are_the_centres(script: Any, features: Path, tmp_path: Path) -> None:
+    note = script.join_classes(features, "makers", tmp_path / "makers.parquet")
+    assert note.startswith("makers: train: 21 photographs of 7 models in 4 classes; validation: ")
+    splits = OwnVectors(tmp_path / "makers.parquet").load()
+    assert splits.validation is not None
+    parts = [{*part.class_names} for part in (splits.train, splits.validation, splits.test_images)]
+    assert "Aston Martin" in set.union(*parts)
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 11
+    models = [
+        model
+        for part in (splits.train, splits.validation, splits.test_images)
+        for model in part.attributes["subclass"].texts()
+    ]
+    assert {*models} == {*MODELS}
+
+
+def test_bodies_are_those_of_other_makers(script: Any, features: Path, tmp_path: Path) -> None:
+    note = script.join_classes(features, "bodies", tmp_path / "bodies.parquet")
+    assert note.endswith("; 1 models whose names say no body are left out.")
+    splits = OwnVectors(tmp_path / "bodies.parquet", hold_out="images").load()
+    parts = [splits.train, splits.test_images]
+    assert all({"Coupe", "Sedan"} & {*part.class_names} for part in parts)
+    makers = [{script.maker_of(str(model)) for model in part.attributes["subclass"].texts()} for part in parts]
+    assert not makers[0] & makers[1]
+
+
+def test_tables_of_what_is_finished(script: Any, tmp_path: Path) -> None:
+    values = {("mpa", 1, "drawn"): 0.5, ("mpa", 2, "drawn"): 0.4, ("mpa", 2, "clusters"): 0.6}
+    for (loss, k, start), value in values.items():
+        row = dict.fromkeys(script.COLUMNS, 0.25) | {"loss": loss, "k": k, "start": start}
+        row |= {"map@r": value, "validation": value, "bits": 0.75, "chance": 0.25, "most": 1.0, "used": 2.0}
+        rows = [list((row | {"seed": seed}).values()) for seed in (0, 1)]
+        write_csv(tmp_path / loss / f"k{k}-{start}" / "cell.csv", script.COLUMNS, rows)
+    cells = script.read_cells(tmp_path)
+    shown = script.by_start(cells, "map@r").rows
+    assert shown == [["mpa", 1, "50.00 ± 0.00", "–", "–", "–"], ["mpa", 2, "40.00 ± 0.00", "60.00 ± 0.00", "–", "–"]]
+    bits = "0.50 ± 0.00 of 1.00 (2.0)"
+    assert script.by_start(cells, "bits").rows[1] == ["mpa", 2, bits, bits, "–", "–"]
+    assert script.differences(cells).rows == [["mpa", 2, "clusters", "10.00 ± 0.00", "20.00 ± 0.00", "–", "–"]]
+    with (tmp_path / "centres.csv").open(newline="") as file:
+        assert [row["k"] for row in csv.DictReader(file)] == ["1", "1", "2", "2", "2", "2"]
+
+
+def test_its_recipes_are_there(script: Any) -> None:
+    recipes = {experiment.recipes for experiment in script.EXPERIMENTS.values()}
+    assert {f"{folder}/{loss}" for folder in recipes for loss in script.LOSSES} <= {*list_recipes()}
