@@ -189,3 +189,25 @@ def test_weights_of_finished_runs_are_dropped(dataset: str, kept: bool, searches
     searches.report_to(tmp_path, dataset)("a line")
     assert [(run / "checkpoints").exists() for run in runs] == [False, True]
     assert [(run / "model.safetensors").exists() for run in runs] == [kept, True]
+
+
+def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(searches: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="cars-features mpa-ap comes first"):
+        searches._first("cars-pretrained", "mpa-ap", tmp_path, None)
+    for name in ("mpa-ap", "warp-off-first", "euclidean-softmax-two-phases"):
+        found = tmp_path / "cars-features" / name
+        found.mkdir(parents=True)
+        (found / "slices.png").touch()
+        recipe = searches.SEARCHES[name].recipe
+        text = read_recipe(find_recipe(f"cars-features/{recipe}")).yaml
+        (found / "best.yaml").write_text(
+            text.replace("alpha: 32.0", "alpha: 77.0").replace("alpha: 15.0", "alpha: 9.0")
+        )
+        (first,) = searches._first("cars-pretrained", name, tmp_path, None)
+        content = in_full(str(first))
+        assert content["optim"] == in_full(f"cars-pretrained/{recipe}")["optim"]
+        if name == "mpa-ap":
+            assert content["loss"]["init_args"]["alpha"] == 77
+        if name == "warp-off-first":
+            assert content["second_phase"]["loss"]["alpha"] == 9
+            assert content["second_phase"]["optim"]["lr"] == 0.0001

@@ -129,9 +129,9 @@ def _first(dataset: str, name: str, out: Path, root: Path | None) -> list[str | 
                 f"{found} is not finished: python docs/experiments/search.py {FEATURES} {name} comes first."
             )
         best = read_yaml(found / "best.yaml")
-        phase = best.get("second_phase")
+        phase = best["second_phase"] or {}
         values = {"extends": f"{dataset}/{search.recipe}", "loss": best["loss"]}
-        values |= {} if phase is None else {"second_phase": {"loss": phase["loss"]}}
+        values |= {"second_phase": {"loss": phase["loss"]}} if "loss" in phase else {}
         file = out / dataset / "first" / f"{name}.yaml"
         write_text(file, json.dumps(values))  # which is YAML, too
         return [file]

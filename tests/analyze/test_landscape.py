@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Here, assert_refused
+from proxemic.analysis.landscape import pushes_off_proxies
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss
 
@@ -99,6 +100,9 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
     result = here("analyze", "landscape", tmp_path, "--class", "3", "--out", tmp_path / "l")
     assert result.returncode == 0, result.stderr
     assert table(result.stdout)["old, class 3"][1] == ""  # no α
+    pushes = pushes_off_proxies(Run.loss)
+    said = f"with {pushes.min():.2f} to {pushes.max():.2f}, 1 being all one way. With a warp whose k1 is less"
+    assert said in " ".join(result.stdout.split())
     assert ("3 dimensions: drawn on the plane through the proxy of class 3 and" in result.stdout) == (size == 3)
     assert written(tmp_path) == [f"l-class-3.{kind}" for kind in ("csv", "png", "svg")]
 

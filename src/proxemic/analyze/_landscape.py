@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from proxemic.analysis.forces import draw_forces, two_class_forces
 from proxemic.analysis.landscape import (
@@ -144,12 +145,20 @@ def _of_run(path: Path, label: int) -> tuple[_Drawings, list[str]]:
     if isinstance(shown.f1, WarpPotential):
         alpha, pushes, slope = shown.f1.alpha, pushes_off_proxies(loss), shown.f1.at_proxy
         notes.append(
-            f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, 1 being "
-            f"all one way. Less than {'k1' if alpha else 'k2'} = {slope:g} makes the proxy itself a local minimum: "
-            f"in {int((pushes < slope).sum())} of {len(pushes)} classes."
+            f"{_pushes(pushes)} Less than {'k1' if alpha else 'k2'} = {slope:g} makes the proxy itself a local "
+            f"minimum: in {int((pushes < slope).sum())} of {len(pushes)} classes."
         )
+    elif shown.f1 is torch.positive and loss.scoring.transform is None:
+        notes.append(f"{_pushes(pushes_off_proxies(loss))} With a warp whose k1 is less, no proxy is a local minimum.")
     nearest = (shown.in_plane - shown.target).norm(dim=1).sort().values[:2].max().item()
     return {f"class-{label}": ({f"{run.name}, class {label}": shown}, 1.5 * max(nearest, alpha))}, notes
+
+
+def _pushes(pushes: Tensor) -> str:
+    return (
+        f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, 1 being all "
+        "one way."
+    )
 
 
 def _cells(shown: Landscape, minimum: Minimum) -> list[str]:
