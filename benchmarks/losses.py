@@ -23,8 +23,8 @@ from torch import Tensor, nn
 import proxemic.losses as ours
 from measure import Held, medians, resident_peak
 from proxemic.losses.checks import check_embeddings, check_labels
+from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.scoring import dense_scores, pair_scores
-from proxemic.losses.scores.streaming import Plan
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 
 @contextmanager
-def full_precision(wanted: bool = True) -> Iterator[None]:
-    """Matrix products of float32 in float32, whatever the process allows for speed, such as TF32."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if wanted else ()  # type: ignore[attr-defined]
-    allowed = [backend.fp32_precision for backend in backends]
+def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> Iterator[None]:
+    """Matrix products of float32 in full precision, or on a GPU in TF32; ``None``: as the process allows."""
+    cpu, gpu = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    allowed = [each.fp32_precision for each in (cpu, gpu)]
     try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
+        if wanted is not None:
+            cpu.fp32_precision, gpu.fp32_precision = "ieee", wanted
         yield
     finally:
-        for backend, precision in zip(backends, allowed, strict=True):
-            backend.fp32_precision = precision
+        if wanted is not None:
+            cpu.fp32_precision, gpu.fp32_precision = allowed

@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack, get_type_hints
 from torch import Tensor, nn
 
 from proxemic.losses.scores import Pooling
+from proxemic.losses.scores.products import Precision
 
 
 class ProxyOptions(TypedDict, total=False):
@@ -20,6 +21,10 @@ class ProxyOptions(TypedDict, total=False):
         regularizers: Modules that map the proxies ``[C, K, D]`` to a scalar, which is added to the loss.
         chunk_size: Number of classes whose scores are held at once. ``None`` chooses it from B, C, K and D.
         sample_rate: r in (0, 1], the share of the classes absent from the batch that a step looks at; see `ProxyLoss`.
+        products: Precision of the operands of the matrix products: ``"float32"``, ``"tf32"``, ``"half"`` or
+            ``"split"``, see `proxemic.losses.scores.products`; the scores of target classes are exact in all. ``None``
+            is that of the run: half in automatic mixed precision on a GPU, else as
+            `torch.set_float32_matmul_precision` allows.
         init: Fills the proxies ``[C, K, D]`` in place, as the functions of `proxemic.losses.initialization` do.
     """
 
@@ -28,6 +33,7 @@ class ProxyOptions(TypedDict, total=False):
     regularizers: Sequence[nn.Module]
     chunk_size: int | None
     sample_rate: float
+    products: Precision | None
     init: Callable[[Tensor], object]
 
 

@@ -31,6 +31,7 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
 from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
+from proxemic.losses.scores.products import Precision, Products, check_products
 from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
@@ -68,7 +69,13 @@ class ProxyLoss(Described, ABC):
     """
 
     defaults: ClassVar[ProxyOptions] = ProxyOptions(
-        proxies_per_class=1, pooling=None, regularizers=(), chunk_size=None, sample_rate=1.0, init=kaiming_normal
+        proxies_per_class=1,
+        pooling=None,
+        regularizers=(),
+        chunk_size=None,
+        sample_rate=1.0,
+        products=None,
+        init=kaiming_normal,
     )
     """The options where they are not given. A subclass with a constructor of its own lists those that differ."""
 
@@ -99,6 +106,7 @@ class ProxyLoss(Described, ABC):
             check_count("chunk_size", self.chunk_size, 1, "it counts classes; None chooses it")
         rule = "is a share of the classes: above 0, up to 1 for all"
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
+        self.products: Precision | None = check_products(chosen["products"])
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes
@@ -228,6 +236,7 @@ class ProxyLoss(Described, ABC):
         if per_sample and not self.data_wise:
             raise self._no_samples("it takes the logarithm of sums over the batch, class by class")
         labels = labels.long()
+        products = Products.of_run(self.products, embeddings.device)  # before automatic mixed precision is left
         with torch.autocast(embeddings.device.type, enabled=False):
             parts = whole = embeddings.to(self._dtype(embeddings))
             if weights is not None:
@@ -246,7 +255,7 @@ class ProxyLoss(Described, ABC):
             centers = self.centers(proxies, classes.local_rows)
             scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
             positive, negative, term = streamed_scores(
-                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling
+                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products
             )
             if sharding is not None:
                 positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics.exact import Distance, ExactRows
-from proxemic.precision import full_precision
+from proxemic.precision import matmul_precision
 
 _TILE = 2**24  # scores held at once: 64 MB
 
@@ -73,7 +73,7 @@ class ShortlistSearch:
             self._buffer = flat.new_empty(len(rows) * width)
         scores = flat.new_empty(len(rows), 0)
         indices = torch.empty_like(scores, dtype=torch.int64)
-        with full_precision():
+        with matmul_precision("ieee"):
             for start in range(0, len(self._flat), width):
                 part = slice(start, min(start + width, len(self._flat)))
                 tile = self._buffer[: len(rows) * (part.stop - start)].view(len(rows), -1)

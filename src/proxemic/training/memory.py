@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
+from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.sampling import num_sampled
 from proxemic.losses.scores.scoring import Scoring
-from proxemic.losses.scores.streaming import Plan
 
 FLOAT, LABEL = 4, 8
 

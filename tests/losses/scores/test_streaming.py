@@ -25,9 +25,10 @@ from proxemic.losses import (
     ProxyLoss,
     SoftTripleLoss,
 )
-from proxemic.losses.scores import streaming as module
+from proxemic.losses.scores import plan as module
+from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.scoring import dense_scores
-from proxemic.losses.scores.streaming import Plan, streamed_scores
+from proxemic.losses.scores.streaming import streamed_scores
 
 _SPEC = importlib.util.spec_from_file_location("measure", Path(__file__).parents[3] / "benchmarks" / "measure.py")
 assert _SPEC is not None

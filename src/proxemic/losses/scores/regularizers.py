@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.losses.checks import check_number
 from proxemic.losses.described import Described
+from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
 
@@ -207,9 +208,9 @@ class _Apply(torch.autograd.Function):
 
 
 def _parts(proxies: Tensor) -> Iterator[slice]:
-    """Slices of classes whose proxies stay in a processor's cache while they are used."""
+    """Slices of classes whose proxies stay in a processor's cache while they are used; on a GPU all at once."""
     classes, per_class, dim = proxies.shape
-    step = max(2**19 // (per_class * dim), 1)
+    step = max(classes, 1) if on_gpu(proxies) else max(2**19 // (per_class * dim), 1)
     for start in range(0, classes, step):
         yield slice(start, start + step)
 

@@ -20,7 +20,7 @@ from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.scores.regularizers import Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import Cosine, Similarity
-from proxemic.precision import full_precision
+from proxemic.precision import matmul_precision
 
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -65,7 +65,7 @@ def dense_class_scores(
     pooling: Pooling,
 ) -> Float[Tensor, "batch classes"]:
     """Every class score at once, by ordinary autograd."""
-    with full_precision(similarity.needs_full_precision):
+    with matmul_precision("ieee" if similarity.needs_full_precision else None):
         similarities = similarity.dense(queries, proxies.flatten(0, 1)).unflatten(1, proxies.shape[:2])
     return pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
 

@@ -1,8 +1,9 @@
-"""Similarities of embeddings and proxies: their definition by autograd, and the gradient of a chunk written by hand.
+"""Similarities of embeddings and proxies: their definition by autograd, and that of a chunk, written by hand.
 
-The forward and the backward of a chunk, which the streamed losses run, never build a normalised copy of the proxies.
-Scores of a chunk are laid out as ``[rows, batch]``, one row per proxy, so that pooling over the proxies of a class and
-sums over the batch run over contiguous memory.
+Every similarity is a function of the inner products x·w and of the lengths of x and w: the streamed losses multiply a
+chunk of proxies as they are, and never build a normalised copy of them. Scores of a chunk are laid out as
+``[rows, batch]``, one row per proxy, so that pooling over the proxies of a class and sums over the batch run over
+contiguous memory.
 """
 
 import math
@@ -17,6 +18,7 @@ Queries = Float[Tensor, "batch features"]
 Proxies = Float[Tensor, "rows features"]
 TargetProxies = Float[Tensor, "batch proxies features"]
 Scores = Float[Tensor, "rows batch"]
+Slopes = tuple[Scores, Float[Tensor, "rows 1"] | None, Float[Tensor, "batch 1"] | None]
 
 SHORTEST = 1e-12
 """Length below which a vector has no direction; see `unit`."""
@@ -69,21 +71,19 @@ class Similarity(Protocol):
         """The similarity of each query to the proxies in its own row, by ordinary autograd."""
         ...
 
-    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
-        """`dense` for one chunk, one row per proxy, into ``out``, outside autograd, without a copy of the proxies."""
-        ...
+    def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
+        """Write what the scores need of each proxy alone, once per step."""
 
-    def backward(
-        self,
-        grad: Scores,
-        scores: Scores,
-        queries: Queries,
-        proxies: Proxies,
-        grad_queries: Queries | None,
-        grad_proxies: Proxies | None,
-    ) -> None:
-        """Add to ``grad_queries``, write to ``grad_proxies`` (``None``: not wanted); the scores are scratch."""
-        ...
+    def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
+        """`dense` for one chunk, outside autograd: turn the inner products of all rows into similarities, in place."""
+
+    def slopes(self, grad: Scores, scores: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> Slopes:
+        """The gradient g of the inner products, and factors a and b, ``None`` for 0.
+
+        The gradient of the proxies is ``g x + a w``, that of the queries the sum over all chunks of ``gᵀ w + b x``.
+        Both arguments are scratch.
+        """
+        return grad, None, None
 
 
 @dataclass(frozen=True)
@@ -104,28 +104,16 @@ class Cosine(Similarity):
     def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         return (unit(proxies) @ queries.unsqueeze(2)).squeeze(2)
 
-    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
-        torch.mm(proxies, queries.T, out=out).mul_(
-            inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
-        )
+    def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
+        out.copy_(inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True)))
 
-    def backward(
-        self,
-        grad: Scores,
-        scores: Scores,
-        queries: Queries,
-        proxies: Proxies,
-        grad_queries: Queries | None,
-        grad_proxies: Proxies | None,
-    ) -> None:
-        scale = inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
-        # ŵ·∂L/∂ŵ of every proxy, from the scores: the part of the gradient along w, which ‖ŵ‖ = 1 removes.
-        along = scores.mul_(grad).sum(1, keepdim=True).mul_(scale).mul_(scale)
-        grad.mul_(scale)
-        if grad_queries is not None:
-            grad_queries.addmm_(grad.T, proxies)
-        if grad_proxies is not None:
-            torch.mm(grad, queries, out=grad_proxies).addcmul_(proxies, along, value=-1)
+    def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
+        products.mul_(measures)
+
+    def slopes(self, grad: Scores, scores: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> Slopes:
+        # −ŵ·∂L/∂ŵ of every proxy, from the scores: the part of the gradient along w, which ‖ŵ‖ = 1 removes.
+        along = scores.mul_(grad).sum(1, keepdim=True).mul_(measures).mul_(measures).neg_()
+        return grad.mul_(measures), along, None
 
 
 @dataclass(frozen=True)
@@ -148,29 +136,20 @@ class Euclidean(Similarity):
         distances = torch.linalg.vector_norm(queries.unsqueeze(1) - proxies, dim=-1)
         return -distances.clamp(max=_largest(distances))
 
-    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
-        torch.mm(proxies, queries.T, out=out).mul_(-2).add_(queries.square().sum(1))
-        squared = out.add_(torch.linalg.vector_norm(proxies, dim=1, keepdim=True).square_())
-        # d = d²/√d²: the reciprocal root is a processor's instruction, where torch's root on a CPU is 30 times slower.
-        squared.mul_(squared.clamp(min=torch.finfo(out.dtype).tiny).rsqrt_()).neg_().clamp_(max=0)
-        out.nan_to_num_(nan=-_largest(out))  # ∞ · 1/√∞, or of terms that overflow one by one, ∞ − ∞
+    def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
+        torch.linalg.vector_norm(proxies, dim=1, keepdim=True, out=out).square_()
 
-    def backward(
-        self,
-        grad: Scores,
-        scores: Scores,
-        queries: Queries,
-        proxies: Proxies,
-        grad_queries: Queries | None,
-        grad_proxies: Proxies | None,
-    ) -> None:
-        # ∂(−d)/∂x = −(x − w)/d, and 0 where x lies on w: 1/d as d/d², with d² kept from 0, and ∞ for the largest d.
-        pull = grad.mul_(scores).div_(scores.square_().clamp_(min=torch.finfo(scores.dtype).tiny))
-        if grad_queries is not None:
-            grad_queries.addcmul_(queries, pull.sum(0).unsqueeze(1)).addmm_(pull.T, proxies, alpha=-1)
-        if grad_proxies is not None:
-            torch.mul(proxies, pull.sum(1, keepdim=True), out=grad_proxies)
-            grad_proxies.addmm_(pull, queries, alpha=-1)
+    def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
+        squared = products.mul_(-2).add_(queries.square().sum(1)).add_(measures)
+        # d = d²/√d²: the reciprocal root is a processor's instruction, where torch's root on a CPU is 30 times slower.
+        squared.mul_(squared.clamp(min=torch.finfo(squared.dtype).tiny).rsqrt_()).neg_().clamp_(max=0)
+        squared.nan_to_num_(nan=-_largest(squared))  # ∞ · 1/√∞, or of terms that overflow one by one, ∞ − ∞
+
+    def slopes(self, grad: Scores, scores: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> Slopes:
+        # ∂(−d)/∂(x·w) = 1/d, and 0 where x lies on w: 1/d as d/d², with d² kept from 0, and ∞ for the largest d.
+        tiny = scores.new_full((), -torch.finfo(scores.dtype).tiny)
+        slopes = grad.mul_(scores).div_(torch.addcmul(tiny, scores, scores, value=-1, out=scores))
+        return slopes, slopes.sum(1, keepdim=True).neg_(), slopes.sum(0).neg_().unsqueeze(1)
 
 
 @dataclass(frozen=True)
@@ -187,23 +166,6 @@ class InnerProduct(Similarity):
 
     def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         return (proxies @ queries.unsqueeze(2)).squeeze(2)
-
-    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
-        torch.mm(proxies, queries.T, out=out)
-
-    def backward(
-        self,
-        grad: Scores,
-        scores: Scores,
-        queries: Queries,
-        proxies: Proxies,
-        grad_queries: Queries | None,
-        grad_proxies: Proxies | None,
-    ) -> None:
-        if grad_queries is not None:
-            grad_queries.addmm_(grad.T, proxies)
-        if grad_proxies is not None:
-            torch.mm(grad, queries, out=grad_proxies)
 
 
 def _largest(like: Tensor) -> float:

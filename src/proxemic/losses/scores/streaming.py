@@ -12,7 +12,6 @@ allows (`Plan`):
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,43 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from proxemic.losses.scores.device import on_gpu
+from proxemic.losses.scores.plan import Plan
+from proxemic.losses.scores.products import Products
 from proxemic.losses.scores.regularizers import Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import Elementwise, Scoring, dense_scores, pair_scores
-from proxemic.precision import full_precision
+from proxemic.precision import matmul_precision
 
 Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How the classes are walked over."""
-
-    chunk: int  # number of classes whose scores are computed at once
-    keep: bool  # whether all batch · classes · proxies similarities are kept for the backward
-    dense: bool = False  # whether the problem is so small that ordinary autograd is faster
-
-    @classmethod
-    def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int) -> "Plan":
-        """The fastest plan for the sizes B, C, K and D, with at most 128 MiB of similarities kept (float32).
-
-        >>> Plan.of(Scoring(scale=20.0), 180, 100, 10, 512)  # CUB: one chunk
-        Plan(chunk=100, keep=True, dense=False)
-        >>> Plan.of(Scoring(scale=20.0), 1024, 200_000, 4, 128)  # dense scores would take 3.3 GB
-        Plan(chunk=512, keep=False, dense=False)
-        """
-        scores = batch * classes * proxies
-        if scores <= _ONE_CHUNK:
-            return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
-        # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
-        rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-        single_pass_pays = scoring.class_reduction is not None and 4 * batch < classes
-        return cls(min(max(rows // proxies, 1), classes), keep=scores <= _KEPT and not single_pass_pays)
-
-
-_ONE_CHUNK = 2**18  # scores
-_KEPT = 2**25  # scores
-Settings = tuple[Scoring, Plan, tuple[Regularizer, ...], SamplingWeights]
+Settings = tuple[Scoring, Plan, tuple[Regularizer, ...], SamplingWeights, Products]
 
 
 def streamed_scores(
@@ -67,6 +41,7 @@ def streamed_scores(
     chunk_size: int | None = None,
     terms: Sequence[Regularizer] = (),
     sampling: SamplingWeights | None = None,
+    products: Products | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Positive scores ``[batch]``; reduced negatives, ``[batch]``, or a scalar for class-wise losses; the sum of terms.
 
@@ -78,6 +53,7 @@ def streamed_scores(
         chunk_size: Number of classes whose scores are computed at once; ``None`` chooses by `Plan.of`.
         terms: Separable regularisers, computed with each chunk while its proxies are in the cache.
         sampling: What the classes stand for, where there are others.
+        products: The precision of the matrix products; the scores of target classes are exact in all.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
     >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
@@ -88,13 +64,14 @@ def streamed_scores(
     if len(proxies) == 0:
         return _nothing(embeddings, proxies, scoring)
     if chunk_size is None:
-        plan = Plan.of(scoring, len(embeddings), *proxies.shape)
+        gpu = proxies.device if on_gpu(proxies) else None
+        plan = Plan.of(scoring, len(embeddings), *proxies.shape, gpu=gpu)
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
     if plan.dense:
         return dense_scores(embeddings, proxies, labels, scoring, terms, sampling)
     queries = scoring.similarity.prepare(embeddings)
-    settings = scoring, plan, tuple(terms), sampling
+    settings = scoring, plan, tuple(terms), sampling, products or Products()
     return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
@@ -111,12 +88,16 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
-        scoring, plan, terms, _ = settings
-        inexact = scoring.similarity.needs_full_precision
-        with torch.autocast(queries.device.type, enabled=False), full_precision(inexact):
+        scoring, plan, terms, _, products = settings
+        inexact = _is_inexact(settings)
+        with torch.autocast(queries.device.type, enabled=False), products.context(exact=inexact):
             walk = _Walk(queries, proxies, labels, settings)
+            walk.measures = proxies.new_empty(proxies.shape[0] * proxies.shape[1], 1)
+            if walk.on_gpu:
+                scoring.similarity.measure(proxies.flatten(0, 1), walk.measures)
             if inexact:
-                walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
+                with matmul_precision("ieee"):
+                    walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
             walk.states = [term.make_state(proxies) for term in terms]
             if plan.keep and differentiable:
                 walk.kept = queries.new_empty(*proxies.shape[:2], len(queries))
@@ -124,7 +105,7 @@ class _Streamed(torch.autograd.Function):
             for part in walk.parts:
                 walk.forward_chunk(part, grads)
         ctx.settings, ctx.states, ctx.grads = settings, walk.states, grads
-        ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.target, walk.kept)
+        ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.measures, walk.target, walk.kept)
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
     @staticmethod
@@ -132,14 +113,16 @@ class _Streamed(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        queries, proxies, labels, negative, target, kept = ctx.saved_tensors
-        inexact = ctx.settings[0].similarity.needs_full_precision
+        queries, proxies, labels, negative, measures, target, kept = ctx.saved_tensors
+        inexact = _is_inexact(ctx.settings)
         # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
         # retained graph, which is rare, computes it again.
         grads, ctx.grads = ctx.grads, None
-        with torch.autocast(queries.device.type, enabled=False), full_precision(inexact):
+        products = ctx.settings[-1]
+        with torch.autocast(queries.device.type, enabled=False), products.context(exact=inexact):
             walk = _Walk(queries, proxies, labels, ctx.settings)
-            walk.target, walk.kept, walk.filled, walk.states = target, kept, kept is not None, ctx.states
+            walk.measures, walk.measured, walk.target, walk.states = measures, True, target, ctx.states
+            walk.kept, walk.filled = kept, kept is not None
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
             if grads is None:
@@ -149,8 +132,15 @@ class _Streamed(torch.autograd.Function):
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
             if walk.one_pass or inexact:
-                walk.add_target_gradient(grads, grad_positive)
+                with matmul_precision("ieee" if inexact else None):
+                    walk.add_target_gradient(grads, grad_positive)
         return grads[0], grads[1], None, None, None
+
+
+def _is_inexact(settings: Settings) -> bool:
+    """Whether the scores of target classes, and their gradients, are computed apart, from the samples alone."""
+    scoring, *_, products = settings
+    return scoring.similarity.needs_full_precision or products.rounds
 
 
 class _Walk:
@@ -158,7 +148,11 @@ class _Walk:
 
     def __init__(self, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings) -> None:
         self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms, self.sampling = scoring, plan, *_ = settings
+        self.scoring, self.plan, self.terms, self.sampling, self.products = scoring, plan, *_ = settings
+        self.on_gpu, self.inexact = on_gpu(proxies), _is_inexact(settings)
+        self.operand = self.products.operand(queries)
+        self.measures = proxies  # of each proxy, once they are computed: on a GPU all at once, else with their chunk
+        self.measured = self.on_gpu
         self.one_pass = scoring.class_reduction is not None and not plan.keep
         # Similarities to the target class [batch, proxies], where those of a chunk are inexact.
         self.target: Tensor | None = None
@@ -190,7 +184,7 @@ class _Walk:
         for term, state in zip(self.terms, self.states, strict=True):
             value = term.value(self.proxies[part], chunk.sampling, None if state is None else state[part])
             self.total.add_(value * term.weight)
-        if grads is not None:
+        if grads is not None and not self.on_gpu:
             self._add_terms(part, grads[1], 1.0)
 
     def backward_chunk(
@@ -206,19 +200,23 @@ class _Walk:
             if not self.one_pass:
                 grad.mul_(grad_negative)
         # Where a chunk's product is inexact near the target class, so is its gradient: `add_target_gradient` adds that.
-        target = 0.0 if scoring.similarity.needs_full_precision else grad_positive
+        target = 0.0 if self.inexact else grad_positive
         chunk.backward(grad, grads, None if self.one_pass else target)
-        self._add_terms(part, grads[1], 1.0 if self.one_pass else grad_terms)
+        if not (self.one_pass and self.on_gpu):
+            self._add_terms(part, grads[1], 1.0 if self.one_pass else grad_terms)
 
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
         """Of a single pass: multiply the gradient of negatives and terms, computed for 1, by the incoming ones."""
-        # On a CPU, incoming gradients of 1, which are usual, spare passes over the proxies.
-        for grad in grads:
-            if grad is not None and _may_differ_from_0(grad_negative - 1):
-                grad.mul_(grad_negative)
-        if self.terms and _may_differ_from_0(grad_terms - grad_negative):
+        # Incoming gradients of 1 are usual, and spare passes over the proxies; a GPU would have to be waited for.
+        if self.on_gpu or bool(grad_negative != 1):
+            for grad in grads:
+                if grad is not None:
+                    grad.mul_(grad_negative)
+        # On a GPU the gradient of the terms is not there yet.
+        missing = grad_terms if self.on_gpu else grad_terms - grad_negative
+        if self.terms and (self.on_gpu or bool(missing != 0)):
             for part in self.parts:
-                self._add_terms(part, grads[1], grad_terms - grad_negative)
+                self._add_terms(part, grads[1], missing)
 
     def add_target_gradient(self, grads: Grads, grad_positive: Tensor) -> None:
         """Add the gradient of the positive scores, from the samples and the proxies of their target classes alone."""
@@ -248,6 +246,10 @@ class _Chunk:
     def __init__(self, walk: _Walk, part: slice) -> None:
         self.walk, self.part, self.sampling = walk, part, walk.sampling.part(part)
         self.rows = walk.proxies[part].flatten(0, 1)
+        proxies = walk.proxies.shape[1]
+        self.measures = walk.measures[part.start * proxies : part.stop * proxies]
+        if not walk.measured:
+            walk.scoring.similarity.measure(self.rows, self.measures)
         # An entry for every sample, also where its class is in another chunk: indices of varying length would make a
         # GPU be waited for.
         self.column = (walk.labels - part.start).clamp_(0, part.stop - part.start - 1).unsqueeze(0)
@@ -264,7 +266,9 @@ class _Chunk:
         if walk.kept is not None and walk.filled:
             return scratch.copy_(walk.kept[self.part])  # the kept ones must outlast this backward
         into = scratch if walk.kept is None else walk.kept[self.part]
-        walk.scoring.similarity.forward(walk.queries, self.rows, into.flatten(0, 1))
+        flat = into.flatten(0, 1)
+        walk.products.multiply(walk.products.operand(self.rows), walk.operand.transposed(), flat)
+        walk.scoring.similarity.from_products(flat, walk.queries, self.measures)
         if walk.target is not None:
             column = self.column.unsqueeze(1).expand(1, proxies, -1)
             exact = torch.where(self.inside, walk.target.T, into.gather(0, column).squeeze(0))
@@ -322,25 +326,24 @@ class _Chunk:
             self.put_target(grad, target)
         if self.similarities.shape[1] > 1:
             grad = scoring.pooling.backward(grad, self.similarities, self.pooled).flatten(0, 1)
-        scoring.similarity.backward(
-            grad,
-            self.similarities.flatten(0, 1),
-            self.walk.queries,
-            self.rows,
-            grad_queries,
-            None if grad_proxies is None else grad_proxies[self.part].flatten(0, 1),
-        )
+        walk, products = self.walk, self.walk.products
+        scores = self.similarities.flatten(0, 1)
+        slopes, along_proxies, along_queries = scoring.similarity.slopes(grad, scores, walk.queries, self.measures)
+        operand = products.operand(slopes)
+        if grad_queries is not None:
+            products.add(grad_queries, operand.transposed(), products.operand(self.rows))
+            if along_queries is not None:
+                grad_queries.addcmul_(walk.queries, along_queries)
+        if grad_proxies is not None:
+            written = products.multiply(operand, walk.operand, grad_proxies[self.part].flatten(0, 1))
+            if along_proxies is not None:
+                written.addcmul_(self.rows, along_proxies)
 
 
 def _logsumexp2(logits: Tensor) -> Tensor:
     """``log₂ Σ_c 2^logits`` per sample, −∞ for an empty sum; overwrites ``logits``."""
     highest = logits.amax(0).clamp_(min=torch.finfo(logits.dtype).min)
     return logits.sub_(highest).exp2_().sum(0).log2_().add_(highest)
-
-
-def _may_differ_from_0(factor: Tensor) -> bool:
-    """Whether a factor is not 0; true on a GPU, which would have to be waited for."""
-    return factor.is_cuda or bool(factor != 0)
 
 
 def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:

@@ -1,0 +1,88 @@
+"""Operations that a step of a loss starts on a GPU, counted on tensors without data: no GPU is needed.
+
+    python benchmarks/operations.py
+    python benchmarks/operations.py --cases cub --losses SoftTripleLoss
+
+An operation is one call of ATen that computes: views, sizes and allocations do not count. On a GPU each is at least a
+kernel, of some microseconds however little it computes.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import proxemic.losses as ours
+from proxemic.losses.scores import plan, regularizers, streaming
+
+CASES: dict[str, tuple[str, int, int, int, int]] = {
+    "million": ("ArcFaceLoss", 1024, 512, 1_000_000, 1),
+    "million-anchor": ("ProxyAnchorLoss", 1024, 512, 1_000_000, 1),
+    "sop": ("SoftTripleLoss", 180, 512, 11_318, 10),
+    "faces": ("NormalizedSoftmaxLoss", 512, 512, 85_742, 1),
+    "cub": ("SoftTripleLoss", 180, 512, 100, 10),
+}
+"""Loss, B, D, C, K of the cases that GPUs are to be measured at."""
+
+MEMORY = 80 * 10**9  # bytes that are free
+
+FREE = set(
+    """alias as_strided detach device diagonal empty empty_like empty_strided expand lift_fresh new_empty
+    new_empty_strided permute promote_types _reshape_alias scalar_tensor select slice split squeeze t transpose unbind
+    _unsafe_view unsqueeze view""".split()  # noqa: SIM905
+)
+"""Operations that compute nothing."""
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if name not in FREE:
+            self.names[name] += 1
+        return function(*args, **kwargs or {})
+
+
+def count(name: str, batch: int, dim: int, classes: int, proxies: int) -> Counter[str]:
+    """The operations of a forward and a backward, by name."""
+    with FakeTensorMode(), ExitStack() as patches:
+        # Tensors without data have no device that autograd could wait for: only our own choices are those of a GPU.
+        for module in (streaming, regularizers):
+            patches.enter_context(patch.object(module, "on_gpu", lambda _: True))
+        patches.enter_context(patch.object(plan, "_free_memory", lambda _: MEMORY))
+        loss = getattr(ours, name)(classes, dim, proxies_per_class=proxies, init=lambda _: None)
+        x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
+        patches.enter_context(patch("proxemic.losses.proxy_loss.check_labels"))  # it reads them, on a CPU
+        with Counted() as counted:
+            loss(x, y).backward()
+    return counted.names
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the command line and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--names", action="store_true", help="also by operation")
+    args = parser.parse_args(argv)
+    print("| case | loss | B, D, C, K | operations a step |\n|---|---|---|---:|")
+    for case in args.cases:
+        name, *sizes = CASES[case]
+        names = count(name, *sizes)
+        print(f"| {case} | {name} | {', '.join(f'{size:,}' for size in sizes)} | {names.total():,} |", flush=True)
+        if args.names:
+            print(", ".join(f"{each} {number}" for each, number in names.most_common()))
+
+
+if __name__ == "__main__":
+    main()

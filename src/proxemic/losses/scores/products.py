@@ -1,0 +1,122 @@
+"""Matrix products of float32 in a chosen precision: as they are, or with operands that a GPU multiplies faster."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from proxemic.losses.checks import shown
+from proxemic.precision import matmul_precision
+
+Precision = Literal["float32", "tf32", "half", "split"]
+"""Of the operands of a product; sums are always float32.
+
+* ``"float32"``: all 24 bits.
+* ``"tf32"``: 11 bits and the range of float32.
+* ``"half"``: float16, 11 bits, scaled by a power of 2 so that the largest number is near the top of its range.
+* ``"split"``: the sum of two float16 numbers, 22 bits, in three products.
+
+On a CPU, which has no such products, operands are rounded and multiplied in float32: the errors are those of a GPU, the
+time is not.
+"""
+
+_TOP = 13  # a power of 2: the largest operands are below 2^14, of the 2^16 of float16
+_LOW = 11  # bits of float16; the second number of "split" is as much smaller
+
+
+def check_products(products: Any) -> Precision | None:
+    """A valid precision, or ``None``; `ValueError` names those that there are."""
+    if products is not None and not (isinstance(products, str) and products in get_args(Precision)):
+        raise ValueError(
+            f"products is {shown(products)}, but must be float32, tf32, half or split, or None for the precision of "
+            "the run."
+        )
+    return products
+
+
+class Operand(NamedTuple):
+    """A matrix as a product takes it: ``(high + low · 2^-11) / scale``; ``None`` is 0 and 1."""
+
+    high: Tensor
+    low: Tensor | None = None
+    scale: Tensor | None = None
+
+    def transposed(self) -> "Operand":
+        """The transposed matrix, of the same memory."""
+        return Operand(self.high.T, None if self.low is None else self.low.T, self.scale)
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products in one precision; ``None`` is that of the process, see `torch.set_float32_matmul_precision`."""
+
+    precision: Precision | None = None
+
+    @classmethod
+    def of_run(cls, chosen: Precision | None, device: torch.device) -> "Products":
+        """What was chosen, or half precision where a GPU runs in automatic mixed precision."""
+        mixed = device.type == "cuda" and torch.is_autocast_enabled("cuda")
+        return cls(chosen or ("half" if mixed else None))
+
+    @property
+    def rounds(self) -> bool:
+        """Whether operands lose bits of float32 by choice."""
+        return self.precision not in (None, "float32")
+
+    @contextmanager
+    def context(self, *, exact: bool) -> Iterator[None]:
+        """Products within are in this precision; in full where they must be ``exact``, and none was chosen."""
+        wanted = {"float32": "ieee", "tf32": "tf32", None: "ieee" if exact else None}.get(self.precision)
+        with matmul_precision(wanted):
+            yield
+
+    def operand(self, x: Float[Tensor, "rows columns"]) -> Operand:
+        """A matrix to be multiplied; a copy, unless it is taken as it is, as float64 always is."""
+        if not self.rounds or x.dtype == torch.float64 or (self.precision == "tf32" and x.is_cuda):
+            return Operand(x)
+        if self.precision == "tf32":
+            # 13 of the 24 bits go, to the nearest: what a carry makes of the exponent is right, too.
+            return Operand((x.contiguous().view(torch.int32) + 0x1000).bitwise_and_(~0x1FFF).view(torch.float32))
+        # A power of 2, from the largest number, so that nothing but float16's own rounding changes the operands.
+        largest = torch.linalg.vector_norm(x, torch.inf)
+        scale = torch.where(largest > 0, _TOP - largest.log2().floor(), 0).clamp_(-125, 125).exp2()
+        scaled = x * scale
+        high = scaled.half()
+        low = None
+        if self.precision == "split":
+            low = scaled.sub_(high).mul_(2**_LOW).half()
+        if x.is_cuda:
+            return Operand(high, low, scale)
+        # A CPU multiplies float32, in which the scale can be taken back.
+        high, low = (None if each is None else each.float().div_(scale) for each in (high, low))
+        assert high is not None
+        return Operand(high, low)
+
+    def multiply(self, a: Operand, b: Operand, out: Float[Tensor, "rows columns"]) -> Tensor:
+        """``a b``, written to ``out``."""
+        if a.scale is not None and b.scale is not None:
+            return out.copy_(_sum(a, b, _halves)).div_(a.scale * b.scale)
+        return torch.mm(a.high, b.high, out=out) if a.low is None else out.copy_(_sum(a, b, torch.mm))
+
+    def add(self, into: Float[Tensor, "rows columns"], a: Operand, b: Operand) -> Tensor:
+        """Add ``a b`` to a matrix, in place."""
+        if a.scale is not None and b.scale is not None:
+            return into.addcdiv_(_sum(a, b, _halves), a.scale * b.scale)
+        return into.addmm_(a.high, b.high) if a.low is None else into.add_(_sum(a, b, torch.mm))
+
+
+def _halves(a: Tensor, b: Tensor) -> Tensor:
+    """The product of float16 matrices in float32, of a GPU alone."""
+    return torch.mm(a, b, out_dtype=torch.float32)
+
+
+def _sum(a: Operand, b: Operand, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The product of the two parts of each operand, without that of the low ones, which is below the last bit."""
+    high = multiply(a.high, b.high)
+    if a.low is None or b.low is None:
+        return high
+    return high.add_(multiply(a.high, b.low).add_(multiply(a.low, b.high)), alpha=2**-_LOW)
