@@ -77,6 +77,13 @@ def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
     return values.double()
 
 
+def check_flag(name: str, value: bool) -> bool:
+    """Raise `ValueError` unless it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {shown(value)}, but must be True or False.")
+    return value
+
+
 def check_callable(name: str, value: object, what: str) -> None:
     """Raise `ValueError` unless ``value`` can be called as ``what`` says."""
     if not callable(value) or isinstance(value, type):
@@ -113,7 +120,8 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
 def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
     """Raise `ValueError` unless the labels are ``[batch]``, integers in [0, num_classes).
 
-    On a GPU a label out of range fails later, by a device-side assertion, so that the check need not wait for the GPU.
+    On a GPU a label out of range fails later, by a device-side assertion, so that the check need not wait for the GPU;
+    likewise where the loss is compiled.
     """
     if not isinstance(labels, Tensor):
         raise ValueError(
@@ -126,7 +134,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels are {labels.dtype}, but must be integers, as torch.int64 is: convert with .long().")
     labels = labels.long()  # of a narrow type, the comparison would be made in that type
-    if labels.is_cuda:
+    if labels.is_cuda or torch.compiler.is_compiling():
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
     elif len(labels):
         least, most = map(int, labels.aminmax())
@@ -161,7 +169,7 @@ def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_
     right = (weights >= 0).all() & weights.isfinite().all()
     if all_of_them:
         right = right & (weights.sum() > 0)
-    if weights.is_cuda:
+    if weights.is_cuda or torch.compiler.is_compiling():
         torch._assert_async(right)
     elif not right:
         raise ValueError("weights must be finite and 0 or more, at least one of them above 0: check how they are made.")

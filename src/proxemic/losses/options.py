@@ -25,6 +25,8 @@ class ProxyOptions(TypedDict, total=False):
             ``"split"``, see `proxemic.losses.scores.products`; the scores of target classes are exact in all. ``None``
             is that of the run: half in automatic mixed precision on a GPU, else as
             `torch.set_float32_matmul_precision` allows.
+        compile_chunks: Whether `torch.compile` joins the operations on a chunk, which pays on a GPU; the first steps
+            then take seconds.
         init: Fills the proxies ``[C, K, D]`` in place, as the functions of `proxemic.losses.initialization` do.
     """
 
@@ -34,6 +36,7 @@ class ProxyOptions(TypedDict, total=False):
     chunk_size: int | None
     sample_rate: float
     products: Precision | None
+    compile_chunks: bool
     init: Callable[[Tensor], object]
 
 

@@ -17,6 +17,7 @@ from proxemic.losses.checks import (
     check_callable,
     check_count,
     check_embeddings,
+    check_flag,
     check_labels,
     check_modules,
     check_number,
@@ -75,6 +76,7 @@ class ProxyLoss(Described, ABC):
         chunk_size=None,
         sample_rate=1.0,
         products=None,
+        compile_chunks=False,
         init=kaiming_normal,
     )
     """The options where they are not given. A subclass with a constructor of its own lists those that differ."""
@@ -107,6 +109,7 @@ class ProxyLoss(Described, ABC):
         rule = "is a share of the classes: above 0, up to 1 for all"
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         self.products: Precision | None = check_products(chosen["products"])
+        self.compile_chunks = check_flag("compile_chunks", chosen["compile_chunks"])
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes
@@ -255,7 +258,15 @@ class ProxyLoss(Described, ABC):
             centers = self.centers(proxies, classes.local_rows)
             scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
             positive, negative, term = streamed_scores(
-                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products
+                parts,
+                centers,
+                local.labels,
+                scoring,
+                self.chunk_size,
+                inside,
+                sampling,
+                products,
+                compiled=self.compile_chunks,
             )
             if sharding is not None:
                 positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.losses.checks import check_number
 from proxemic.losses.described import Described
+from proxemic.losses.scores.derivative import with_backward
 from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
@@ -84,9 +85,8 @@ class Regularizer(Described, ABC):
         factor: Float[Tensor, ""] | float,
     ) -> None:
         """Add ``factor ·`` the gradient of the term without its weight to ``grad``; by autograd, unless overridden."""
-        with torch.enable_grad():
-            leaf = proxies.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(self.value(leaf, sampling), leaf)
+        value, backward = with_backward(lambda rows: self.value(rows, sampling), proxies)
+        (slope,) = backward(torch.ones_like(value))
         grad.add_(slope * factor)
 
 

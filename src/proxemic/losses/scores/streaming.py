@@ -12,13 +12,15 @@ allows (`Plan`):
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from proxemic.losses.scores.compiled import Compiled
+from proxemic.losses.scores.derivative import Backward, with_backward
 from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.products import Products
@@ -30,7 +32,20 @@ from proxemic.precision import matmul_precision
 Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
 
 
-Settings = tuple[Scoring, Plan, tuple[Regularizer, ...], SamplingWeights, Products]
+class Settings(NamedTuple):
+    """What a walk is told besides its tensors."""
+
+    scoring: Scoring
+    plan: Plan
+    terms: tuple[Regularizer, ...]
+    sampling: SamplingWeights
+    products: Products
+    compiled: bool  # whether the work on a chunk is
+
+    @property
+    def inexact(self) -> bool:
+        """Whether the scores of target classes, and their gradients, are computed apart, from the samples alone."""
+        return self.scoring.similarity.needs_full_precision or self.products.rounds
 
 
 def streamed_scores(
@@ -42,6 +57,8 @@ def streamed_scores(
     terms: Sequence[Regularizer] = (),
     sampling: SamplingWeights | None = None,
     products: Products | None = None,
+    *,
+    compiled: bool = False,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Positive scores ``[batch]``; reduced negatives, ``[batch]``, or a scalar for class-wise losses; the sum of terms.
 
@@ -54,6 +71,7 @@ def streamed_scores(
         terms: Separable regularisers, computed with each chunk while its proxies are in the cache.
         sampling: What the classes stand for, where there are others.
         products: The precision of the matrix products; the scores of target classes are exact in all.
+        compiled: Whether `torch.compile` makes few operations of those on a chunk.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
     >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
@@ -71,7 +89,7 @@ def streamed_scores(
     if plan.dense:
         return dense_scores(embeddings, proxies, labels, scoring, terms, sampling)
     queries = scoring.similarity.prepare(embeddings)
-    settings = scoring, plan, tuple(terms), sampling, products or Products()
+    settings = Settings(scoring, plan, tuple(terms), sampling, products or Products(), compiled)
     return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
@@ -88,9 +106,8 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
-        scoring, plan, terms, _, products = settings
-        inexact = _is_inexact(settings)
-        with torch.autocast(queries.device.type, enabled=False), products.context(exact=inexact):
+        scoring, plan, inexact = settings.scoring, settings.plan, settings.inexact
+        with torch.autocast(queries.device.type, enabled=False), settings.products.context(exact=inexact):
             walk = _Walk(queries, proxies, labels, settings)
             walk.measures = proxies.new_empty(proxies.shape[0] * proxies.shape[1], 1)
             if walk.on_gpu:
@@ -98,12 +115,13 @@ class _Streamed(torch.autograd.Function):
             if inexact:
                 with matmul_precision("ieee"):
                     walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
-            walk.states = [term.make_state(proxies) for term in terms]
+            walk.states = [term.make_state(proxies) for term in settings.terms]
             if plan.keep and differentiable:
                 walk.kept = queries.new_empty(*proxies.shape[:2], len(queries))
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
+            forward_chunk = _compiled_forward if settings.compiled else _Walk.forward_chunk
             for part in walk.parts:
-                walk.forward_chunk(part, grads)
+                forward_chunk(walk, part, grads)
         ctx.settings, ctx.states, ctx.grads = settings, walk.states, grads
         ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.measures, walk.target, walk.kept)
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
@@ -114,21 +132,22 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         queries, proxies, labels, negative, measures, target, kept = ctx.saved_tensors
-        inexact = _is_inexact(ctx.settings)
+        settings: Settings = ctx.settings
+        inexact = settings.inexact
         # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
         # retained graph, which is rare, computes it again.
         grads, ctx.grads = ctx.grads, None
-        products = ctx.settings[-1]
-        with torch.autocast(queries.device.type, enabled=False), products.context(exact=inexact):
-            walk = _Walk(queries, proxies, labels, ctx.settings)
+        with torch.autocast(queries.device.type, enabled=False), settings.products.context(exact=inexact):
+            walk = _Walk(queries, proxies, labels, settings)
             walk.measures, walk.measured, walk.target, walk.states = measures, True, target, ctx.states
             walk.kept, walk.filled = kept, kept is not None
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
+                backward_chunk = _compiled_backward if settings.compiled else _Walk.backward_chunk
                 for part in walk.parts:
-                    walk.backward_chunk(part, grads, grad_positive, grad_negative, grad_terms)
+                    backward_chunk(walk, part, grads, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
             if walk.one_pass or inexact:
@@ -137,19 +156,14 @@ class _Streamed(torch.autograd.Function):
         return grads[0], grads[1], None, None, None
 
 
-def _is_inexact(settings: Settings) -> bool:
-    """Whether the scores of target classes, and their gradients, are computed apart, from the samples alone."""
-    scoring, *_, products = settings
-    return scoring.similarity.needs_full_precision or products.rounds
-
-
 class _Walk:
     """A pass over all chunks of the classes: forward by `forward_chunk`, backward by `backward_chunk`."""
 
     def __init__(self, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings) -> None:
         self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms, self.sampling, self.products = scoring, plan, *_ = settings
-        self.on_gpu, self.inexact = on_gpu(proxies), _is_inexact(settings)
+        self.scoring, self.plan, self.terms, self.sampling, self.products, _ = scoring, plan, *_ = settings
+        self.on_gpu, self.inexact = on_gpu(proxies), settings.inexact
+        self.unread = self.on_gpu or torch.compiler.is_compiling()  # no number may be read: it would be waited for
         self.operand = self.products.operand(queries)
         self.measures = proxies  # of each proxy, once they are computed: on a GPU all at once, else with their chunk
         self.measured = self.on_gpu
@@ -208,13 +222,13 @@ class _Walk:
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
         """Of a single pass: multiply the gradient of negatives and terms, computed for 1, by the incoming ones."""
         # Incoming gradients of 1 are usual, and spare passes over the proxies; a GPU would have to be waited for.
-        if self.on_gpu or bool(grad_negative != 1):
+        if self.unread or bool(grad_negative != 1):
             for grad in grads:
                 if grad is not None:
                     grad.mul_(grad_negative)
         # On a GPU the gradient of the terms is not there yet.
         missing = grad_terms if self.on_gpu else grad_terms - grad_negative
-        if self.terms and (self.on_gpu or bool(missing != 0)):
+        if self.terms and (self.unread or bool(missing != 0)):
             for part in self.parts:
                 self._add_terms(part, grads[1], missing)
 
@@ -222,10 +236,8 @@ class _Walk:
         """Add the gradient of the positive scores, from the samples and the proxies of their target classes alone."""
         scoring, last = self.scoring, len(self.proxies) - 1
         labels = self.labels.clamp(0, last)
-        with torch.enable_grad():
-            x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[labels].requires_grad_()
-            positive = pair_scores(x, w, scoring)
-            grad_x, grad_w = torch.autograd.grad(positive, (x, w), grad_positive.masked_fill(labels != self.labels, 0))
+        _, backward = with_backward(lambda x, w: pair_scores(x, w, scoring), self.queries, self.proxies[labels])
+        grad_x, grad_w = backward(grad_positive.masked_fill(labels != self.labels, 0))
         if grads[0] is not None:
             grads[0].add_(grad_x)
         if grads[1] is not None:
@@ -238,6 +250,10 @@ class _Walk:
                 chunk = None if state is None else state[part]
                 sampling = self.sampling.part(part)
                 term.add_gradient(grad[part], self.proxies[part], sampling, chunk, factor * term.weight)
+
+
+_compiled_forward = Compiled(_Walk.forward_chunk)
+_compiled_backward = Compiled(_Walk.backward_chunk)
 
 
 class _Chunk:
@@ -257,7 +273,7 @@ class _Chunk:
         self.similarities = self._similarities()
         several = self.similarities.shape[1] > 1
         self.pooled = walk.scoring.pooling.forward(self.similarities) if several else self.similarities.squeeze(1)
-        self.transformation: tuple[Tensor, Tensor] | None = None  # class scores and g of them, with its graph
+        self.through_transform: Backward | None = None
 
     def _similarities(self) -> Tensor:
         """``[classes, proxies, batch]``, which the backward may overwrite."""
@@ -279,11 +295,8 @@ class _Chunk:
         """``(a·g(S) + bias)/ln 2`` with −∞ for the target class, as powers of 2 are much faster than powers of e."""
         scoring, transformed = self.walk.scoring, self.pooled
         if scoring.transform is not None:
-            with torch.enable_grad():
-                leaf = self.pooled.detach().requires_grad_()
-                transformed = scoring.transform(leaf)
-            self.transformation = leaf, transformed
-        logits = transformed.detach() * (scoring.scale / math.log(2))
+            transformed, self.through_transform = with_backward(scoring.transform, self.pooled)
+        logits = transformed * (scoring.scale / math.log(2))
         sampling = self.sampling
         if sampling.weights is not None and scoring.class_reduction is None:
             logits.add_(sampling.weights.log2().unsqueeze(1))
@@ -304,12 +317,11 @@ class _Chunk:
         m = total.log2().add_(highest).mul_(math.log(2))
         if not differentiable:
             return reduced(m), None
-        with torch.enable_grad():
-            value = reduced(m.requires_grad_())
-            (slope,) = torch.autograd.grad(value, m)
+        value, backward = with_backward(reduced, m)
+        (slope,) = backward(torch.ones_like(value))
         # A class without negatives has a total of 0 and powers of 0.
         slope = slope.mul_(self.walk.scoring.scale).div_(total.masked_fill_(total == 0, 1))
-        return value.detach(), powers.mul_(slope)
+        return value, powers.mul_(slope)
 
     def put_target(self, scores: Tensor, value: Tensor | float) -> Tensor:
         """Write ``value`` in place where a sample meets its target class."""
@@ -319,9 +331,8 @@ class _Chunk:
     def backward(self, grad: Tensor, grads: Grads, target: Tensor | float | None = None) -> None:
         """Add the gradient of the queries and write that of the proxies, from those of ``g(S)`` and of the target."""
         scoring, (grad_queries, grad_proxies) = self.walk.scoring, grads
-        if self.transformation is not None:
-            leaf, transformed = self.transformation
-            (grad,) = torch.autograd.grad(transformed, leaf, grad)
+        if self.through_transform is not None:
+            (grad,) = self.through_transform(grad)
         if target is not None:
             self.put_target(grad, target)
         if self.similarities.shape[1] > 1:
