@@ -16,7 +16,8 @@ def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Ten
     (tensor(9.), tensor(6.))
     """
     if torch.compiler.is_compiling():  # which traces transforms of functions, and not the other form
-        return torch.func.vjp(function, *inputs)
+        value, backward, *_ = torch.func.vjp(function, *inputs)
+        return value, backward
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in inputs]
         value = function(*leaves)

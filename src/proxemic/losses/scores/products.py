@@ -30,12 +30,12 @@ _LOW = 11  # bits of float16; the second number of "split" is as much smaller
 
 def check_products(products: Any) -> Precision | None:
     """A valid precision, or ``None``; `ValueError` names those that there are."""
-    if products is not None and not (isinstance(products, str) and products in get_args(Precision)):
-        raise ValueError(
-            f"products is {shown(products)}, but must be float32, tf32, half or split, or None for the precision of "
-            "the run."
-        )
-    return products
+    for allowed in (None, *get_args(Precision)):
+        if products is allowed or (isinstance(products, str) and products == allowed):
+            return allowed
+    raise ValueError(
+        f"products is {shown(products)}, but must be float32, tf32, half or split, or None for the run's precision."
+    )
 
 
 class Operand(NamedTuple):
