@@ -1,5 +1,6 @@
 """Parameter groups and what an optimisation refuses."""
 
+import importlib
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,8 @@ from timm.optim import param_groups_layer_decay
 from proxemic.losses import HISTLoss, ProxyAnchorLoss
 from proxemic.models import ModelConfig, build_model
 from proxemic.training import Optimization, parameter_groups
+
+MODULE = importlib.import_module("proxemic.training.parameter_groups")  # the package has a function of this name
 
 
 def test_four_groups_have_their_own_rates() -> None:
@@ -68,6 +71,20 @@ def test_frozen_layers_have_no_groups_and_schedules_keep_the_proportions() -> No
     assert schedule is not None
     schedule.step()
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.005, 0.01, 0.01, 0.1])
+
+
+def test_steps_are_fused_on_a_gpu_unless_the_recipe_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fused(optimizer: Any, rate: float = 1.0) -> list[bool | None]:
+        loss = ProxyAnchorLoss(5, 2, sample_rate=rate)
+        made, _ = Optimization(optimizer, 0.1, 1.0).build(torch.nn.Linear(2, 2), loss)
+        return [group.get("fused") for group in made.param_groups]
+
+    assert fused(torch.optim.AdamW) == [None, None]
+    monkeypatch.setattr(MODULE, "on_gpu", lambda _: True)
+    assert fused(torch.optim.AdamW) == fused(torch.optim.SGD) == [True, True]
+    assert fused(torch.optim.SGD, rate=0.5) == [True, None]
+    assert fused(partial(torch.optim.Adam, foreach=True)) == fused(torch.optim.RMSprop) == [None, None]
+    assert fused(partial(torch.optim.Adam, fused=False)) == [False, False]
 
 
 def test_an_optimization_refuses_what_makes_no_sense() -> None:

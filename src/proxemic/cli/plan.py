@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from proxemic.errors import UserError
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_GPU = 80 * 10**9  # bytes, where --memory says nothing
 _OF_A_LOSS = {
     "batch": None,
     "proxies": 1,
@@ -15,6 +16,7 @@ _OF_A_LOSS = {
     "optimizer": "adamw",
     "layout": "both",
     "class_wise": False,
+    "gpu": False,
 }
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -46,6 +48,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--layout", choices=["replicated", "sharded", "both"], default="both", help="of the proxies")
     parser.add_argument("--class-wise", action="store_true", help="a loss as Proxy-Anchor or MPA, not a softmax")
+    parser.add_argument("--gpu", action="store_true", help="on GPUs: larger chunks, and the optimiser's fused step")
     parser.add_argument(
         "--memory",
         metavar="SIZE",
@@ -79,6 +82,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         class_wise=arguments.class_wise,
         layouts=None if arguments.layout == "both" else [arguments.layout],
         memory=memory,
+        gpu=(memory or _GPU) if arguments.gpu else None,
     )
     setting, kind = planned.setting, "class-wise" if arguments.class_wise else "data-wise"
     processes = "1 process" if setting.processes == 1 else f"{setting.processes} processes"

@@ -24,6 +24,8 @@ OPTIMIZERS = {
     "adam": (2, 2),
     "adamw": (2, 2),
 }
+FUSED = ("sgd", "sgd-momentum", "adam", "adamw")
+"""Those that runs on a GPU step in one kernel, see `proxemic.training.parameter_groups.fuse`."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Setting:
     sample_rate: float = 1.0
     optimizer: str = "adamw"
     class_wise: bool = False
+    gpu: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("classes", 2), ("dim", 1), ("proxies", 1), ("batch", 1), ("processes", 1)):
@@ -156,6 +159,7 @@ def plan(
     class_wise: bool = False,
     layouts: Sequence[Literal["replicated", "sharded"]] | None = None,
     memory: int | None = None,
+    gpu: int | None = None,
 ) -> MemoryPlan:
     """Plan what each process will hold for the loss of a training run.
 
@@ -170,6 +174,7 @@ def plan(
         class_wise: The loss sums negatives over the samples for each class, as Proxy-Anchor does.
         layouts: Of the proxies, to compare; None takes both, or ``replicated`` for one process.
         memory: Bytes of each process, for the settings that fit; None looks for none.
+        gpu: Bytes that are free on the GPU of each process; None is for a CPU.
 
     Raises:
         ValueError: If an argument is not allowed.
@@ -180,7 +185,7 @@ def plan(
     if layouts is None:
         layouts = ("replicated", "sharded") if processes > 1 else ("replicated",)
     sharded = layouts[0] == "sharded"
-    first = Setting(classes, dim, proxies, batch, processes, sharded, sample_rate, optimizer, class_wise)
+    first = Setting(classes, dim, proxies, batch, processes, sharded, sample_rate, optimizer, class_wise, gpu)
     needs = {layout: Needs.of(replace(first, sharded=layout == "sharded")) for layout in layouts}
     fitting = []
     if memory is not None:
@@ -191,8 +196,10 @@ def plan(
 
 def _held(setting: Setting) -> dict[str, int]:
     row = FLOAT * setting.proxies * setting.dim
-    state, made = OPTIMIZERS[setting.optimizer]
     is_sampled = setting.sampled < setting.held
+    state, made = OPTIMIZERS[setting.optimizer]
+    if setting.gpu is not None and setting.optimizer in FUSED and not is_sampled:
+        made = 0  # the step is one kernel
     alone = setting.processes == 1
     # Unit vectors, their gradient and the embeddings' own; of several processes also what is gathered and scattered.
     copies = 3 * setting.batch if alone else 4 * setting.batch + 2 * -(-setting.batch // setting.processes)
@@ -211,7 +218,7 @@ def _held(setting: Setting) -> dict[str, int]:
 def _scores(setting: Setting) -> int:
     """The similarities of a chunk of classes with what is made of them, and all similarities where these are kept."""
     scoring = Scoring(scale=1.0, class_reduction=abs if setting.class_wise else None)
-    plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim)
+    plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim, setting.gpu)
     chunk = min(plan.chunk, setting.local) * setting.proxies * setting.batch
     # Similarities and the scaled scores, and of several proxies their gradient; ordinary autograd keeps more.
     buffers = 5 if plan.dense else 2 + (setting.proxies > 1)

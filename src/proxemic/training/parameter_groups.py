@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 from torch.distributed import ProcessGroup
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from proxemic.losses.scores.device import on_gpu
 from proxemic.models import EmbeddingModel
 from proxemic.models.blocks import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
@@ -68,6 +69,16 @@ def parameter_groups(
     for group in groups:
         group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
     return [group for group in groups if group["params"]]
+
+
+def fuse(optimizer: Optimizer) -> None:
+    """Let SGD, Adam and AdamW step in few kernels on a GPU, where their arguments choose no other way.
+
+    Not for proxies of sampled classes, whose gradients are sparse.
+    """
+    for group in optimizer.param_groups if isinstance(optimizer, SGD | Adam) else ():
+        if group["fused"] is None and not group["foreach"] and not group["differentiable"]:
+            group["fused"] = all(on_gpu(each) and not is_stepped_by_rows(each) for each in group["params"]) or None
 
 
 def _backbone(model: nn.Module) -> list[nn.Parameter]:
@@ -170,6 +181,7 @@ class Optimization:
             layer_decay=self.layer_decay,
         )
         optimizer = self.optimizer(groups, self.lr)
+        fuse(optimizer)
         if any(is_stepped_by_rows(parameter) for group in groups for parameter in group["params"]):
             check_steps_rows(optimizer)
         if sharded:

@@ -10,7 +10,7 @@ from proxemic.losses.scores.scoring import Scoring
 _ONE_CHUNK = 2**18  # scores
 _KEPT = 2**25  # scores
 _SHARE = 0.05  # of the parameters and gradients, on a GPU
-_FREE = 0.125  # of the memory that a GPU has free when it is first asked
+_FREE = 0.125  # of the memory that a GPU has free
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,12 @@ class Plan:
     dense: bool = False  # whether the problem is so small that ordinary autograd is faster
 
     @classmethod
-    def of(
-        cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int, gpu: torch.device | None = None
-    ) -> "Plan":
+    def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int, free: int | None = None) -> "Plan":
         """The fastest plan for the sizes B, C, K and D (float32).
 
         On a CPU what is used together fits its cache, and at most 128 MiB of similarities are kept. On a GPU chunks
         are as large as 5 % of parameters and gradients, or 128 MiB where that is more, and never more than an eighth
-        of the memory that was free at first.
+        of the bytes that are ``free``, which are given for a GPU alone.
 
         >>> Plan.of(Scoring(scale=20.0), 180, 100, 10, 512)  # CUB: one chunk
         Plan(chunk=100, keep=True, dense=False)
@@ -40,12 +38,12 @@ class Plan:
         if scores <= _ONE_CHUNK:
             return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
         single_pass_pays = scoring.class_reduction is not None and 4 * batch < classes
-        if gpu is None:
+        if free is None:
             # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
             rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
             return cls(min(max(rows // proxies, 1), classes), keep=scores <= _KEPT and not single_pass_pays)
         room = max(_SHARE * 8 * dim * (classes * proxies + batch), 4 * _KEPT)
-        room = min(room, _FREE * _free_memory(gpu)) / 4  # in scores
+        room = min(room, _FREE * free) / 4  # in scores
         keep = scores <= room / 2 and not single_pass_pays
         if keep:
             room -= scores
@@ -55,6 +53,6 @@ class Plan:
 
 
 @lru_cache
-def _free_memory(gpu: torch.device) -> int:
-    """Bytes that nothing used when the first loss was computed."""
+def free_memory(gpu: torch.device) -> int:
+    """Bytes of a GPU that nothing used when the first loss was computed: to ask takes longer than a kernel."""
     return torch.cuda.mem_get_info(gpu)[0]

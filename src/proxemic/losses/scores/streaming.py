@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from proxemic.losses.scores.compiled import Compiled
 from proxemic.losses.scores.derivative import Backward, with_backward
 from proxemic.losses.scores.device import on_gpu
-from proxemic.losses.scores.plan import Plan
+from proxemic.losses.scores.plan import Plan, free_memory
 from proxemic.losses.scores.products import Products
 from proxemic.losses.scores.regularizers import Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
@@ -82,8 +82,8 @@ def streamed_scores(
     if len(proxies) == 0:
         return _nothing(embeddings, proxies, scoring)
     if chunk_size is None:
-        gpu = proxies.device if on_gpu(proxies) else None
-        plan = Plan.of(scoring, len(embeddings), *proxies.shape, gpu=gpu)
+        free = free_memory(proxies.device) if on_gpu(proxies) else None
+        plan = Plan.of(scoring, len(embeddings), *proxies.shape, free=free)
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
     if plan.dense:
