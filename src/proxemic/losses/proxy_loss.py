@@ -32,6 +32,7 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
 from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
+from proxemic.losses.scores.buffers import Buffers
 from proxemic.losses.scores.products import Precision, Products, check_products
 from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
 from proxemic.optim.sparse_rows import step_rows
@@ -113,6 +114,7 @@ class ProxyLoss(Described, ABC):
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes
+        self._reused = Buffers()
         self._sharding: ClassSharding | None = None
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
@@ -254,7 +256,9 @@ class ProxyLoss(Described, ABC):
             if (bias := self.class_bias()) is not None:
                 held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
                 sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
-            proxies, terms, inside = self._regularized(classes.local_rows(self.proxies).to(parts.dtype), local.sampling)
+            proxies, terms, inside = self._regularized(
+                classes.local_rows(self.proxies, self._reused).to(parts.dtype), local.sampling
+            )
             centers = self.centers(proxies, classes.local_rows)
             scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
             positive, negative, term = streamed_scores(
@@ -267,6 +271,7 @@ class ProxyLoss(Described, ABC):
                 sampling,
                 products,
                 compiled=self.compile_chunks,
+                buffers=self._reused,
             )
             if sharding is not None:
                 positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from proxemic.losses.scores.buffers import Buffers
 from proxemic.losses.scores.compiled import Compiled
 from proxemic.losses.scores.derivative import Backward, with_backward
 from proxemic.losses.scores.device import on_gpu
@@ -41,6 +42,7 @@ class Settings(NamedTuple):
     sampling: SamplingWeights
     products: Products
     compiled: bool  # whether the work on a chunk is
+    buffers: Buffers
 
     @property
     def inexact(self) -> bool:
@@ -59,6 +61,7 @@ def streamed_scores(
     products: Products | None = None,
     *,
     compiled: bool = False,
+    buffers: Buffers | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Positive scores ``[batch]``; reduced negatives, ``[batch]``, or a scalar for class-wise losses; the sum of terms.
 
@@ -72,6 +75,7 @@ def streamed_scores(
         sampling: What the classes stand for, where there are others.
         products: The precision of the matrix products; the scores of target classes are exact in all.
         compiled: Whether `torch.compile` makes few operations of those on a chunk.
+        buffers: The memory of the last step, to be used again.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
     >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
@@ -89,7 +93,7 @@ def streamed_scores(
     if plan.dense:
         return dense_scores(embeddings, proxies, labels, scoring, terms, sampling)
     queries = scoring.similarity.prepare(embeddings)
-    settings = Settings(scoring, plan, tuple(terms), sampling, products or Products(), compiled)
+    settings = Settings(scoring, plan, tuple(terms), sampling, products or Products(), compiled, buffers or Buffers())
     return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
@@ -106,6 +110,7 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
+        ctx.settings = settings
         scoring, plan, inexact = settings.scoring, settings.plan, settings.inexact
         with torch.autocast(queries.device.type, enabled=False), settings.products.context(exact=inexact):
             walk = _Walk(queries, proxies, labels, settings)
@@ -117,12 +122,12 @@ class _Streamed(torch.autograd.Function):
                     walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
             walk.states = [term.make_state(proxies) for term in settings.terms]
             if plan.keep and differentiable:
-                walk.kept = queries.new_empty(*proxies.shape[:2], len(queries))
+                walk.kept = settings.buffers.take("similarities", (*proxies.shape[:2], len(queries)), queries)
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
             forward_chunk = _compiled_forward if settings.compiled else _Walk.forward_chunk
             for part in walk.parts:
                 forward_chunk(walk, part, grads)
-        ctx.settings, ctx.states, ctx.grads = settings, walk.states, grads
+        ctx.states, ctx.grads = walk.states, grads
         ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.measures, walk.target, walk.kept)
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
@@ -161,7 +166,7 @@ class _Walk:
 
     def __init__(self, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings) -> None:
         self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms, self.sampling, self.products, _ = scoring, plan, *_ = settings
+        self.scoring, self.plan, self.terms, self.sampling, self.products, *_ = scoring, plan, *_ = settings
         self.on_gpu, self.inexact = on_gpu(proxies), settings.inexact
         self.unread = self.on_gpu or torch.compiler.is_compiling()  # no number may be read: it would be waited for
         self.operand = self.products.operand(queries)
@@ -181,7 +186,7 @@ class _Walk:
         self.parts = [slice(start, min(start + step, classes)) for start in range(0, classes, step)]
         # One buffer for all chunks, and results in place: small tensors that outlive a chunk, allocated between large
         # ones that do not, would each leave a hole in the heap.
-        self.scratch = queries.new_empty(min(step, classes), proxies.shape[1], len(queries))
+        self.scratch = settings.buffers.take("chunk", (min(step, classes), proxies.shape[1], len(queries)), queries)
 
     def forward_chunk(self, part: slice, grads: Grads | None) -> None:
         """Add a chunk to positives, negatives and terms; in a single pass, also their gradient to ``grads``."""
@@ -360,5 +365,5 @@ def _logsumexp2(logits: Tensor) -> Tensor:
 def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
     return (
         torch.zeros_like(queries, memory_format=torch.contiguous_format) if ctx.needs_input_grad[0] else None,
-        torch.empty_like(proxies, memory_format=torch.contiguous_format) if ctx.needs_input_grad[1] else None,
+        ctx.settings.buffers.take("gradient", proxies.shape, proxies) if ctx.needs_input_grad[1] else None,
     )
