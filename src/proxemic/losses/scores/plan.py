@@ -25,7 +25,7 @@ class Plan:
     def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int, free: int | None = None) -> "Plan":
         """The fastest plan for the sizes B, C, K and D (float32).
 
-        On a CPU what is used together fits its cache, and at most 128 MiB of similarities are kept. On a GPU chunks
+        On a CPU what is used together fits its cache, and at most 128 MiB of scores are kept. On a GPU chunks
         are as large as 5 % of parameters and gradients, or 128 MiB where that is more, and never more than an eighth
         of the bytes that are ``free``, which are given for a GPU alone.
 
@@ -38,15 +38,16 @@ class Plan:
         if scores <= _ONE_CHUNK:
             return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
         single_pass_pays = scoring.class_reduction is not None and 4 * batch < classes
+        kept = 2 * scores if proxies > 1 else scores  # with the weights of the proxies
         if free is None:
             # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
             rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-            return cls(min(max(rows // proxies, 1), classes), keep=scores <= _KEPT and not single_pass_pays)
+            return cls(min(max(rows // proxies, 1), classes), keep=kept <= _KEPT and not single_pass_pays)
         room = max(_SHARE * 8 * dim * (classes * proxies + batch), 4 * _KEPT)
         room = min(room, _FREE * free) / 4  # in scores
-        keep = scores <= room / 2 and not single_pass_pays
+        keep = kept <= room / 2 and not single_pass_pays
         if keep:
-            room -= scores
+            room -= kept
         # Of a class and a sample: a similarity for each proxy, the score, and as many of their gradients.
         held = 2 * proxies + (2 if proxies > 1 else 0)
         return cls(min(max(int(room / (batch * held)), 1), classes), keep)

@@ -22,12 +22,17 @@ class Pooling(ABC):
         """The class scores by ordinary autograd: the definition."""
 
     @abstractmethod
-    def forward(self, similarities: Similarities) -> ClassScores:
-        """`dense` for one chunk, outside autograd."""
+    def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities | None]:
+        """`dense` for one chunk, outside autograd, and the weights of the proxies if `backward` uses them again."""
 
     @abstractmethod
-    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
-        """The gradient of the similarities from that of the class scores; it may overwrite ``grad`` and ``pooled``."""
+    def backward(
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+    ) -> Similarities:
+        """The gradient of the similarities from that of the class scores.
+
+        It may overwrite all arguments but the similarities.
+        """
 
 
 @dataclass(frozen=True)
@@ -49,24 +54,26 @@ class SoftmaxPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return (torch.softmax(similarities / self.gamma, dim=-1) * similarities).sum(-1)
 
-    def forward(self, similarities: Similarities) -> ClassScores:
-        weight = self._weight(similarities)
-        total = weight.sum(1)
-        return weight.mul_(similarities).sum(1).div_(total)
+    def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities]:
+        # e^{(s − max s)/γ} as a power of 2, several times as fast as one of e.
+        weights = similarities - similarities.amax(1, keepdim=True)
+        weights.mul_(1 / (math.log(2) * self.gamma)).exp2_()
+        weights.div_(weights.sum(1, keepdim=True))
+        # A proxy at a time, here and in the backward: no third buffer of the size of the similarities.
+        pooled = torch.zeros_like(similarities[:, 0])
+        for share, similarity in zip(weights.unbind(1), similarities.unbind(1), strict=True):
+            pooled.addcmul_(share, similarity)
+        return pooled, weights
 
-    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
-        # ∂S/∂s_k = q_k (1 + (s_k − S)/γ), a proxy at a time: no third buffer of the size of the similarities.
-        weight = self._weight(similarities)
-        factor = grad.div_(weight.sum(1))
-        constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(factor)
-        for share, similarity in zip(weight.unbind(1), similarities.unbind(1), strict=True):
-            share.mul_(torch.addcmul(constant, factor, similarity, value=1 / self.gamma))
-        return weight
-
-    def _weight(self, similarities: Tensor) -> Tensor:
-        """``e^{(s − max s)/γ}``, as a power of 2, several times as fast as one of e."""
-        weight = similarities - similarities.amax(1, keepdim=True)
-        return weight.mul_(1 / (math.log(2) * self.gamma)).exp2_()
+    def backward(
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+    ) -> Similarities:
+        assert weights is not None
+        # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
+        constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(grad)
+        for share, similarity in zip(weights.unbind(1), similarities.unbind(1), strict=True):
+            share.mul_(torch.addcmul(constant, grad, similarity, value=1 / self.gamma))
+        return weights
 
 
 @dataclass(frozen=True)
@@ -80,10 +87,12 @@ class MaxPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return similarities.max(-1).values
 
-    def forward(self, similarities: Similarities) -> ClassScores:
-        return similarities.amax(1)
+    def forward(self, similarities: Similarities) -> tuple[ClassScores, None]:
+        return similarities.amax(1), None
 
-    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
+    def backward(
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+    ) -> Similarities:
         nearest = similarities.max(1, keepdim=True).indices
         return torch.zeros_like(similarities).scatter_(1, nearest, grad.unsqueeze(1))
 
@@ -99,9 +108,11 @@ class MeanPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return similarities.mean(-1)
 
-    def forward(self, similarities: Similarities) -> ClassScores:
-        return similarities.mean(1)
+    def forward(self, similarities: Similarities) -> tuple[ClassScores, None]:
+        return similarities.mean(1), None
 
-    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
+    def backward(
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+    ) -> Similarities:
         share = grad / similarities.shape[1]
         return share.unsqueeze(1).expand_as(similarities).contiguous()

@@ -156,7 +156,8 @@ class CenterRegularizer(Regularizer):
     def make_state(self, proxies: Tensor) -> Tensor | None:
         classes, per_class, _ = proxies.shape
         # With many proxies per class it would be large beside the proxies: it is computed again.
-        return proxies.new_empty(classes, per_class, per_class) if 1 < per_class < 8 else None
+        kept = per_class < 8 or proxies.numel() <= 2**20
+        return proxies.new_empty(classes, per_class, per_class) if 1 < per_class and kept else None
 
     def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
         total, per_class = proxies.new_zeros(()), proxies.shape[1]

@@ -31,6 +31,7 @@ from proxemic.losses.scores.scoring import Elementwise, Scoring, dense_scores, p
 from proxemic.precision import matmul_precision
 
 Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
+Pooled = tuple[Tensor, Tensor | None]  # scores of classes, and weights of their proxies
 
 
 class Settings(NamedTuple):
@@ -127,7 +128,7 @@ class _Streamed(torch.autograd.Function):
             forward_chunk = _compiled_forward if settings.compiled else _Walk.forward_chunk
             for part in walk.parts:
                 forward_chunk(walk, part, grads)
-        ctx.states, ctx.grads = walk.states, grads
+        ctx.states, ctx.grads, ctx.pooled = walk.states, grads, walk.kept_pooled
         ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.measures, walk.target, walk.kept)
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
@@ -145,7 +146,7 @@ class _Streamed(torch.autograd.Function):
         with torch.autocast(queries.device.type, enabled=False), settings.products.context(exact=inexact):
             walk = _Walk(queries, proxies, labels, settings)
             walk.measures, walk.measured, walk.target, walk.states = measures, True, target, ctx.states
-            walk.kept, walk.filled = kept, kept is not None
+            walk.kept, walk.kept_pooled, walk.filled = kept, ctx.pooled, kept is not None
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
             if grads is None:
@@ -176,6 +177,7 @@ class _Walk:
         # Similarities to the target class [batch, proxies], where those of a chunk are inexact.
         self.target: Tensor | None = None
         self.kept: Tensor | None = None  # all similarities, if they are kept
+        self.kept_pooled: list[Pooled] = []  # and for each chunk, what pooling made of them
         self.filled = False  # whether they have been computed
         self.states: list[Tensor | None] = []  # one per regulariser
         self.positive = queries.new_zeros(len(queries))
@@ -276,8 +278,7 @@ class _Chunk:
         self.column = (walk.labels - part.start).clamp_(0, part.stop - part.start - 1).unsqueeze(0)
         self.inside = ((walk.labels >= part.start) & (walk.labels < part.stop)).unsqueeze(0)
         self.similarities = self._similarities()
-        several = self.similarities.shape[1] > 1
-        self.pooled = walk.scoring.pooling.forward(self.similarities) if several else self.similarities.squeeze(1)
+        self.pooled, self.weights = self._pooled()
         self.through_transform: Backward | None = None
 
     def _similarities(self) -> Tensor:
@@ -295,6 +296,19 @@ class _Chunk:
             exact = torch.where(self.inside, walk.target.T, into.gather(0, column).squeeze(0))
             into.scatter_(0, column, exact.unsqueeze(0))
         return into
+
+    def _pooled(self) -> Pooled:
+        """The scores of the classes, and the weights of their proxies, which the backward may overwrite."""
+        walk = self.walk
+        if self.similarities.shape[1] == 1:
+            return self.similarities.squeeze(1), None
+        if walk.filled:
+            pooled, weights = walk.kept_pooled[self.part.start // walk.plan.chunk]
+            return pooled.clone(), None if weights is None else weights.clone()
+        pooled = walk.scoring.pooling.forward(self.similarities)
+        if walk.kept is not None:
+            walk.kept_pooled.append(pooled)
+        return pooled
 
     def logits(self) -> Tensor:
         """``(a·g(S) + bias)/ln 2`` with −∞ for the target class, as powers of 2 are much faster than powers of e."""
@@ -341,7 +355,7 @@ class _Chunk:
         if target is not None:
             self.put_target(grad, target)
         if self.similarities.shape[1] > 1:
-            grad = scoring.pooling.backward(grad, self.similarities, self.pooled).flatten(0, 1)
+            grad = scoring.pooling.backward(grad, self.similarities, self.pooled, self.weights).flatten(0, 1)
         walk, products = self.walk, self.walk.products
         scores = self.similarities.flatten(0, 1)
         slopes, along_proxies, along_queries = scoring.similarity.slopes(grad, scores, walk.queries, self.measures)
