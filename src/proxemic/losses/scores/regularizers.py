@@ -157,7 +157,7 @@ class CenterRegularizer(Regularizer):
         classes, per_class, _ = proxies.shape
         # With many proxies per class it would be large beside the proxies: it is computed again.
         kept = per_class < 8 or proxies.numel() <= 2**20
-        return proxies.new_empty(classes, per_class, per_class) if 1 < per_class and kept else None
+        return proxies.new_empty(classes, per_class, per_class) if per_class > 1 and kept else None
 
     def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
         total, per_class = proxies.new_zeros(()), proxies.shape[1]
