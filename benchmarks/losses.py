@@ -5,6 +5,7 @@
     python benchmarks/losses.py --smoke              # small sizes, seconds
     python benchmarks/losses.py --sizes cub --losses SoftTripleLoss ProxyAnchorLoss
     python benchmarks/losses.py --profile --sizes sop --losses SoftTripleLoss
+    python benchmarks/losses.py --keep-freed-memory --sizes sop-2
 
 T3 is the median time of the products scores = X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median
 time over T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import proxemic.losses as ours
-from measure import Held, medians, resident_peak
+from measure import Held, medians, page_faults, resident_peak
+from proxemic import keep_freed_memory
 from proxemic.losses.checks import check_embeddings, check_labels
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.scoring import dense_scores, pair_scores
@@ -112,8 +114,8 @@ def _dense(loss: Any, x: Tensor, y: Tensor) -> Tensor:
     return loss.objective(positive, negative, y, x).mean() + terms
 
 
-def compare(name: str, size: Size, device: str) -> dict[str, float]:
-    """Median seconds of the bare products, ours, the dense definition and the peer."""
+def compare(name: str, size: Size, device: str) -> tuple[dict[str, float], int]:
+    """Median seconds of the bare products, ours, the dense definition and the peer; and the page faults of ours."""
     torch.manual_seed(0)
     b, d, rows = size.batch, size.dim, size.classes * size.proxies
     x, w, g = (torch.randn(shape, device=device) for shape in ((b, d), (rows, d), (b, rows)))
@@ -128,24 +130,24 @@ def compare(name: str, size: Size, device: str) -> dict[str, float]:
         calls["dense"] = step(loss, leaf, y, dense=True)
     if other is not None:
         calls["pml"] = step(other.to(device), leaf, y)
-    return medians(calls, size.rounds, cuda=device == "cuda")
+    return medians(calls, size.rounds, cuda=device == "cuda"), page_faults(calls["ours"])
 
 
 def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
     """Print one line a size and loss."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}")
-    heads = f"{'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8}"
+    heads = f"{'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8} {'faults':>7}"
     print(f"{'B, D, C, K':24} {'loss':30} {'chunk':>6} {'T3 ms':>8} {heads}")
     for size in sizes.values():
         shape = f"{size.batch}, {size.dim}, {size.classes}, {size.proxies}"
         for name in names:
             scoring = build(name, Size(2, 2, 2, 1, 1)).scoring
             plan = Plan.of(scoring, size.batch, size.classes, size.proxies, size.dim)
-            seconds = compare(name, size, device)
+            seconds, faults = compare(name, size, device)
             ratio = {key: value / seconds["T3"] for key, value in seconds.items()}
             columns = " ".join(f"{ratio.get(key, math.nan):6.2f}" for key in ("ours", "dense", "pml"))
             gain = ratio.get("pml", math.nan) / ratio["ours"]
-            line = f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.4g} {columns} {gain:8.2f}"
+            line = f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.4g} {columns} {gain:8.2f} {faults:7}"
             print(line.replace("nan", "  –"), flush=True)
 
 
@@ -183,11 +185,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--smoke", action="store_true", help="small sizes and few rounds: does it run?")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--profile", action="store_true", help="where the time goes instead of the table")
+    parser.add_argument("--keep-freed-memory", action="store_true", help="as every command does")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args(argv)
     sizes = SMOKE if args.smoke else {name: SIZES[name] for name in args.sizes}
+    if args.keep_freed_memory:
+        keep_freed_memory()
     if args.memory:
         memory(args.losses, Size(64, 16, 1_000, 10, 1) if args.smoke else MEMORY)
     elif args.profile:

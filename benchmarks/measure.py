@@ -4,6 +4,7 @@ Timings on a shared machine are noisy, their ratios less so.
 """
 
 import ctypes
+import resource
 import statistics
 import time
 import weakref
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Held", "Moved", "medians", "resident_peak"]
+__all__ = ["Held", "Moved", "medians", "page_faults", "resident_peak"]
 
 
 def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: bool = False) -> dict[str, float]:
@@ -97,6 +98,15 @@ class Moved:
         self.calls.append((name, list(tensor.shape)))
         self.bytes += times * tensor.nbytes * (1 if name == "broadcast" else (world - 1) / world)
         return self._originals[name](*args, **kwargs)
+
+
+def page_faults(call: Callable[[], object], rounds: int = 5) -> int:
+    """Pages that the system hands out to one call: each costs the processor what copying some kilobytes does."""
+    call()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(rounds):
+        call()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // rounds
 
 
 def resident_peak(call: Callable[[], object]) -> int:

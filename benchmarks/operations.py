@@ -93,14 +93,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--uncompiled", action="store_true", help="leave out the last column, which takes a minute")
     parser.add_argument("--names", action="store_true", help="also by operation")
     args = parser.parse_args(argv)
     print("| case | loss | B, D, C, K | a step | a chunk | compiled |\n|---|---|---|---:|---:|---:|")
     for case in args.cases:
         name, *sizes = CASES[case]
         names, proxies = count(name, *sizes), sizes[-1]
-        numbers = names.total(), count_chunk(name, proxies), count_compiled(name, proxies)
-        cells = " | ".join(f"{number:,}" for number in numbers)
+        numbers = [names.total(), count_chunk(name, proxies)]
+        numbers += [] if args.uncompiled else [count_compiled(name, proxies)]
+        cells = " | ".join([f"{number:,}" for number in numbers] + ["–"] * args.uncompiled)
         print(f"| {case} | {name} | {', '.join(f'{size:,}' for size in sizes)} | {cells} |", flush=True)
         if args.names:
             print(", ".join(f"{each} {number}" for each, number in names.most_common()))

@@ -20,13 +20,14 @@ def run(*arguments: str) -> str:
 
 def test_the_table_of_the_losses_has_every_column() -> None:
     lines = run("losses.py", "--smoke", "--losses", "NormalizedSoftmaxLoss", "MultiProxyAnchorLoss").splitlines()
-    rows = [line.rsplit(maxsplit=7) for line in lines[2:]]
+    rows = [line.rsplit(maxsplit=8) for line in lines[2:]]
     assert len(rows) == 4
     for row in rows:
         t3, ours, dense = map(float, row[3:6])
         assert min(t3, ours, dense) > 0
-    assert rows[0][6:] != ["–", "–"]  # one proxy: the other library has this loss
-    assert rows[1][6:] == ["–", "–"]
+        assert int(row[8]) >= 0
+    assert rows[0][6:8] != ["–", "–"]  # one proxy: the other library has this loss
+    assert rows[1][6:8] == ["–", "–"]
 
 
 def test_memory_is_counted() -> None:
@@ -35,6 +36,13 @@ def test_memory_is_counted() -> None:
     assert words[0] == "MultiProxyAnchorLoss"
     tensors, allowed = (float(words[words.index(name) + 1]) for name in ("tensors", "allowed"))
     assert 0 < tensors < 1.5 * allowed  # of all classes in one chunk, which has more than its two buffers
+
+
+def test_operations_are_counted() -> None:
+    heads, _, row = run("operations.py", "--uncompiled", "--cases", "cub").splitlines()[-3:]
+    assert heads.split(" | ")[3:] == ["a step", "a chunk", "compiled |"]
+    step, chunk = (int(cell) for cell in row.strip("| ").split(" | ")[3:5])
+    assert 0 < chunk < step
 
 
 def test_the_tables_of_the_metrics() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def test_small_tensors_are_left_to_the_c_library() -> None:
     assert buffers._kept == {}
 
 
-def large(kind: type[ProxyLoss], **keywords: float) -> tuple[ProxyLoss, Tensor, Tensor]:
+def large(kind: type[ProxyLoss], **keywords: Any) -> tuple[ProxyLoss, Tensor, Tensor]:
     torch.manual_seed(0)
     return kind(20_000, 64, **keywords), torch.randn(16, 64, requires_grad=True), torch.arange(16)
 
