@@ -86,6 +86,7 @@ WITHOUT_SOURCE = {
     "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
     "training/test_fine_tuning.py": "model.train, model.lora and others, in runs",
     "training/test_plateau.py": "phases that end at a plateau",
+    "training/test_waiting.py": "every loss, optimisers and training: what waits for a GPU",
 }
 
 

@@ -6,6 +6,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from proxemic.optim.sparse_rows import coalesced
+
 
 def clip_value(parameters: Iterable[nn.Parameter], limit: float) -> None:
     """Clamp every entry of the gradients to ±``limit``."""
@@ -48,7 +50,7 @@ def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()  # adds up duplicate rows
+            parameter.grad = coalesced(parameter.grad)  # duplicate rows are added up
             entries.append(parameter.grad.values())
         else:
             entries.append(parameter.grad)

@@ -116,9 +116,10 @@ def _show(optimizer: Optimizer, group: list[nn.Parameter], place: int) -> None:
     parameter = group[place]
     grad = parameter.grad
     assert grad is not None
-    index, values = _ascending(grad)
+    sorted_grad = coalesced(grad)
+    index = sorted_grad.indices()[0]
     rows = step_rows(nn.Parameter(parameter.index_select(0, index)))
-    rows.grad = values
+    rows.grad = sorted_grad.values()
     state = {
         name: value.index_select(0, index) if _is_like(value, parameter) else deepcopy(value)
         for name, value in optimizer.state[parameter].items()
@@ -129,14 +130,16 @@ def _show(optimizer: Optimizer, group: list[nn.Parameter], place: int) -> None:
     group[place] = rows
 
 
-def _ascending(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The indices of the rows of a sparse gradient, ascending and distinct, and their gradients."""
-    # Autograd drops the mark of a coalesced gradient; comparing is much cheaper than sorting again.
-    index = grad._indices()[0]
-    if bool((index[1:] > index[:-1]).all()):
-        return index, grad._values()
-    coalesced = grad.coalesce()
-    return coalesced.indices()[0], coalesced.values()
+def coalesced(grad: Tensor) -> Tensor:
+    """A sparse gradient, its rows ascending and distinct; its own memory where they are so already.
+
+    Autograd drops the mark of a coalesced gradient. To look, for which a GPU is waited for, takes much less time than
+    to sort again.
+    """
+    index = grad._indices()
+    if grad.is_coalesced() or not bool((index[0, 1:] > index[0, :-1]).all()):
+        return grad.coalesce()
+    return torch.sparse_coo_tensor(index, grad._values(), grad.shape, is_coalesced=True, check_invariants=False)
 
 
 @torch.no_grad()

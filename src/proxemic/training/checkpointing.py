@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 import safetensors.torch
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
@@ -175,8 +174,8 @@ class RunCheckpointer(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        loss = outputs["loss"].detach()  # summed where it is: no waiting for a GPU
-        self.loss_sum, self.batches = loss + torch.as_tensor(self.loss_sum, device=loss.device), self.batches + 1
+        # Summed where it is: no waiting for a GPU.
+        self.loss_sum, self.batches = outputs["loss"].detach() + self.loss_sum, self.batches + 1
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self._epoch_ended = time.monotonic()
             return  # the end of the epoch is at hand, and saves

@@ -9,6 +9,8 @@ from tqdm import tqdm
 
 from proxemic.training.checkpointing import RunCheckpointer
 
+_OLD = 0.5  # seconds that a loss is shown before it is read anew
+
 
 class TrainingBar(TQDMProgressBar):
     """Lightning's bar with the loss, samples per second, the last validation metric and the time left of the run."""
@@ -23,6 +25,7 @@ class TrainingBar(TQDMProgressBar):
         self._ended: float | None = None
         self._training, self._batches = 0.0, 0
         self._between, self._gaps = 0.0, 0
+        self._loss, self._read = float("nan"), -_OLD
 
     def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
         super().on_train_epoch_start(trainer, *args)
@@ -50,7 +53,10 @@ class TrainingBar(TQDMProgressBar):
         items: dict[str, Any] = {}
         if self._batches:
             items["left"] = tqdm.format_interval(self.seconds_left(trainer))
-        items["loss"] = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
+        if time.monotonic() - self._read >= _OLD:  # to read it waits for a GPU
+            self._loss = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
+            self._read = time.monotonic()
+        items["loss"] = self._loss
         items[f"{self.checkpointer.recipe.kind}/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
         metric = self.checkpointer.recipe.evaluation.metric
         if self.checkpointer.rows and metric in self.checkpointer.rows[-1]:

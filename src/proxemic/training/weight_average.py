@@ -1,11 +1,12 @@
 """The average of the network's weights, kept and evaluated while the network is trained."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from proxemic.metrics import RetrievalMetrics
@@ -13,8 +14,6 @@ from proxemic.models import EmbeddingModel
 from proxemic.training.averaging import Averaging
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.retrieval_callback import RetrievalCallback
-
-_Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 class WeightAverage(Callback):
@@ -27,15 +26,8 @@ class WeightAverage(Callback):
         self.averaging, self.evaluator = averaging, evaluator
         self.latest: RetrievalMetrics | None = None
         # Now, as processes that train together put layers into the network that cannot be copied.
-        self._average = AveragedModel(model, multi_avg_fn=self._move, use_buffers=True)
+        self._average = AveragedModel(model, use_buffers=True)
         self._average.requires_grad_(False)
-
-    @torch.no_grad()
-    def _move(self, averages: _Tensors, weights: _Tensors, averaged: Tensor | int) -> None:
-        if averages[0].is_floating_point():
-            torch._foreach_lerp_(averages, weights, self.averaging.share(int(averaged)))
-        else:  # counters, which torch's own averages would round or refuse
-            torch._foreach_copy_(averages, weights)
 
     @property
     def network(self) -> EmbeddingModel:
@@ -55,7 +47,7 @@ class WeightAverage(Callback):
         self._average.load_state_dict(state_dict)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._average.to(pl_module.device)
+        self.network.to(pl_module.device)  # the count of what was averaged stays on the CPU, where it is read
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -76,7 +68,27 @@ class WeightAverage(Callback):
             values = {f"{self.evaluator.prefix}average_{name}": value for name, value in self.latest.items()}
             pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
 
+    @torch.no_grad()
     def _update(self, trainer: Trainer, task: LightningModule) -> None:
+        # Not by `AveragedModel.update_parameters`, which waits for a GPU in every step.
         assert isinstance(task, EmbeddingTask)
-        if trainer.current_epoch + 1 >= self.averaging.begins:
-            self._average.update_parameters(task.model)
+        if trainer.current_epoch + 1 < self.averaging.begins:
+            return
+        count = int(self._average.n_averaged)
+        averaged: tuple[list[Tensor], list[Tensor]] = [], []
+        copied: tuple[list[Tensor], list[Tensor]] = [], []
+        for average, weight in zip(_tensors(self.network), _tensors(task.model), strict=True):
+            averages, weights = averaged if count and average.is_floating_point() else copied  # no mean of counters
+            averages.append(average)
+            weights.append(weight)
+        if averaged[0]:
+            torch._foreach_lerp_(*averaged, self.averaging.share(count))
+        if copied[0]:
+            torch._foreach_copy_(*copied)
+        self._average.n_averaged += 1
+
+
+def _tensors(network: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers."""
+    yield from network.parameters()
+    yield from network.buffers()

@@ -1,0 +1,172 @@
+"""All that makes the processor wait for a GPU in a step of training, counted without a GPU."""
+
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from losses.test_losses import CASES, make
+from proxemic import train
+from proxemic.losses import ProxyAnchorLoss, ProxyLoss
+from proxemic.losses.scores import streaming
+from proxemic.optim import clip_norm, clip_value
+from proxemic.optim.unmoved import PATIENCE
+from proxemic.recipes import load
+
+COMPUTED = set(
+    """_local_scalar_dense nonzero masked_select equal bincount histc repeat_interleave _unique2 unique_dim
+    unique_consecutive _coalesce""".split()  # noqa: SIM905
+)
+"""Operations that read their result, or its size, on the processor."""
+INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
+"""Those that do so where an index is a mask."""
+READ = {"cpu", "numpy", "tolist", "__array__"}
+MADE = {"tensor", "as_tensor", "asarray"}
+"""Copies to a GPU are waited for, too, as they come from memory that is not pinned."""
+
+Waits = Counter[str]
+
+
+class Computed(TorchDispatchMode):
+    def __init__(self, waits: Waits) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        indices = args[1] if name in INDEXED else []
+        if name in COMPUTED or any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
+            self.waits[f"{asking()} {name}"] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Copied(TorchFunctionMode):
+    def __init__(self, waits: Waits) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        # Where a device is not named but asked for, it is that of some tensor.
+        moved = name in MADE and isinstance((kwargs or {}).get("device"), torch.device)
+        if name in READ or (moved and not isinstance(args[0], Tensor)):
+            self.waits[f"{asking()} {name}"] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def asking() -> str:
+    """The module and function of ours, or of Lightning, that called."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(("proxemic.", "lightning.")):
+            return f"{name}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return "torch"
+
+
+class counting(ExitStack):  # noqa: N801
+    """Counts what waits in a block, by who asked for it."""
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        self.waits: Waits = Counter()
+        self.enter_context(Copied(self.waits))
+        self.enter_context(Computed(self.waits))
+        return self.waits
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that asks takes the way of a GPU; the tensors are on the processor all the same."""
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    monkeypatch.setattr(streaming, "free_memory", lambda _: 10**9)
+
+
+def backward(loss: ProxyLoss, **keywords: Any) -> None:
+    x, y = torch.randn(6, 7, requires_grad=True), torch.tensor([0, 1, 1, 4, 39, 39])
+    loss(x, y, **keywords).mean().backward()
+
+
+def test_what_waits_is_counted() -> None:
+    with counting() as waits:
+        x = torch.arange(5.0)
+        assert bool(x[1] == 1)
+        assert len(x[x > 2]) == 2
+        x.tolist()
+        torch.tensor([1.0], device="cpu")
+    assert waits == {"torch _local_scalar_dense": 1, "torch index": 1, "torch tolist": 1}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_loss_waits(case: str) -> None:
+    for proxies, rate, chunk in ((1, 1.0, None), (2, 1.0, 7), (1, 0.5, 7)):
+        loss = make(case, 40, proxies=proxies, chunk_size=chunk, sample_rate=rate)
+        for training in (False, True):
+            loss.train(training)
+            with counting() as waits:
+                backward(loss)
+                if loss.data_wise:
+                    backward(loss, weights=torch.ones(6), reduction="none")
+            assert waits == {}
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("clips", [(), (clip_norm,), (clip_value,)])
+def test_an_optimiser_waits_once_and_for_sampled_rows_alone(optimizer: Any, clips: Any) -> None:
+    for rate, expected in ((1.0, {}), (0.5, {"proxemic.optim.sparse_rows.coalesced _local_scalar_dense": 1})):
+        loss = ProxyAnchorLoss(40, 7, sample_rate=rate)
+        # As on a GPU: sampled rows are stepped by the functions for several tensors.
+        steps = optimizer(loss.parameters(), lr=0.1, **({"fused": True} if rate == 1 else {"foreach": True}))
+        for number in range(PATIENCE + 2):
+            loss.zero_grad()
+            backward(loss)  # not counted: who looks on keeps gradients from being handed over
+            with counting() as waits:
+                for clip in clips:
+                    clip(loss.parameters(), 1.0)
+                steps.step()
+            waits.pop("torch _local_scalar_dense", None)  # the count of steps of AdamW, which is on the processor
+            looked = {key: waits.pop(key) for key in list(waits) if key.startswith("proxemic.optim.unmoved.")}
+            assert bool(looked) == (number == PATIENCE - 1 or (number == 0 and rate < 1)), "whether proxies move"
+            assert waits == expected
+
+
+class Watch(Checkpoint):
+    """Counts what waits in each step, from the batch on its device to the hooks after it; the last of the callbacks."""
+
+    def __init__(self) -> None:
+        self.steps: list[Waits] = []
+        self._counting = counting()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.steps.append(self._counting.__enter__())
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._counting.close()
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_no_step_of_training_waits(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch()
+
+    def trainer(*, callbacks: list[Callback], **settings: Any) -> Trainer:
+        return Trainer(callbacks=[*callbacks, watch], **settings)
+
+    monkeypatch.setattr("proxemic.training.fit.Trainer", trainer)
+    values: dict[str, Any] = {"training.epochs": 1, "optim.clip_norm": 1.0, "training.average": {"decay": 0.9}}
+    recipe = load(tiny, **values)
+    train(recipe, tmp_path / "run", progress=False, test=False, report=lambda _: None)
+    assert len(watch.steps) > 1
+    count = {"proxemic.training.weight_average._update _local_scalar_dense": 1}  # which is on the processor
+    assert all(waits == count for waits in watch.steps)
