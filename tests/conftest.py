@@ -2,17 +2,22 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import settings
 
-from browser import Opened, chromium
+import images
 from command_line import Here, warm_proxemic
+from device import OnDevice
 from disk import wait_for_no_disk
 from images import write_folder, write_recipe
+
+if TYPE_CHECKING:
+    from browser import Opened
 
 # A limit of time for an example measures the machine, and fails on a busy one. The same examples at every run: what
 # fails is what was changed. Many others are tried by pytest --hypothesis-profile=explore.
@@ -24,6 +29,14 @@ wait_for_no_disk()
 
 # Ctrl-C is tested also where a shell has started the tests in the background, which then ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where losses and metrics are tested, and recipes trained")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    images.ACCELERATOR = config.getoption("device")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +52,20 @@ def pytest_runtest_call() -> None:
 def _seed() -> None:
     """What a test draws is not to depend on the tests before it, which differ with the number of workers."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where the tensors of a test are: where --device says, or on the CPU if the test is of a CPU alone."""
+    name: str = request.config.getoption("device")
+    return torch.device("cpu" if request.node.get_closest_marker("cpu") else name)
+
+
+@pytest.fixture
+def on_device(device: torch.device) -> Iterator[None]:
+    """New tensors are on the device; on a CPU nothing changes."""
+    with nullcontext() if device.type == "cpu" else OnDevice(device):
+        yield
 
 
 @pytest.fixture
@@ -89,6 +116,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")  # Playwright's loop runs in this thread, where asyncio.run then cannot
-def browse() -> Iterator[Opened]:
+def browse() -> "Iterator[Opened]":
+    from browser import chromium  # not with this file: what tests losses on a GPU has no browser
+
     with chromium() as opened:
         yield opened

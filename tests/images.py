@@ -18,6 +18,9 @@ def write_folder(root: Path, classes: int = 12, images: int = 6, size: int = 32,
     return root
 
 
+ACCELERATOR = "cpu"
+"""Where recipes are trained: pytest's --device."""
+
 TINY_RECIPE = """\
 data:
   class_path: proxemic.data.OwnImages
@@ -34,11 +37,11 @@ optim:
   lr: 0.002
   loss_lr: 0.02
   schedule: {{class_path: torch.optim.lr_scheduler.StepLR, init_args: {{step_size: 2}}}}
-training: {{epochs: 5, accelerator: cpu}}
+training: {{epochs: 5, accelerator: {accelerator}}}
 evaluation: {{recall_at: [1, 2], ndcg_at: [2], start: false}}
 """
 
 
 def write_recipe(path: Path, root: Path) -> Path:
-    path.write_text(TINY_RECIPE.format(root=root))
+    path.write_text(TINY_RECIPE.format(root=root, accelerator=ACCELERATOR))
     return path

@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_recipe(name: str, *parts: Any) -> str:
-    recipe: Any = yaml.safe_load(TINY_RECIPE.format(root="photos"))
+    recipe: Any = yaml.safe_load(TINY_RECIPE.format(root="photos", accelerator="cpu"))
     recipe["training"]["epochs"] = 2
     for part in parts:
         recipe = merge(recipe, part)

@@ -183,6 +183,7 @@ def test_a_loss_loaded_in_the_middle_goes_on_as_if_nothing_had_happened(name: st
     assert steps(whole, range(2, 4)) == steps(resumed, range(2, 4))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("proxies", [1, 3])
 def test_outliers_are_those_of_the_formula_and_of_the_other_library(proxies: int) -> None:
     pml = pytest.importorskip("pytorch_metric_learning.losses")

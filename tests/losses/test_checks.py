@@ -13,6 +13,8 @@ from proxemic import losses
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.checks import check_labels, check_weights
 
+pytestmark = pytest.mark.cpu
+
 KEYWORDS: dict[str, dict[str, Any]] = {
     "WarpedSoftmaxLoss": {"alpha": 1.0, "k1": 0.5, "k2": 2.0},
     "PairwiseLoss": {"loss": ContrastiveLoss()},

@@ -13,6 +13,8 @@ regularizers = pytest.importorskip("pytorch_metric_learning.regularizers")
 
 from proxemic.losses import from_pytorch_metric_learning  # noqa: E402
 
+pytestmark = pytest.mark.cpu
+
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "softmax": lambda: pml.NormalizedSoftmaxLoss(9, 16, temperature=0.1),
     "cos-face": lambda: pml.CosFaceLoss(num_classes=9, embedding_size=16, margin=0.2, scale=20),

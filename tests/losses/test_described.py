@@ -29,6 +29,8 @@ from proxemic.losses import (
     WarpedSoftmaxLoss,
 )
 
+pytestmark = pytest.mark.cpu
+
 TWO: dict[str, tuple[Any, Any]] = {
     "a": (0.4, 0.5),
     "alpha": (2.0, 3.0),

@@ -316,7 +316,7 @@ def test_awkward_inputs_stay_finite(case: str) -> None:
         before = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
         for dtype, autocast in PRECISIONS:
             x = inputs.to(dtype).requires_grad_()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=autocast):
                 value = loss(x, y)
                 grads = gradients(value, x, loss.proxies)
             assert value.dtype == torch.float32
@@ -430,6 +430,7 @@ def test_what_needs_no_gradient_gets_none(case: str) -> None:
         assert (loss.proxies.grad is None) == (frozen == "proxies")
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from proxemic.losses import PairwiseLoss
 
+pytestmark = pytest.mark.cpu
+
 losses: Any = untyped_losses  # its defaults pass for types: an int where a float is meant
 
 LOSSES: dict[str, Callable[[], nn.Module]] = {

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from proxemic.losses import AdaFaceLoss, ArcFaceLoss, MagFaceLoss, ProxyAnchorLoss
 from proxemic.losses.user_defined import UserLoss, loss_name, make_loss
 
+pytestmark = pytest.mark.cpu
+
 
 class Pull(nn.Module):
     """Notes what it is given."""

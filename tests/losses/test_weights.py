@@ -93,6 +93,7 @@ def test_losses_without_values_of_samples_say_why(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [

@@ -10,6 +10,8 @@ import torch
 
 from proxemic import metrics
 
+pytestmark = pytest.mark.cpu
+
 POINTS = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(60) % 30
 PROXIES = torch.randn(30, 1, 4, generator=torch.Generator().manual_seed(1))

@@ -9,6 +9,8 @@ from torch import Tensor
 from proxemic.metrics import chance, ranking, retrieval_metrics
 from proxemic.metrics.confidence import AveragedOver
 
+pytestmark = pytest.mark.cpu
+
 AT_K = ("recall_at_k", "precision_at_k", "map_at_k", "ndcg_at_k")
 DIVIDED = {f"map_at_k over {divisor}": divisor for divisor in ("k", "hits", "R")}
 

@@ -17,6 +17,8 @@ from proxemic.metrics.clustering import (
     unit_rows,
 )
 
+pytestmark = pytest.mark.cpu
+
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
 

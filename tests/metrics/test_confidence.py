@@ -19,6 +19,8 @@ from proxemic.metrics.confidence import (
 )
 from proxemic.metrics.contingency import contingency, weighted_ami, weighted_nmi
 
+pytestmark = pytest.mark.cpu
+
 AVERAGES: tuple[AveragedOver, ...] = ("queries", "classes")
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from proxemic.metrics.contingency import EntropyMean, contingency, weighted_ami, weighted_nmi
 
+pytestmark = pytest.mark.cpu
+
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
 

@@ -8,6 +8,8 @@ import torch
 
 from proxemic.metrics import retrieval_metrics
 
+pytestmark = pytest.mark.cpu
+
 
 def test_is_a_plain_mapping_for_json() -> None:
     found = retrieval_metrics(torch.eye(2), torch.tensor([0, 0]), recall_at=())

@@ -12,6 +12,8 @@ from losses.test_losses import gradients
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss
 from proxemic.losses.scores.buffers import Buffers
 
+pytestmark = pytest.mark.cpu
+
 LIKE = torch.empty(0)
 SHAPE = (2**18, 2)
 

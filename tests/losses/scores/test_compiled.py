@@ -13,6 +13,8 @@ import torch
 from losses.test_losses import CASES
 from proxemic.losses.scores.compiled import Compiled
 
+pytestmark = pytest.mark.cpu
+
 
 def test_every_loss_compiles_whole_and_by_chunks() -> None:
     tests = Path(__file__).parents[2]

@@ -22,6 +22,7 @@ def multiplied(precision: Precision | None, a: Tensor, b: Tensor) -> tuple[Tenso
     return products.multiply(one, other, out), products.add(into, one, other) - 1
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("precision", BITS)
 @pytest.mark.parametrize("size", [1.0, 1e-30, 1e30])
 def test_errors_are_those_of_the_bits(precision: Precision | None, size: float) -> None:
@@ -39,6 +40,7 @@ def test_errors_are_those_of_the_bits(precision: Precision | None, size: float) 
         assert error < 2.0**-18 * want.abs().max()
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("precision", ["tf32", "half"])
 def test_operands_keep_eleven_bits(precision: Precision) -> None:
     kept, lost = 1 + 2.0**-10, 1 + 2.0**-12
@@ -47,6 +49,7 @@ def test_operands_keep_eleven_bits(precision: Precision) -> None:
     assert torch.equal(Products(precision).operand(x).high, want)
 
 
+@pytest.mark.cpu
 def test_zeros_stay() -> None:
     for precision in BITS:
         assert (multiplied(precision, torch.zeros(3, 4), torch.ones(4, 2))[0] == 0).all()

@@ -44,6 +44,7 @@ def held(loss: ProxyLoss, x: Tensor, y: Tensor) -> int:
     return mode.most - sum(grad.nbytes for grad in grads)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("loss", "proxies"),
     [
@@ -68,6 +69,7 @@ def test_memory_does_not_grow_with_classes_times_batch(loss: Callable[..., Proxy
     assert most < 4 * batch * classes * proxies / 2  # half of what the dense scores alone would take
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(("loss", "proxies"), [(NormalizedSoftmaxLoss, 1), (SoftTripleLoss, 2), (ProxyAnchorLoss, 10)])
 def test_a_large_chunk_is_held_twice_and_its_class_scores_thrice(loss: Callable[..., ProxyLoss], proxies: int) -> None:
     batch, dim, classes, chunk = 256, 8, 3_000, 1_000
@@ -79,6 +81,7 @@ def test_a_large_chunk_is_held_twice_and_its_class_scores_thrice(loss: Callable[
     assert held(module_, x, y) <= 2 * proxies * scores + several + few
 
 
+@pytest.mark.cpu
 def test_what_is_counted_is_what_is_held() -> None:
     with measure.Held() as mode:
         first = torch.ones(1000)
