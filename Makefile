@@ -1,5 +1,5 @@
-# make demo, test, coverage, docs, dist, lint, types, lowest: each sets everything up by itself and writes nothing outside
-# this folder but uv's cache.
+# make demo, test, coverage, docs, dist, lint, types, lowest, gpu-packages: each sets everything up by itself and writes
+# nothing outside this folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN = $(UV) run --frozen --all-extras --
@@ -11,7 +11,7 @@ HERE = env $(CACHES)
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
 PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test coverage docs dist lint types lowest setup
+.PHONY: demo test coverage docs dist lint types lowest gpu-packages setup
 
 demo: setup
 	@$(RUN) $(HERE) proxemic demo
@@ -54,6 +54,15 @@ lowest: $(UV)
 		-r pyproject.toml --editable .
 	$(TESTING) PYTHONWARNINGS='ignore:TypedStorage is deprecated:UserWarning' \
 		.cache/lowest/bin/$(PYTEST) --override-ini=filterwarnings=default
+
+# .cache/gpu: what benchmarks/gpu.py and the tests of losses and metrics need on a GPU machine without a network that has
+# Python 3.12, torch and the usual packages; with proxemic's own name and version.
+gpu-packages: $(UV)
+	@rm -rf .cache/gpu
+	$(UV) pip install --quiet --no-deps --target .cache/gpu --python-version 3.12 \
+		--python-platform x86_64-manylinux_2_28 beartype docstring-parser jsonargparse platformdirs \
+		pytorch-metric-learning typeshed-client .
+	@du -sh .cache/gpu
 
 # Compiled once, at the start: where PYTHONDONTWRITEBYTECODE is set, each command would compile torch anew, for ten seconds.
 setup: $(UV)

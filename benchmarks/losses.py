@@ -97,14 +97,15 @@ def step(loss: nn.Module, x: Tensor, y: Tensor, *, dense: bool = False) -> Calla
         loss.zero_grad()
         x.grad = None
         if dense:
-            _dense(loss, x, y).backward()
+            dense_loss(loss, x, y).backward()
         else:
             loss(x, y).backward()
 
     return call
 
 
-def _dense(loss: Any, x: Tensor, y: Tensor) -> Tensor:
+def dense_loss(loss: Any, x: Tensor, y: Tensor) -> Tensor:
+    """A loss of ours through ordinary autograd."""
     check_embeddings(x, loss.embedding_size)  # as the loss itself does
     check_labels(y, len(x), loss.num_classes)
     centers = loss.centers(loss.proxies)

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
@@ -23,6 +24,8 @@ class Pace:
         """Say that a step was taken."""
         self.left -= 1
         if self.left == 0:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
             self.connection.send(self.clock() - self.start)
             if not self.connection.recv():
                 raise SystemExit
@@ -41,20 +44,26 @@ class Paced(Callback):
 
 
 def alternate(
-    loops: Mapping[str, Callable[[Pace], NoReturn]], steps: int, rounds: int, *, processor_time: bool
+    loops: Mapping[str, Callable[[Pace], NoReturn]],
+    steps: int,
+    rounds: int,
+    *,
+    processor_time: bool,
+    method: Literal["fork", "spawn"] = "fork",
 ) -> dict[str, float]:
     """Median seconds of a step of each endless loop, each in a process of its own; the first steps do not count.
 
-    The processes are forked, so that they need not import: this one must not have computed with torch.
+    Processes that are forked need not import, but then this one must not have computed with torch on several threads,
+    nor used a GPU.
     """
-    fork = multiprocessing.get_context("fork")
+    context: Any = multiprocessing.get_context(method)
     ours: dict[str, Connection] = {}
     processes: list[Any] = []
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     try:
         for name, loop in loops.items():
-            ours[name], theirs = fork.Pipe()
-            processes.append(fork.Process(target=_serve, args=(theirs, loop, steps, processor_time)))
+            ours[name], theirs = context.Pipe()
+            processes.append(context.Process(target=_serve, args=(theirs, loop, steps, processor_time)))
             processes[-1].start()
             theirs.close()  # so that a process that fails is noticed
             ours[name].recv()

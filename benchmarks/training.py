@@ -51,6 +51,7 @@ class Setting:
     batch: int
     threads: int
     workers: int
+    device: str = "cpu"
 
     def begin(self) -> None:
         """Set the number of threads of this process, and its seed."""
@@ -73,7 +74,7 @@ class Setting:
             "training.epochs": 10_000,
             "training.precision": precision,
             "training.checkpoint_minutes": 1e6,
-            "training.accelerator": "cpu",
+            "training.accelerator": self.device,
             "training.callbacks": [{"class_path": "paced.Paced"}],
             "evaluation.select_on": "last",
             "evaluation.batch_size": self.batch,

@@ -1,5 +1,6 @@
 """The benchmarks run, in their short form; their figures are read by people."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -28,6 +29,40 @@ def test_the_table_of_the_losses_has_every_column() -> None:
         assert int(row[8]) >= 0
     assert rows[0][6:8] != ["–", "–"]  # one proxy: the other library has this loss
     assert rows[1][6:8] == ["–", "–"]
+
+
+def test_the_errors_of_products() -> None:
+    rows = [line.strip("| ").split(" | ") for line in run("precision.py", "--smoke").splitlines()[2:12]]
+    assert [row[0] for row in rows] == ["random"] * 5 + ["trained"] * 5
+    for start in (0, 5):
+        errors = {row[1]: [float(each) for each in row[2:]] for row in rows[start : start + 5]}
+        for exact in ("float32", "split"):
+            assert errors[exact][1] < 1e-5 < 10 * errors["half"][1] < 1e-1
+        assert errors["half"][1] < errors["bfloat16"][1]
+
+
+def test_what_a_gpu_is_to_measure_is_rehearsed(tmp_path: Path) -> None:
+    command = ["gpu.py", "--device", "cpu", "--smoke", "--out", str(tmp_path)]
+    stages = ["correctness", "matrix", "tuning", "training"]
+    assert re.findall(r"^(\w+): complete$", run(*command), re.MULTILINE) == stages
+    files = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in stages}
+    for name, file in files.items():
+        assert not [row for row, found in file["rows"].items() if "failed" in found], name
+    errors = {row: found for row, found in files["correctness"]["rows"].items() if row.startswith("errors")}
+    assert len(errors) == 3
+    assert not any(found["beyond the bounds"] for found in errors.values())
+    scaled = files["matrix"]["rows"]["clipping under a GradScaler"]
+    assert scaled["relative difference"] < 1e-3
+    # A second start measures what is missing; without time, nothing.
+    del files["matrix"]["rows"]["faces: half"]
+    (tmp_path / "matrix.json").write_text(json.dumps(files["matrix"]))
+    matrix = [*command, "--stage", "matrix"]
+    assert run(*matrix, "--minutes", "0").splitlines() == ["matrix: left out, for want of time: faces: half"]
+    row, last = run(*matrix).splitlines()
+    assert row.startswith("matrix: faces: half: {")
+    assert last == "matrix: complete"
+    heads = re.findall(r"^\| ([\w/ ]+) \|.*\n\|---\|", run("gpu.py", "--out", str(tmp_path), "--tables"), re.MULTILINE)
+    assert heads == ["TFLOP/s", "largest error", "step", "step", "chunks", "step", "training"]
 
 
 def test_memory_is_counted() -> None:
