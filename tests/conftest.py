@@ -57,7 +57,7 @@ def _seed() -> None:
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Where the tensors of a test are: where --device says, or on the CPU if the test is of a CPU alone."""
-    name: str = request.config.getoption("device")
+    name = str(request.config.getoption("device"))
     return torch.device("cpu" if request.node.get_closest_marker("cpu") else name)
 
 

@@ -17,6 +17,8 @@ from proxemic.metrics.open_set import (
     leave_classes_out,
 )
 
+pytestmark = pytest.mark.cpu
+
 RATES = (0.1, 0.25, 1 / 3, 0.5, 0.9)
 Rows = list[tuple[list[float], int]]
 

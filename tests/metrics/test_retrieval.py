@@ -13,6 +13,8 @@ from torch import Tensor
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.exact import Distance
 
+pytestmark = pytest.mark.cpu
+
 
 def oracle(
     queries: Tensor, query_labels: Tensor, gallery: Tensor, gallery_labels: Tensor, own: bool

@@ -24,6 +24,8 @@ from proxemic.metrics.verification import (
     verification_metrics,
 )
 
+pytestmark = pytest.mark.cpu
+
 Pairs = tuple[list[float], list[bool]]
 FARS = (0.0, 0.01, 0.1, 0.25, 1 / 3, 0.5, 1.0)
 
