@@ -121,12 +121,14 @@ def test_plans_change_where_they_were_measured_to() -> None:
     assert Plan.of(distances, 32, 128, 1, 128).dense
     assert not Plan.of(distances, 32, 129, 1, 128).dense
     assert not Plan.of(HISTLoss(2, 2).scoring, 2, 2, 1, 2).dense
-    assert Plan.of(data_wise, 180, 100, 10, 512) == Plan(100, keep=True)
+    assert Plan.of(data_wise, 180, 100, 10, 512) == Plan(100, keep=True, keep_weights=True)
     assert Plan.of(data_wise, 128, 2**11, 1, 512) == Plan(2048, keep=True)  # one chunk
     assert Plan.of(data_wise, 32, 11_318, 1, 512) == Plan(4096, keep=True)  # kept, made and used a chunk at a time
     assert Plan.of(class_wise, 32, 11_318, 1, 512) == Plan(4096, keep=False)  # one pass needs none
     assert Plan.of(data_wise, 128, 2**18, 1, 512) == Plan(4096, keep=True)  # 128 MiB of scores
     assert Plan.of(data_wise, 128, 2**18 + 1, 1, 512) == Plan(4096, keep=False)  # more are made again
+    assert Plan.of(data_wise, 128, 2**16, 2, 512) == Plan(2048, keep=True, keep_weights=True)  # both 128 MiB
+    assert Plan.of(data_wise, 128, 2**16 + 1, 2, 512) == Plan(2048, keep=True)
     assert Plan.of(data_wise, 1024, 200_000, 4, 128) == Plan(512, keep=False)
     assert Plan.of(data_wise, 10**7, 10**6, 100, 512).chunk == 2
 

@@ -19,6 +19,7 @@ class Plan:
 
     chunk: int  # number of classes whose scores are computed at once
     keep: bool  # whether all batch · classes · proxies similarities are kept for the backward
+    keep_weights: bool = False  # and with them the weights that pooling gave the proxies
     dense: bool = False  # whether the problem is so small that ordinary autograd is faster
 
     @classmethod
@@ -30,27 +31,29 @@ class Plan:
         of the bytes that are ``free``, which are given for a GPU alone.
 
         >>> Plan.of(Scoring(scale=20.0), 180, 100, 10, 512)  # CUB: one chunk
-        Plan(chunk=100, keep=True, dense=False)
+        Plan(chunk=100, keep=True, keep_weights=True, dense=False)
         >>> Plan.of(Scoring(scale=20.0), 1024, 200_000, 4, 128)  # dense scores would take 3.3 GB
-        Plan(chunk=512, keep=False, dense=False)
+        Plan(chunk=512, keep=False, keep_weights=False, dense=False)
         """
         scores = batch * classes * proxies
         if scores <= _ONE_CHUNK:
-            return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
+            dense = scoring.similarity.dense_wins(batch, classes * proxies, dim)
+            return cls(classes, keep=True, keep_weights=proxies > 1, dense=dense)
         single_pass_pays = scoring.class_reduction is not None and 4 * batch < classes
-        kept = 2 * scores if proxies > 1 else scores  # with the weights of the proxies
         if free is None:
             # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
             rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-            return cls(min(max(rows // proxies, 1), classes), keep=kept <= _KEPT and not single_pass_pays)
+            keep = scores <= _KEPT and not single_pass_pays
+            return cls(min(max(rows // proxies, 1), classes), keep, keep and proxies > 1 and 2 * scores <= _KEPT)
         room = max(_SHARE * 8 * dim * (classes * proxies + batch), 4 * _KEPT)
         room = min(room, _FREE * free) / 4  # in scores
-        keep = kept <= room / 2 and not single_pass_pays
+        keep = scores <= room / 2 and not single_pass_pays
+        keep_weights = keep and proxies > 1 and 4 * scores <= room
         if keep:
-            room -= kept
+            room -= 2 * scores if keep_weights else scores
         # Of a class and a sample: a similarity for each proxy, the score, and as many of their gradients.
         held = 2 * proxies + (2 if proxies > 1 else 0)
-        return cls(min(max(int(room / (batch * held)), 1), classes), keep)
+        return cls(min(max(int(room / (batch * held)), 1), classes), keep, keep_weights)
 
 
 @lru_cache

@@ -302,11 +302,11 @@ class _Chunk:
         walk = self.walk
         if self.similarities.shape[1] == 1:
             return self.similarities.squeeze(1), None
-        if walk.filled:
+        if walk.filled and walk.plan.keep_weights:
             pooled, weights = walk.kept_pooled[self.part.start // walk.plan.chunk]
             return pooled.clone(), None if weights is None else weights.clone()
         pooled = walk.scoring.pooling.forward(self.similarities)
-        if walk.kept is not None:
+        if walk.kept is not None and walk.plan.keep_weights:
             walk.kept_pooled.append(pooled)
         return pooled
 
