@@ -24,6 +24,7 @@ from sklearn.metrics import average_precision_score
 
 from proxemic.data import Glyphs, ImageSet, Omniglot
 from proxemic.data.pixels import Pixels
+from proxemic.data.sources.glyphs import FACES
 from proxemic.retrieval import Embedder
 from proxemic.retrieval.cleaning import clean
 from proxemic.training import train
@@ -127,8 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         images = Glyphs(train_classes=24 if args.smoke else 256, test_classes=2, validation_fraction=0.0).load().train
         name, recipe = "Glyphs", "glyphs-small"
-        assert images.groups is not None
-        of_one = images.select((images.groups == 0).nonzero()[:, 0])
+        of_one = images.select(torch.arange(0, len(images), len(FACES)))
     epochs = 4 if args.smoke else args.epochs
     for seed in args.seeds[:1] if args.smoke else args.seeds:
         measure(name, images, of_one, recipe, epochs, seed)

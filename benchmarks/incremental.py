@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from proxemic.data import Glyphs, Preprocessing
+from proxemic.data.sources.glyphs import FACES
 from proxemic.retrieval import Embedder, Gallery
 from proxemic.training import train
 from proxemic.training.embed import embed_images
@@ -31,9 +32,8 @@ def measure(run: Path, folder: Path, steps: Sequence[int], classes: int | None, 
     """Add the classes, and print Recall@1."""
     embedder = Embedder.load(run)
     test = Glyphs(test_classes=classes).load().test_images
-    labels, names, typefaces = test.labels, test.class_names, test.groups
+    labels, names, typefaces = test.labels, test.class_names, torch.arange(len(test)) % len(FACES)
     assert isinstance(embedder.transform, Preprocessing)
-    assert typefaces is not None
     vectors = embed_images(embedder.model, test, embedder.transform, batch_size=256)
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
     place = torch.empty_like(order)
