@@ -3,15 +3,13 @@
 import csv
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from comparisons import comparison, entry, finish
-from proxemic.protocols.comparison import Comparison
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.spaces import default_space, load_space, read_stages, resolve_factors
 from proxemic.protocols.tuning.trials import FinishedTrial
@@ -112,23 +110,29 @@ def test_the_warp_is_searched_below_the_push_of_the_others() -> None:
         assert ranges == [{"low": 0.1, "high": 0.45}] * len(ranges) != []
 
 
-def compared(folder: Path, values: Mapping[str, Sequence[float]]) -> Comparison:
-    """A comparison of losses whose runs have these MAP@R, by seed."""
-    made = comparison(folder, [entry(f"{folder}/best/{name}.yaml", dataset="Glyphs") for name in values])
-    for cell in made.cells():
-        value = values[Path(cell.entry.name).stem][cell.seed]
-        finish(cell, {"recall@1": value, "map@r": value, "ndcg@8": value})
-    return made
+@pytest.fixture
+def known(script: Callable[[str], Any], tmp_path: Path) -> Any:
+    """What is kept of a data set, in a folder of its own."""
+    return script("_kept").Kept(tmp_path / "glyphs-small")
 
 
-def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str], Any], tmp_path: Path) -> None:
+def keep(known: Any, loss: str, values: Sequence[float], wrong_labels: float = 0.0) -> None:
+    """Keep runs with these MAP@R, by seed."""
+    by_seed = dict(enumerate(values))
+    known.keep_runs(loss, {"recall@1": by_seed, "map@r": by_seed, "ndcg@8": by_seed}, wrong_labels)
+
+
+def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str], Any], known: Any) -> None:
     values = {
         "softmax": (0.60, 0.64, 0.62),
         "softmax-mean-proxy": (0.61, 0.65, 0.63),
         "euclidean-softmax": (0.70, 0.72, 0.77),
         "contrastive": (0.5, 0.5, 0.5),
     }
-    means, differences = script("compare").tables(compared(tmp_path, values))
+    for loss, each in values.items():
+        keep(known, loss, each)
+    keep(known, "softmax", (0.1, 0.1, 0.1), wrong_labels=0.4)
+    means, differences = script("compare").tables(known)
     assert [row[0] for row in means.rows] == list(values)
     assert means.rows[0][2] == "62.00 ± 4.97"
     euclidean, mean_proxy = sorted(differences.rows)
@@ -139,38 +143,78 @@ def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str]
     assert euclidean[-1] == "0.034"
 
 
-def test_the_table_of_noise_pairs_the_worst_with_the_clean(script: Callable[[str], Any], tmp_path: Path) -> None:
+def test_the_table_of_noise_pairs_the_worst_with_the_clean(script: Callable[[str], Any], known: Any) -> None:
     noise = script("noise")
-    shares = dict(zip(noise.SHARES, (0.6, 0.55, 0.5, 0.3), strict=True))
-    made = {
-        share: compared(tmp_path / str(share), {"arcface": [value, value + 0.02, value + 0.04]})
-        for share, value in shares.items()
-    }
-    table = noise.table(made)
+    known.recipe("arcface").parent.mkdir(parents=True)
+    for loss in ("arcface", "softmax"):
+        known.recipe(loss).touch()
+        for share, value in zip(noise.SHARES, (0.6, 0.55, 0.5, 0.3), strict=True):
+            if (loss, share) != ("softmax", 0.2):  # which is not there yet
+                keep(known, loss, (value, value + 0.02, value + 0.04), share)
+    assert known.lacking(["arcface", "softmax", "proxy-anchor"], range(3), 0.2) == ["softmax"]
+    assert known.lacking(["arcface"], range(4)) == ["arcface"]
+    table = noise.table(known, range(3))
     assert table.columns == ["loss", "0% wrong", "10% wrong", "20% wrong", "40% wrong", "difference, 40% to 0%"]
-    assert table.rows[0][0] == "arcface"
+    assert [row[0] for row in table.rows] == ["arcface"]
     assert [str(cell).partition(" ")[0] for cell in table.rows[0][1:]] == ["62.00", "57.00", "52.00", "32.00", "-30.00"]
 
 
-def test_a_finished_search_gives_a_row_and_its_curve(
-    script: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = TuningDirectory(tmp_path / "glyphs-small" / "mpa")
+def searched(folder: Path, recipe: str, root: str | None = None) -> None:
+    """A directory as a finished search leaves it."""
+    directory = TuningDirectory(folder)
     space = [{"search": {"optim.lr": {"factor": 10}}}]
-    options = TuningOptions("mpa", [], space, "mpa", None, "tpe", "halving", None, "s", 0, budget=2.0)
-    directory.create(options, "training: {epochs: 20}")
+    options = TuningOptions(recipe, [], space, recipe, None, "tpe", "halving", None, "s", 0, budget=2.0)
+    flags = [] if root is None else [f"--data.root={root}"]
+    text = read_recipe(find_recipe(recipe), flags).yaml
+    directory.create(options, text)
     directory.write_trials([[FinishedTrial(n, "complete", 0.5 + n / 10, {}, 1.0, steps=20) for n in range(3)]])
-    (tmp_path / "kept").mkdir()
+    directory.best_recipe.write_text("# Found by proxemic tune: map@r 0.7.\n" + text, encoding="utf-8")
+
+
+def test_a_finished_search_gives_a_row_and_its_curve(
+    script: Callable[[str], Any], known: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     search = script("search")
-    with pytest.raises(SystemExit, match="holds no finished search"):  # only begun
-        search.write_table("glyphs-small", tmp_path, tmp_path / "kept")
-    (directory.path / "slices.png").touch()
-    search.write_table("glyphs-small", tmp_path, tmp_path / "kept")
+    with pytest.raises(SystemExit, match="holds no finished search"):
+        search.write_table("glyphs-small", known, tmp_path / "tables")
+    searched(tmp_path / "mpa", "glyphs-small/mpa")
+    known.keep_search("mpa", tmp_path / "mpa")
+    (tmp_path / "tables").mkdir()
+    search.write_table("glyphs-small", known, tmp_path / "tables")
     printed = capsys.readouterr().out
     assert MARK.search(printed.replace("commit unknown", "commit 1234567"))
     assert "| mpa | 3 | 3.0 | 70.00 | 60.00 (" in printed
-    with (tmp_path / "kept" / "curves-glyphs-small.csv").open(newline="") as file:
+    with (tmp_path / "tables" / "curves-glyphs-small.csv").open(newline="") as file:
         assert [row["found"] for row in csv.DictReader(file)] == ["0.5", "0.6", "0.7"]
+
+
+def test_a_kept_search_is_not_made_again_and_names_no_folder(searches: Any, known: Any, tmp_path: Path) -> None:
+    searched(tmp_path / "softmax", "omniglot/softmax", str(tmp_path))
+    assert str(tmp_path) in (tmp_path / "softmax" / "best.yaml").read_text(encoding="utf-8")
+    known.keep_search("softmax", tmp_path / "softmax")
+    kept = known.recipe("softmax").read_text(encoding="utf-8")
+    assert str(tmp_path) not in kept
+    assert kept.startswith("# Found by proxemic tune: map@r 0.7.\n")
+    assert yaml.safe_load(read_recipe(known.recipe("softmax")).yaml) == in_full("omniglot/softmax")
+    searches.run_search("omniglot", "softmax", tmp_path / "out", None, known)
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_are_made_with_each_seed_and_kept(searches: Any, known: Any, tmp_path: Path) -> None:
+    known.recipe("softmax").parent.mkdir(parents=True)
+    small = {"data.train_classes": 8, "data.test_classes": 4, "training.epochs": 1, "model.width": 8}
+    small |= {"evaluation.start": False}
+    text = read_recipe(find_recipe("glyphs-small/softmax"), [f"--{key}={value}" for key, value in small.items()]).yaml
+    known.recipe("softmax").write_text(text, encoding="utf-8")
+    for share in (0.0, 0.4):
+        searches.make_runs(known, "softmax", range(2), tmp_path / "runs", None, share)
+    assert known.lacking(["softmax"], range(2)) == []
+    clean, wrong = (known.runs("softmax", share)["map@r"] for share in (0.0, 0.4))
+    assert clean.keys() == wrong.keys() == {0, 1}
+    assert clean != wrong
+    run = tmp_path / "runs" / "softmax-40"
+    assert [*run.rglob("metrics.json")] != []
+    assert [*run.rglob("*.ckpt")] == []
 
 
 def test_claims_are_about_losses_that_are_searched(script: Callable[[str], Any], searches: Any) -> None:
@@ -179,31 +223,19 @@ def test_claims_are_about_losses_that_are_searched(script: Callable[[str], Any],
     assert {*script("noise").LOSSES} <= {*searches.searched("cars-features")}
 
 
-@pytest.mark.parametrize(("dataset", "kept"), [("glyphs-small", True), ("cars-features", False)])
-def test_weights_of_finished_runs_are_dropped(dataset: str, kept: bool, searches: Any, tmp_path: Path) -> None:
-    runs = [tmp_path / "runs" / "softmax" / f"seed-{seed}" for seed in range(2)]
-    for run in runs:
-        (run / "checkpoints").mkdir(parents=True)
-        (run / "model.safetensors").touch()
-    (runs[0] / "metrics.json").touch()
-    searches.report_to(tmp_path, dataset)("a line")
-    assert [(run / "checkpoints").exists() for run in runs] == [False, True]
-    assert [(run / "model.safetensors").exists() for run in runs] == [kept, True]
-
-
-def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(searches: Any, tmp_path: Path) -> None:
+def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(
+    script: Callable[[str], Any], searches: Any, tmp_path: Path
+) -> None:
+    known = script("_kept").Kept(tmp_path / "cars-pretrained")
     with pytest.raises(SystemExit, match="cars-features mpa-ap comes first"):
-        searches._first("cars-pretrained", "mpa-ap", tmp_path, None)
+        searches._first("cars-pretrained", "mpa-ap", tmp_path, None, known)
     for name in ("mpa-ap", "warp-off-first", "euclidean-softmax-two-phases"):
-        found = tmp_path / "cars-features" / name
-        found.mkdir(parents=True)
-        (found / "slices.png").touch()
+        found = tmp_path / "cars-features" / "searches" / f"{name}.yaml"
+        found.parent.mkdir(parents=True, exist_ok=True)
         recipe = searches.SEARCHES[name].recipe
         text = read_recipe(find_recipe(f"cars-features/{recipe}")).yaml
-        (found / "best.yaml").write_text(
-            text.replace("alpha: 32.0", "alpha: 77.0").replace("alpha: 15.0", "alpha: 9.0")
-        )
-        (first,) = searches._first("cars-pretrained", name, tmp_path, None)
+        found.write_text(text.replace("alpha: 32.0", "alpha: 77.0").replace("alpha: 15.0", "alpha: 9.0"))
+        (first,) = searches._first("cars-pretrained", name, tmp_path / "out", None, known)
         content = in_full(str(first))
         assert content["optim"] == in_full(f"cars-pretrained/{recipe}")["optim"]
         if name == "mpa-ap":

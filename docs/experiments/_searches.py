@@ -2,12 +2,16 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from _kept import METRICS, Kept
+
 from proxemic.files import write_text
-from proxemic.protocols.tuning import TuningResult, tune
+from proxemic.protocols.comparison import compare
+from proxemic.protocols.comparison.statistics import metric_values
+from proxemic.protocols.tuning import tune
 from proxemic.recipes import list_recipes
 from proxemic.recipes.yaml_files import read_yaml
 from proxemic.tables import Table
@@ -94,41 +98,48 @@ def searched(dataset: str) -> list[str]:
     return [name for name, search in SEARCHES.items() if f"{dataset}/{search.recipe}" in recipes]
 
 
-def is_finished(search: Path) -> bool:
-    """Whether a search is; there may be a best.yaml before, but slices.png is drawn at the end."""
-    return (search / "slices.png").exists()
+def kept(dataset: str, folder: Path = HERE / "kept") -> Kept:
+    """What is known of a data set."""
+    return Kept(folder / dataset)
 
 
-def run_search(dataset: str, name: str, out: Path, root: Path | None) -> TuningResult:
-    """Search for a loss on a data set, or go on, or read the result of a finished search."""
+def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> None:
+    """Search for a loss on a data set, or go on; a search that is kept is not made again."""
+    if known.recipe(name).exists():
+        return
     search, size, folder = SEARCHES[name], DATA_SETS[dataset], out / dataset / name
     if (folder / "tuning.json").exists():
-        return tune(resume=folder, report=_print)
-    return tune(
-        f"{dataset}/{search.recipe}",
-        out=folder,
-        overrides=LEAN | ({} if root is None else {"data.root": str(root)}),
-        space=search.space,
-        around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
-        budget=size.budget,
-        seeds=size.trial_seeds,
-        first=_first(dataset, name, out, root),
-        pruner="halving",
-        report=_print,
-    )
+        tune(resume=folder, report=_print)
+    else:
+        tune(
+            f"{dataset}/{search.recipe}",
+            out=folder,
+            overrides=LEAN | place_of(root),
+            space=search.space,
+            around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
+            budget=size.budget,
+            seeds=size.trial_seeds,
+            first=_first(dataset, name, out, root, known),
+            pruner="halving",
+            report=_print,
+        )
+    known.keep_search(name, folder)
 
 
-def _first(dataset: str, name: str, out: Path, root: Path | None) -> list[str | Path]:
+def place_of(root: Path | None) -> dict[str, object]:
+    """The values of a recipe that say where its data is."""
+    return {} if root is None else {"data.root": str(root)}
+
+
+def _first(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> list[str | Path]:
     """The recipes whose values the first trials take, after the recipe's own."""
     search = SEARCHES[name]
     if dataset == PHOTOGRAPHS:
         # What the same loss came to on the features; the rates of a head are not those of a whole network.
-        found = out / FEATURES / name
-        if not is_finished(found):
-            raise SystemExit(
-                f"{found} is not finished: python docs/experiments/search.py {FEATURES} {name} comes first."
-            )
-        best = read_yaml(found / "best.yaml")
+        found = kept(FEATURES, known.folder.parent).recipe(name)
+        if not found.exists():
+            raise SystemExit(f"{found} is not there: python docs/experiments/search.py {FEATURES} {name} comes first.")
+        best = read_yaml(found)
         phase = best["second_phase"] or {}
         values = {"extends": f"{dataset}/{search.recipe}", "loss": best["loss"]}
         values |= {"second_phase": {"loss": phase["loss"]}} if "loss" in phase else {}
@@ -138,7 +149,9 @@ def _first(dataset: str, name: str, out: Path, root: Path | None) -> list[str | 
     if dataset == FEATURES:
         # The best values of the family's first loss, whose search is made before, or finished together with others.
         head = [each for each in search.siblings[:1] if each != name]
-        return [*(run_search(dataset, each, out, root).best_recipe for each in head), *_tuned(search.recipe)]
+        for each in head:
+            run_search(dataset, each, out, root, known)
+        return [*map(known.recipe, head), *_tuned(search.recipe)]
     # The values that eight trials found for the siblings; of the same loss on the other data set; and the defaults.
     siblings = [f"{dataset}/{each}" for each in search.siblings if each != search.recipe]
     return [*siblings, *(_tuned(search.recipe) if dataset != AROUND else ()), AROUND]
@@ -153,15 +166,17 @@ def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def report_to(comparison: Path, dataset: str) -> Callable[[str], None]:
-    """What prints a line for each run of a comparison, and drops what no table needs: gigabytes of weights."""
-
-    def report(line: str) -> None:
-        _print(line)
-        for metrics in comparison.glob("runs/*/*/metrics.json"):
-            RunDirectory(metrics.parent).drop_weights(model=dataset in (FEATURES, PHOTOGRAPHS))
-
-    return report
+def make_runs(
+    known: Kept, loss: str, seeds: Sequence[int], out: Path, root: Path | None, wrong_labels: float = 0.0
+) -> None:
+    """Train the best recipe of a loss with each seed, or go on, and keep the test metrics."""
+    folder = out / f"{loss}-{round(100 * wrong_labels)}"
+    overrides = LEAN | place_of(root) | ({"training.label_noise": wrong_labels} if wrong_labels else {})
+    compared = compare([known.recipe(loss)], out=folder, seeds=seeds, overrides=overrides, report=_print)
+    (results,) = compared.results().values()
+    known.keep_runs(loss, {metric: metric_values(results, metric) for metric in METRICS}, wrong_labels)
+    for cell in compared.cells():  # gigabytes that no table needs
+        RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
 
 
 def commit() -> str:

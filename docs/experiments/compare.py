@@ -1,23 +1,21 @@
 """The losses with the values that their searches found, over seeds; and the differences that papers claim.
 
-    python docs/experiments/compare.py glyphs-small --searches runs/searches --out runs/compare --table docs/experiments
+    python docs/experiments/compare.py glyphs-small --table docs/experiments
 
-Losses whose search is not finished are left out; the same command adds them later. Finished runs are kept.
+Losses whose search is not finished are left out; the same command adds them later. Finished runs are kept beside this
+script.
 """
 
 import argparse
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from _searches import DATA_SETS, LEAN, SEARCHES, is_finished, keep_table, report_to
+from _kept import METRICS, Kept, Values
+from _searches import DATA_SETS, HERE, SEARCHES, keep_table, kept, make_runs
 
-from proxemic.protocols.comparison import Comparison, Entry, compare
-from proxemic.protocols.comparison.statistics import difference, mean, metric_values
-from proxemic.protocols.statistics import format_estimate, holm, t_test
+from proxemic.protocols.statistics import format_estimate, holm, t_interval, t_test
 from proxemic.tables import Table
 
-METRICS = ("recall@1", "map@r", "ndcg@8")
 CLAIMS = (
     ("softmax-mean-proxy", "softmax"),
     ("mpa", "proxy-anchor"),
@@ -49,60 +47,51 @@ def main() -> None:
     """Read the flags, and do it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=DATA_SETS)
-    parser.add_argument("--searches", type=Path, required=True, metavar="DIR", help="the --out of search.py")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the comparison, in a folder of the set")
+    parser.add_argument("losses", nargs="*", metavar="LOSS", help="to train; all whose search is finished by default")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="of Omniglot's images, or the file of cars.py")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="for the runs")
     parser.add_argument("--seeds", type=int, metavar="N", help="(10 on features, 3 on photographs, else 5)")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="where the tables are written as CSV")
-    arguments = parser.parse_args()
-    files = best_recipes(arguments.searches / arguments.dataset)
-    out = arguments.out / arguments.dataset
-    comparison = compare(
-        files,
-        out=out,
-        seeds=range(arguments.seeds or DATA_SETS[arguments.dataset].seeds),
-        overrides=LEAN,
-        report=report_to(out, arguments.dataset),
-    )
-    if arguments.table is not None:
-        command = f"python docs/experiments/compare.py {arguments.dataset}"
-        pairs = CLAIMS + (ON_CARS if arguments.dataset.startswith("cars") else ())
-        means, differences = tables(comparison, pairs)
-        keep_table(means, arguments.table / f"losses-{arguments.dataset}.csv", command)
-        keep_table(differences, arguments.table / f"claims-{arguments.dataset}.csv", command)
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
+    arguments = parser.parse_intermixed_args()
+    dataset = arguments.dataset
+    known, seeds = kept(dataset, arguments.kept), range(arguments.seeds or DATA_SETS[dataset].seeds)
+    if arguments.table is None:
+        for loss in known.lacking(arguments.losses or [*SEARCHES], seeds):
+            make_runs(known, loss, seeds, arguments.out / dataset, arguments.root)
+        return
+    command = f"python docs/experiments/compare.py {dataset}"
+    means, differences = tables(known, CLAIMS + (ON_CARS if dataset.startswith("cars") else ()))
+    keep_table(means, arguments.table / f"losses-{dataset}.csv", command)
+    keep_table(differences, arguments.table / f"claims-{dataset}.csv", command)
 
 
-def best_recipes(searches: Path) -> list[Path]:
-    """The best recipe of each finished search, as a file that is named like the loss."""
-    folder = searches / "best"
-    folder.mkdir(exist_ok=True)
-    finished = [name for name in SEARCHES if is_finished(searches / name)]
-    return [Path(shutil.copyfile(searches / name / "best.yaml", folder / f"{name}.yaml")) for name in finished]
-
-
-def tables(comparison: Comparison, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Table, Table]:
+def tables(known: Kept, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Table, Table]:
     """The means with their intervals, and the claimed differences, paired by seed, with Holm's correction.
 
     The correction is over the claims, by MAP@R, which all searches maximise; other metrics are shown beside it.
     """
-    entries: dict[str, Entry] = {Path(entry.name).stem: entry for entry in comparison.entries}
-    results = comparison.results()
+    runs: dict[str, Values] = {name: values for name in SEARCHES if (values := known.runs(name))["map@r"]}
     means = [
-        [name, *(format_estimate(mean(results[entry], metric)) for metric in METRICS)]
-        for name, entry in entries.items()
+        [name, *(format_estimate(t_interval([*values[metric].values()])) for metric in METRICS)]
+        for name, values in runs.items()
     ]
-    claims = [(one, other) for one, other in pairs if one in entries and other in entries]
     rows: list[list[object]] = []
     p_values: list[float] = []
-    for one, other in claims:
-        first, second = results[entries[one]], results[entries[other]]
-        base = metric_values(second, "map@r")
-        p_values.append(
-            t_test([value - base[seed] for seed, value in metric_values(first, "map@r").items() if seed in base])
-        )
-        rows.append([f"{one} − {other}", *(format_estimate(difference(first, second, metric)) for metric in METRICS)])
+    for one, other in pairs:
+        if one in runs and other in runs:
+            gains = {metric: paired(runs[one][metric], runs[other][metric]) for metric in METRICS}
+            p_values.append(t_test(gains["map@r"]))
+            shown = (format_estimate(t_interval(gains[metric])) for metric in METRICS)
+            rows.append([f"{one} − {other}", *shown])
     corrected = [[*row, f"{p:.3f}"] for row, p in zip(rows, holm(p_values), strict=True)]
     columns = ["Recall@1", "MAP@R", "nDCG@8"]
     return Table(["loss", *columns], means), Table(["difference", *columns, "p of MAP@R, by Holm"], corrected)
+
+
+def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """The differences of the seeds that both have."""
+    return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
 
 
 if __name__ == "__main__":

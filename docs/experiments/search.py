@@ -1,19 +1,22 @@
 """Searches for the hyper-parameters of every loss, with the same budget, ranges and kinds of first trials.
 
-    python docs/experiments/search.py glyphs-small --out runs/searches softmax
-    python docs/experiments/search.py omniglot --out runs/searches --root DIR softmax
-    python docs/experiments/search.py cars-features --out runs/searches --root runs/cars/features.parquet softmax
-    python docs/experiments/search.py glyphs-small --out runs/searches --table docs/experiments
+    python docs/experiments/search.py glyphs-small softmax
+    python docs/experiments/search.py omniglot --root DIR softmax
+    python docs/experiments/search.py cars-features --root runs/cars/features.parquet softmax
+    python docs/experiments/search.py glyphs-small --table docs/experiments
 
-A search that was stopped goes on by the same command. --table writes the table, curves and plot of what is there.
+A search that was stopped goes on by the same command. What it has found is kept beside this script, and a search that
+is kept is not made again, unless --kept names another folder. --table writes the table, curves and plot of what is
+kept.
 """
 
 import argparse
 from pathlib import Path
 
-from _searches import DATA_SETS, SEARCHES, is_finished, keep_table, run_search, searched
+from _kept import Kept
+from _searches import DATA_SETS, HERE, SEARCHES, keep_table, kept, run_search, searched
 
-from proxemic.protocols.tuning import draw_search_curves, search_curve
+from proxemic.protocols.tuning import draw_search_curves
 from proxemic.tables import Table
 
 
@@ -22,24 +25,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=DATA_SETS)
     parser.add_argument("losses", nargs="*", metavar="LOSS", help=f"of {', '.join(SEARCHES)} (all)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for all searches")
+    parser.add_argument("--out", type=Path, default=Path("runs/searches"), metavar="DIR", help="for all searches")
     parser.add_argument("--root", type=Path, metavar="DIR", help="of Omniglot's images, or the file of cars.py")
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
     parser.add_argument("--table", type=Path, metavar="DIR", help="search nothing; write what there is to this folder")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
+    known = kept(arguments.dataset, arguments.kept)
     if arguments.table is not None:
-        write_table(arguments.dataset, arguments.out, arguments.table)
+        write_table(arguments.dataset, known, arguments.table)
         return
     for name in arguments.losses or searched(arguments.dataset):
         print(f"{arguments.dataset}: {name}", flush=True)
-        run_search(arguments.dataset, name, arguments.out, arguments.root)
+        run_search(arguments.dataset, name, arguments.out, arguments.root, known)
 
 
-def write_table(dataset: str, out: Path, folder: Path) -> None:
+def write_table(dataset: str, known: Kept, folder: Path) -> None:
     """The searches that are finished: how many trials, what they found, and what shorter ones would have found."""
-    names = [name for name in SEARCHES if is_finished(out / dataset / name)]
+    names = [name for name in SEARCHES if known.recipe(name).exists()]
     if not names:
-        raise SystemExit(f"{out / dataset} holds no finished search: run this command without --table first.")
-    curves = [search_curve(out / dataset / name, name) for name in names]
+        raise SystemExit(f"{known.folder} holds no finished search: run this command without --table first.")
+    curves = [known.curve(name) for name in names]
     rows: list[list[object]] = []
     for curve in curves:
         whole = len(curve.found)

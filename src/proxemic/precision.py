@@ -13,15 +13,13 @@ def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> Iterator[None]:
 
     So does what `torch.compile` compiles, which takes the precision of the process when it runs.
     """
-    if torch.compiler.is_compiling():
+    if wanted is None or torch.compiler.is_compiling():
         yield
         return
     cpu, gpu = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
     allowed = [each.fp32_precision for each in (cpu, gpu)]
     try:
-        if wanted is not None:
-            cpu.fp32_precision, gpu.fp32_precision = "ieee", wanted
+        cpu.fp32_precision, gpu.fp32_precision = "ieee", wanted
         yield
     finally:
-        if wanted is not None:
-            cpu.fp32_precision, gpu.fp32_precision = allowed
+        cpu.fp32_precision, gpu.fp32_precision = allowed

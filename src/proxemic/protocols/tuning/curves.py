@@ -66,29 +66,42 @@ class SearchCurve:
 
 
 def search_curve(directory: str | Path, name: str | None = None, seed: int = 0) -> SearchCurve:
-    """The curve of the search in a directory: of its last stage, with the cost of those before.
-
-    A trial that was pruned counts by the value that it had come to, one that failed by 0. Draws are independent, but a
-    sampler learns from the trials before: they are the curve of a search that draws at random what this one has tried,
-    which promises too much of few trials and too little of many. ``found`` shows the order in which it went.
+    """The curve of the search in a directory.
 
     Raises:
         UserError: If the directory holds no search with finished trials.
     """
     folder = TuningDirectory(Path(directory))
-    options, rows = folder.read(), _rows(folder)
+    options, rows = folder.read(), read_trials(folder.path / "trials.csv")
     base: Mapping[str, Any] = yaml.safe_load(folder.base.read_text(encoding="utf-8"))
-    last = [row for row in rows if row["stage"] == str(len(options.space))]
-    if not last:
+    if all(row["stage"] != str(len(options.space)) for row in rows):
         raise UserError(f"{directory} holds no finished trial of its last stage: go on with the search first.")
+    return curve_of_trials(rows, base["training"]["epochs"], name or options.recipe, seed)
+
+
+def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, seed: int = 0) -> SearchCurve:
+    """The curve of the last stage of a search, with the cost of those before.
+
+    A trial that was pruned counts by the value that it had come to, one that failed by 0. Draws are independent, but a
+    sampler learns from the trials before: they are the curve of a search that draws at random what this one has tried,
+    which promises too much of few trials and too little of many. ``found`` shows the order in which it went.
+
+    Args:
+        rows: Those of ``trials.csv``.
+        epochs: Of a complete training of the recipe.
+        name: What the plot calls the search.
+        seed: Of the bootstrap.
+    """
+    stage = max(rows, key=lambda row: int(row["stage"]))["stage"]
+    last = [row for row in rows if row["stage"] == stage]
     values = np.array([float(row["value"] or 0) for row in last])
-    before = sum(_epochs(row) for row in rows if row["stage"] != last[0]["stage"])
+    before = sum(_epochs(row) for row in rows if row["stage"] != stage)
     each = np.mean([_epochs(row) for row in last])
     drawn = np.random.default_rng(seed).choice(values, (RESAMPLES, len(values)))
     low, high = np.quantile(expected_best(drawn, len(values)), (0.025, 0.975), axis=0)
-    full_runs = (before + each * np.arange(1, len(values) + 1)) / base["training"]["epochs"]
+    full_runs = (before + each * np.arange(1, len(values) + 1)) / epochs
     found, expected = np.maximum.accumulate(values), expected_best(values)
-    return SearchCurve(name or options.recipe, full_runs, found, expected, low, high)
+    return SearchCurve(name, full_runs, found, expected, low, high)
 
 
 def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -> list[Path]:
@@ -108,14 +121,15 @@ def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -
     return write_figure(figure, stem, HEADER, [row for curve in curves for row in curve.rows()])
 
 
-def _rows(folder: TuningDirectory) -> list[dict[str, str]]:
+def read_trials(file: Path) -> list[dict[str, str]]:
+    """The rows of a search's ``trials.csv``."""
     try:
-        with (folder.path / "trials.csv").open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        with file.open(newline="", encoding="utf-8") as opened:
+            rows = list(csv.DictReader(opened))
     except OSError as error:
-        raise UserError(f"{folder.path} holds no finished trial: go on with the search first.") from error
+        raise UserError(f"{file.parent} holds no finished trial: go on with the search first.") from error
     if rows and "epochs" not in rows[0]:
-        raise UserError(f"{folder.path} is a search of an earlier version, which kept no epochs of its trials.")
+        raise UserError(f"{file.parent} is a search of an earlier version, which kept no epochs of its trials.")
     return rows
 
 

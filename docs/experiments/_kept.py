@@ -1,0 +1,74 @@
+"""What the experiments have found, as small text files beside the scripts: no search or run is made twice.
+
+A folder for each data set holds ``searches/LOSS.csv``, the trials of a finished search, ``searches/LOSS.yaml``, the
+best recipe, and ``runs/LOSS.csv``, a row for each run with it.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from proxemic.files import write_csv, write_text
+from proxemic.protocols.tuning.curves import SearchCurve, curve_of_trials, read_trials
+
+METRICS = ("recall@1", "map@r", "ndcg@8")
+COLUMNS = ("wrong labels", "seed", *METRICS)
+Values = Mapping[str, Mapping[int, float]]
+"""For each metric, the value of each seed."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The folder of a data set."""
+
+    folder: Path
+
+    def recipe(self, loss: str) -> Path:
+        """The best recipe of a search; it exists if the search is finished."""
+        return self.folder / "searches" / f"{loss}.yaml"
+
+    def keep_search(self, loss: str, search: Path) -> None:
+        """Keep the trials and the best recipe of a finished search, without the place of its data."""
+        trials = self.recipe(loss).with_suffix(".csv")
+        write_text(trials, (search / "trials.csv").read_text(encoding="utf-8"))
+        text = (search / "best.yaml").read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+        content["data"].get("init_args", {}).pop("root", None)
+        note = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
+        write_text(self.recipe(loss), note + yaml.safe_dump(content, sort_keys=False))
+
+    def curve(self, loss: str) -> SearchCurve:
+        """What searches of other lengths would have found."""
+        content = yaml.safe_load(self.recipe(loss).read_text(encoding="utf-8"))
+        rows = read_trials(self.recipe(loss).with_suffix(".csv"))
+        return curve_of_trials(rows, content["training"]["epochs"], loss)
+
+    def runs(self, loss: str, wrong_labels: float = 0.0) -> Values:
+        """The test metrics of the runs with the best recipe, trained on labels of which this share is wrong."""
+        rows = [row for row in self._rows(loss) if float(row["wrong labels"]) == wrong_labels]
+        return {metric: {int(row["seed"]): float(row[metric]) for row in rows} for metric in METRICS}
+
+    def keep_runs(self, loss: str, values: Values, wrong_labels: float = 0.0) -> None:
+        """Add runs to those that are kept; of the same share and seed, in place of them."""
+        rows = {(float(row["wrong labels"]), int(row["seed"])): row for row in self._rows(loss)}
+        for seed in next(iter(values.values())):
+            given = {metric: str(values[metric][seed]) for metric in METRICS}
+            rows[wrong_labels, seed] = {"wrong labels": str(wrong_labels), "seed": str(seed), **given}
+        sorted_rows = [[rows[key][name] for name in COLUMNS] for key in sorted(rows)]
+        write_csv(self._file(loss), COLUMNS, sorted_rows)
+
+    def lacking(self, losses: Sequence[str], seeds: Sequence[int], wrong_labels: float = 0.0) -> list[str]:
+        """The losses of finished searches without a run of some seed."""
+        finished = [loss for loss in losses if self.recipe(loss).exists()]
+        return [loss for loss in finished if not {*seeds} <= self.runs(loss, wrong_labels)[METRICS[0]].keys()]
+
+    def _file(self, loss: str) -> Path:
+        return self.folder / "runs" / f"{loss}.csv"
+
+    def _rows(self, loss: str) -> list[dict[str, str]]:
+        if not self._file(loss).exists():
+            return []
+        return [*csv.DictReader(self._file(loss).read_text(encoding="utf-8").splitlines())]
