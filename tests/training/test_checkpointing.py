@@ -1,5 +1,6 @@
 """A run that is killed at any moment and resumed ends as if nothing had happened, bit for bit."""
 
+import gc
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import warm
 from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
 from images import write_folder, write_recipe
 from proxemic.errors import Interrupted
-from proxemic.training import RunDirectory
+from proxemic.training import RunDirectory, train
 from proxemic.training.checkpointing import RunCheckpointer
 from proxemic.training.multiprocess.processes import Processes
 
@@ -157,6 +158,15 @@ def test_an_interrupt_at_the_very_end_is_not_forgotten(
         result = here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1")
     assert_refused(result, ["Stopped after the last epoch", f"proxemic train --resume {run}"])
     assert here("train", "--resume", run).returncode == 0
+
+
+def test_training_leaves_no_handler_and_no_trainer_behind(recipe: Path, tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    train(recipe, tmp_path / "run", overrides={"training.epochs": 1}, progress=False)
+    assert [signal.getsignal(number) for number in numbers] == before
+    gc.collect()  # a handler would hold the trainer, the model and the data of every run of a search
+    assert [each for each in gc.get_objects() if type(each) is Trainer] == []
 
 
 def test_a_signal_that_comes_after_all_is_saved_is_ignored(tmp_path: Path) -> None:

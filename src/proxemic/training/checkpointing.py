@@ -76,7 +76,6 @@ class RunCheckpointer(Checkpoint):
         self._stops_after_epoch = False
         self._process = os.getpid()
         self._left = False
-        self._handler: Any = None
         self._saved_at = self._epoch_began = self._epoch_ended = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -111,7 +110,7 @@ class RunCheckpointer(Checkpoint):
         if before and self.processes.is_first:
             write_json(self.run.measured_before, before)
         # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word.
-        self._handler = signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGTERM, self._stop)
         if trainer.global_step == 0:  # there is no checkpoint yet
             self._keep_start(trainer)
 
@@ -150,6 +149,8 @@ class RunCheckpointer(Checkpoint):
         """
         numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
         handlers = {number: signal.signal(number, self._stop) for number in numbers}
+        # `on_train_start` takes its place, and would put Lightning's back, which holds the trainer and all that it holds.
+        handlers[signal.SIGTERM] = signal.getsignal(signal.SIGTERM)
         try:
             yield
             if self.stopping or self._stops_after_epoch:
@@ -159,10 +160,6 @@ class RunCheckpointer(Checkpoint):
                 # The signal may reach another process first, and all have stopped before it comes to this one.
                 stopped = self._left and self.processes.world > 1
                 signal.signal(number, signal.SIG_IGN if stopped else handler)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _flush_logs(trainer)
