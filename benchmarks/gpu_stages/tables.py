@@ -90,7 +90,7 @@ def _chunks(rows: Found) -> str:
         (
             [name, *(number(row, each) for each in ("ms", "over the roofline", "peak MB"))]
             for name, row in rows.items()
-            if name.startswith(("share", "at least"))
+            if name.startswith(("share", "at least", "cache"))
         ),
     )
 
