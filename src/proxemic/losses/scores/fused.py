@@ -20,7 +20,7 @@ Units = Float[Tensor, "rows dim"]
 
 _ROWS = 128  # proxies of a tile, those included that K is padded with
 _MOST = 64  # proxies per class
-_CACHE = 1.0  # of the cache, for a gradient of scores in float32, or in float16 and what it is multiplied with
+_CACHE = 1.0  # of a GPU's cache, which the gradient of a chunk's scores fits into
 _TOP = 2.0**13  # the largest factor: a pooling of K proxies makes at most 1 + ln K of it, and float16 ends at 2^16
 
 
@@ -73,12 +73,16 @@ def _warn(reason: str) -> None:
     )
 
 
-def plan_for_kernels(plan: Plan, batch: int, proxies: Float[Tensor, "classes proxies dim"]) -> Plan:
+def plan_for_kernels(plan: Plan, batch: int, proxies: Float[Tensor, "classes proxies dim"], products: Products) -> Plan:
     """The same without scores that are kept, in chunks whose gradient of scores fits the cache of a GPU."""
     _, per_class, dim = proxies.shape
     cache = torch.cuda.get_device_properties(proxies.device).L2_cache_size if proxies.is_cuda else 2**25
-    rows = int(_CACHE * cache) // (4 * max(batch, dim))
+    rows = int(_CACHE * cache) // (_operands(products).itemsize * max(batch, dim))  # which are multiplied, too
     return Plan(min(max(rows // per_class, 1), plan.chunk), keep=False, dense=plan.dense)
+
+
+def _operands(products: Products) -> torch.dtype:
+    return torch.float16 if products.precision == "half" else torch.float32
 
 
 def tiles(proxies: int, dim: int, batch: int, dtype: torch.dtype) -> dict[str, int]:
@@ -119,7 +123,7 @@ class Fused:
         classes: int,
         proxies: int,
     ) -> None:
-        self.queries = queries.to(torch.float16 if products.precision == "half" else torch.float32).contiguous()
+        self.queries = queries.to(_operands(products)).contiguous()
         self.labels, self.proxies = labels.contiguous(), proxies
         batch, dim = queries.shape
         self.tiles: dict[str, Any] = tiles(proxies, dim, batch, self.queries.dtype)
@@ -131,7 +135,8 @@ class Fused:
         self.numbers = float(scoring.scale), sharpness
         self.units = self.queries.new_empty(classes * proxies, dim)
         # Data-wise losses add up each tile of a chunk over the chunks, and the tiles at the end.
-        self.sums = queries.new_full((self._count(classes, "CLASSES"), batch), -torch.inf)
+        added_up = 0 if scoring.class_reduction else self._count(classes, "CLASSES")
+        self.sums = queries.new_full((added_up, batch), -torch.inf)
 
     def multiplied(self, rows: Units, measures: Float[Tensor, "rows 1"]) -> Units:
         """Unit proxies as the kernels take them, in memory that the next chunk uses again."""

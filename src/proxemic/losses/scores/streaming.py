@@ -103,7 +103,7 @@ def streamed_scores(
         free = free_memory(proxies.device) if on_gpu(proxies) else None
         plan = Plan.of(scoring, len(embeddings), *proxies.shape, free=free)
         if fused:
-            plan = plan_for_kernels(plan, len(embeddings), proxies)
+            plan = plan_for_kernels(plan, len(embeddings), proxies, products)
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies) and not fused)
     if plan.dense:
@@ -451,7 +451,7 @@ class _FusedChunk:
         value, slope = _reduce(m.unsqueeze(1), scoring.class_reduction, weights, differentiable=differentiable)
         if grads is not None and slope is not None:
             factors = Factors.of(slope.squeeze(1) * scoring.scale)
-            self._add(grads, m.masked_fill_(m == -torch.inf, 0), factors)
+            self._add(grads, m.clamp_(min=torch.finfo(m.dtype).min), factors)
         return value
 
     def _add(self, grads: Grads, normalizers: Tensor, factors: Factors) -> None:
