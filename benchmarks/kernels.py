@@ -125,7 +125,8 @@ def print_errors(*, smoke: bool) -> None:
     from gpu_stages import correctness
 
     print("| loss | float32 | half | beyond the bounds |\n|---|---:|---:|---|")
-    for name in correctness.COMPILED if smoke else sorted(correctness.LOSSES.keys() - correctness.WITHOUT_KERNELS):
+    losses = sorted(correctness.LOSSES.keys() - correctness.WITHOUT_KERNELS)
+    for name in ["ProxyAnchorLoss"] if smoke else losses:
         row = correctness.errors(name, torch.device("cpu"), (200, 40), compiled="triton")
         cells = [f"{row['errors'][precision][0]:.1e}" for precision in ("float32", "half")]
         print(f"| {name} | {' | '.join(cells)} | {', '.join(row['beyond the bounds']) or '–'} |", flush=True)

@@ -18,6 +18,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.cpu
 
 HERE = Path(__file__)
+BENCHMARK = HERE.parents[3] / "benchmarks" / "kernels.py"
 
 
 def run(program: Path, *arguments: str, **environment: str) -> list[str]:
@@ -36,14 +37,20 @@ def test_every_loss_equals_itself_without_kernels() -> None:
 
 
 def test_the_kernels_fit_the_registers_of_gpus(tmp_path: Path) -> None:
-    program = HERE.parents[3] / "benchmarks" / "kernels.py"
-    _, _, *rows = run(program, "--smoke", TRITON_CACHE_DIR=str(tmp_path))
+    _, _, *rows = run(BENCHMARK, "--smoke", TRITON_CACHE_DIR=str(tmp_path))
     found = [re.findall(r"(\d+), (\d+) KB, (\d+)", row) for row in rows]
     assert [len(each) for each in found] == [3] * 4
     for registers, shared, spilled in (map(int, each) for row in found for each in row):
         assert 0 < registers <= 255
         assert 0 < shared <= 160  # as much as an A100 has, and half of what two programs would need there
         assert spilled == 0
+
+
+def test_the_errors_of_the_kernels_are_printed() -> None:
+    _, _, row = run(BENCHMARK, "--errors", "--smoke")
+    name, *errors, beyond = row.strip("| ").split(" | ")
+    assert (name, beyond) == ("ProxyAnchorLoss", "–")
+    assert 1e-8 < float(errors[0]) < 1e-5 < float(errors[1]) < 3e-3
 
 
 def results(**options: str) -> tuple[Tensor, ...]:
