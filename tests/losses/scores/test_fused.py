@@ -33,7 +33,7 @@ def run(program: Path, *arguments: str, **environment: str) -> list[str]:
 def test_every_loss_equals_itself_without_kernels() -> None:
     *checks, last = run(HERE.with_name("interpreting.py"))
     assert last == f"{len(checks)} checks, 0 faults"
-    assert len(checks) > 100
+    assert len(checks) > 90
 
 
 def test_the_kernels_fit_the_registers_of_gpus(tmp_path: Path) -> None:
