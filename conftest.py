@@ -3,9 +3,13 @@
 import atexit
 import gc
 from collections.abc import Generator
+from importlib.util import find_spec
 
 import pytest
 import torch
+
+# Of Linux alone, as Triton is.
+collect_ignore = [] if find_spec("triton") else ["src/proxemic/losses/scores/triton_kernels.py"]
 
 # The files whose tests take longest come first. With --no-loadscope-reorder, several workers then end at about the same
 # time; otherwise the files of a single test come last, however long it takes.

@@ -4,8 +4,9 @@
     python benchmarks/operations.py --cases cub --losses SoftTripleLoss
 
 An operation is one call of ATen that computes: views, sizes and allocations do not count. On a GPU each is at least a
-kernel, of some microseconds however little it computes. The last columns are those on a chunk of classes, one by one
-and as `torch.compile` joins them (counted on the processor: its kernels, and the matrix products).
+kernel, of some microseconds however little it computes. Those on a chunk of classes are also counted alone: one by one,
+with Triton's kernels, whose chunks are those of a cache of 32 MiB and half precision, and as `torch.compile` joins them
+(counted on the processor: its kernels, and the matrix products).
 """
 
 import argparse
@@ -22,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import proxemic.losses as ours
-from proxemic.losses.scores import regularizers, streaming
+from proxemic.losses.scores import fused, regularizers, streaming
 
 CASES: dict[str, tuple[str, int, int, int, int]] = {
     "million": ("ArcFaceLoss", 1024, 512, 1_000_000, 1),
@@ -57,24 +58,30 @@ class Counted(TorchDispatchMode):
         return function(*args, **kwargs or {})
 
 
-def count(name: str, batch: int, dim: int, classes: int, proxies: int, chunk: int | None = None) -> Counter[str]:
-    """The operations of a forward and a backward, by name."""
+def count(
+    name: str, batch: int, dim: int, classes: int, proxies: int, chunk: int | None = None, *, kernels: bool = False
+) -> Counter[str]:
+    """The operations of a forward and a backward, by name; with Triton's kernels, of which each is one more."""
     with FakeTensorMode(), ExitStack() as patches:
         # Tensors without data have no device that autograd could wait for: only our own choices are those of a GPU.
         for module in (streaming, regularizers):
             patches.enter_context(patch.object(module, "on_gpu", lambda _: True))
         patches.enter_context(patch.object(streaming, "free_memory", lambda _: MEMORY))
         loss = getattr(ours, name)(classes, dim, proxies_per_class=proxies, chunk_size=chunk, init=lambda _: None)
+        if kernels:
+            loss.compile_chunks, loss.products = "triton", "half"
         x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
         patches.enter_context(patch("proxemic.losses.proxy_loss.check_labels"))  # it reads them, on a CPU
         with Counted() as counted:
+            patches.enter_context(patch.object(fused, "lacking_on", lambda _: None))
+            patches.enter_context(patch.object(fused, "launch", lambda *_, **__: counted.names.update(["kernel"])))
             loss(x, y).backward()
     return counted.names
 
 
-def count_chunk(name: str, proxies: int) -> int:
+def count_chunk(name: str, proxies: int, *, kernels: bool = False) -> int:
     """The operations on one more chunk."""
-    one, two = (count(name, 32, 64, classes, proxies, 500).total() for classes in (1000, 1500))
+    one, two = (count(name, 32, 64, classes, proxies, 500, kernels=kernels).total() for classes in (1000, 1500))
     return two - one
 
 
@@ -96,11 +103,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--uncompiled", action="store_true", help="leave out the last column, which takes a minute")
     parser.add_argument("--names", action="store_true", help="also by operation")
     args = parser.parse_args(argv)
-    print("| case | loss | B, D, C, K | a step | a chunk | compiled |\n|---|---|---|---:|---:|---:|")
+    print("| case | loss | B, D, C, K | a step | a chunk | a step, Triton | a chunk, Triton | compiled |")
+    print("|---|---|---|---:|---:|---:|---:|---:|")
     for case in args.cases:
         name, *sizes = CASES[case]
         names, proxies = count(name, *sizes), sizes[-1]
         numbers = [names.total(), count_chunk(name, proxies)]
+        numbers += [count(name, *sizes, kernels=True).total(), count_chunk(name, proxies, kernels=True)]
         numbers += [] if args.uncompiled else [count_compiled(name, proxies)]
         cells = " | ".join([f"{number:,}" for number in numbers] + ["–"] * args.uncompiled)
         print(f"| {case} | {name} | {', '.join(f'{size:,}' for size in sizes)} | {cells} |", flush=True)

@@ -5,7 +5,7 @@ import sys
 
 # What other libraries change when they are imported is theirs: they come first.
 CODE = """
-import importlib, os, pkgutil, random, signal, sys, threading, warnings
+import importlib.util, os, pkgutil, random, signal, sys, threading, warnings
 
 import numpy, torch
 
@@ -45,7 +45,7 @@ import proxemic
 
 before, imported = state(), 0
 for module in pkgutil.walk_packages(proxemic.__path__, "proxemic."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith(("__main__", *(() if importlib.util.find_spec("triton") else ("triton_kernels",)))):
         importlib.import_module(module.name)
         imported += 1
         after = state()

@@ -58,7 +58,8 @@ def _errors(rows: Found) -> str:
     for name, row in rows.items():
         if name.startswith("errors"):
             errors = row.get("errors", {})
-            cells = [f"{errors[each][0]:.1e}" if each in errors else "failed" for each in precisions]
+            missing = "–" if errors else "failed"
+            cells = [f"{errors[each][0]:.1e}" if each in errors else missing for each in precisions]
             lines.append([name.removeprefix("errors: "), *cells, ", ".join(row.get("beyond the bounds", [])) or "–"])
     return table(["largest error", *precisions, "beyond the bound"], lines)
 
@@ -90,7 +91,7 @@ def _chunks(rows: Found) -> str:
         (
             [name, *(number(row, each) for each in ("ms", "over the roofline", "peak MB"))]
             for name, row in rows.items()
-            if name.startswith(("share", "at least"))
+            if name.startswith(("share", "at least", "cache"))
         ),
     )
 

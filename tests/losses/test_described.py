@@ -67,7 +67,7 @@ TWO: dict[str, tuple[Any, Any]] = {
     "regularizers": ((MeanProxyNorm(0.1),), (MeanProxyNorm(0.2),)),
     "sample_rate": (0.5, 1.0),
     "products": ("half", None),
-    "compile_chunks": (True, False),
+    "compile_chunks": (True, "triton"),
     "scale": (10.0, 20.0),
     "tau": (16.0, 32.0),
     "temperature": (1.0, 2.0),

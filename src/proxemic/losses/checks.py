@@ -77,13 +77,6 @@ def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
     return values.double()
 
 
-def check_flag(name: str, value: bool) -> bool:
-    """Raise `ValueError` unless it is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {shown(value)}, but must be True or False.")
-    return value
-
-
 def check_callable(name: str, value: object, what: str) -> None:
     """Raise `ValueError` unless ``value`` can be called as ``what`` says."""
     if not callable(value) or isinstance(value, type):

@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack, get_type_hints
 from torch import Tensor, nn
 
 from proxemic.losses.scores import Pooling
+from proxemic.losses.scores.compiled import CompileChunks
 from proxemic.losses.scores.products import Precision
 
 
@@ -26,7 +27,9 @@ class ProxyOptions(TypedDict, total=False):
             is that of the run: half in automatic mixed precision on a GPU, else as
             `torch.set_float32_matmul_precision` allows.
         compile_chunks: Whether `torch.compile` joins the operations on a chunk, which pays on a GPU; the first steps
-            then take seconds.
+            then take seconds. ``"triton"`` has two Triton kernels in their place, for cosines of at most 64 proxies per
+            class with softmax or mean pooling, unless their scores are transformed or ``products`` are ``"split"``;
+            what they do not compute, or where there is no GPU, is computed as with ``False``.
         init: Fills the proxies ``[C, K, D]`` in place, as the functions of `proxemic.losses.initialization` do.
     """
 
@@ -36,7 +39,7 @@ class ProxyOptions(TypedDict, total=False):
     chunk_size: int | None
     sample_rate: float
     products: Precision | None
-    compile_chunks: bool
+    compile_chunks: CompileChunks
     init: Callable[[Tensor], object]
 
 

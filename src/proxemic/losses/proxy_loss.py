@@ -17,7 +17,6 @@ from proxemic.losses.checks import (
     check_callable,
     check_count,
     check_embeddings,
-    check_flag,
     check_labels,
     check_modules,
     check_number,
@@ -33,6 +32,7 @@ from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
 from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
 from proxemic.losses.scores.buffers import Buffers
+from proxemic.losses.scores.compiled import CompileChunks, check_compile_chunks
 from proxemic.losses.scores.products import Precision, Products, check_products
 from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
 from proxemic.optim.sparse_rows import step_rows
@@ -110,7 +110,7 @@ class ProxyLoss(Described, ABC):
         rule = "is a share of the classes: above 0, up to 1 for all"
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         self.products: Precision | None = check_products(chosen["products"])
-        self.compile_chunks = check_flag("compile_chunks", chosen["compile_chunks"])
+        self.compile_chunks: CompileChunks = check_compile_chunks(chosen["compile_chunks"])
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes

@@ -68,6 +68,14 @@ def with_network() -> tuple[Results, Results]:
     return results(compiled, loss.proxies), results(both, loss.proxies)
 
 
+def without_kernels() -> tuple[Results, Results]:
+    """A loss that has kernels of its own, which are not asked for where all is compiled."""
+    loss = loss_of("softmax")
+    want = results(loss, loss.proxies)
+    loss.compile_chunks = "triton"
+    return results(torch.compile(loss, backend="eager", fullgraph=True), loss.proxies), want
+
+
 def really() -> tuple[Results, Results]:
     """By the compiler itself, which makes a program of the processor."""
     loss = loss_of("softmax")
@@ -77,7 +85,11 @@ def really() -> tuple[Results, Results]:
 
 
 if __name__ == "__main__":
-    checks: dict[str, Callable[[], tuple[Results, Results]]] = {"network": with_network, "really": really}
+    checks: dict[str, Callable[[], tuple[Results, Results]]] = {
+        "network": with_network,
+        "without kernels": without_kernels,
+        "really": really,
+    }
     checks |= {f"{name}, whole": partial(whole, name) for name in CASES}
     checks |= {f"{name}, by chunks": partial(by_chunks, name) for name in PATHS}
     faults = 0

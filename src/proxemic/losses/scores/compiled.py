@@ -2,9 +2,21 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
+
+from proxemic.losses.checks import shown
+
+CompileChunks = bool | Literal["triton"]
+"""Whether `torch.compile` joins the operations on a chunk, or kernels of our own take their place."""
+
+
+def check_compile_chunks(value: Any) -> CompileChunks:
+    """The value, if it is one; `ValueError` names those that there are."""
+    if isinstance(value, bool) or (isinstance(value, str) and value == "triton"):
+        return value
+    raise ValueError(f"compile_chunks is {shown(value)}, but must be True, False, or triton for Triton kernels.")
 
 
 class Compiled:

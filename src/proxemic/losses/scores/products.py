@@ -1,6 +1,6 @@
 """Matrix products of float32 in a chosen precision: as they are, or with operands that a GPU multiplies faster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -99,24 +99,29 @@ class Products:
     def multiply(self, a: Operand, b: Operand, out: Float[Tensor, "rows columns"]) -> Tensor:
         """``a b``, written to ``out``."""
         if a.scale is not None and b.scale is not None:
-            return out.copy_(_sum(a, b, _halves)).div_(a.scale * b.scale)
-        return torch.mm(a.high, b.high, out=out) if a.low is None else out.copy_(_sum(a, b, torch.mm))
+            return out.copy_(_sum(a, b)).div_(a.scale * b.scale)
+        return torch.mm(a.high, b.high, out=out) if a.low is None else out.copy_(_sum(a, b))
 
     def add(self, into: Float[Tensor, "rows columns"], a: Operand, b: Operand) -> Tensor:
         """Add ``a b`` to a matrix, in place."""
         if a.scale is not None and b.scale is not None:
-            return into.addcdiv_(_sum(a, b, _halves), a.scale * b.scale)
-        return into.addmm_(a.high, b.high) if a.low is None else into.add_(_sum(a, b, torch.mm))
+            return into.addcdiv_(_sum(a, b), a.scale * b.scale)
+        return into.addmm_(a.high, b.high) if a.low is None else into.add_(_sum(a, b))
 
 
-def _halves(a: Tensor, b: Tensor) -> Tensor:
-    """The product of float16 matrices in float32, of a GPU alone."""
-    return torch.mm(a, b, out_dtype=torch.float32)
+def multiply_in_float32(
+    a: Float[Tensor, "rows inner"], b: Float[Tensor, "inner columns"]
+) -> Float[Tensor, "rows columns"]:
+    """The product of matrices of float16, or of float32, in float32."""
+    if a.dtype == torch.float32:
+        return torch.mm(a, b)
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
 
 
-def _sum(a: Operand, b: Operand, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _sum(a: Operand, b: Operand) -> Tensor:
     """The product of the two parts of each operand, without that of the low ones, which is below the last bit."""
-    high = multiply(a.high, b.high)
+    high = multiply_in_float32(a.high, b.high)
     if a.low is None or b.low is None:
         return high
-    return high.add_(multiply(a.high, b.low).add_(multiply(a.low, b.high)), alpha=2**-_LOW)
+    low = multiply_in_float32(a.high, b.low).add_(multiply_in_float32(a.low, b.high))
+    return high.add_(low, alpha=2**-_LOW)
