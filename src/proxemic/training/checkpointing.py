@@ -149,7 +149,7 @@ class RunCheckpointer(Checkpoint):
         """
         numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
         handlers = {number: signal.signal(number, self._stop) for number in numbers}
-        # `on_train_start` takes its place, and would put Lightning's back, which holds the trainer and all that it holds.
+        # `on_train_start` takes its place, when Lightning has put its own there, which holds the trainer and its data.
         handlers[signal.SIGTERM] = signal.getsignal(signal.SIGTERM)
         try:
             yield
