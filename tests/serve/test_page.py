@@ -70,9 +70,19 @@ def test_a_picture_of_the_gallery_is_clicked_and_filters_hold(browse: Opened, se
         expect(page.locator("#status")).to_have_text("4 found")
         assert {*labels(page)} == {"class 05"}
         expect(page.locator("#items li")).to_have_count(4)
+        expect(page.locator("#choose")).to_have_text("Choose one to see its neighbours.")
         page.get_by_role("button", name="label = class 05").click()
         expect(page.locator("#status")).to_have_text("12 found")
         expect(page.locator("#items li")).to_have_count(24)
+
+
+def test_a_filter_that_nothing_meets_says_so(browse: Opened, serving: Serving) -> None:
+    with browse(serving.address) as page:
+        expect(page.locator("#items li")).to_have_count(24)
+        page.get_by_label("Value").fill("none such")
+        page.get_by_label("Value").press("Enter")
+        expect(page.locator("#choose")).to_have_text("None meets the filters.")
+        expect(page.locator("#items li")).to_have_count(0)
 
 
 def test_all_is_done_by_the_keyboard(browse: Opened, serving: Serving) -> None:

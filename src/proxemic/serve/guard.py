@@ -72,7 +72,9 @@ class Guard:
                     return await answer.give(303, {"Location": "/", "Set-Cookie": self._access.set_cookie})
                 self._access.check_token(headers)
             body.check(int(headers.get("content-length", "0")))
-            await self._app(scope, body, pass_on)
+            # HEAD is answered as GET is, of which the protocol leaves the content out.
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+            await self._app(asked, body, pass_on)
         except Refused as refused:
             body.refused = refused
         except Exception as error:
