@@ -119,6 +119,31 @@ def test_everybody_can_use_it(browse: Opened, serving: Serving, stall: Path) -> 
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_other_machines_need_the_token(browse: Opened, shelf: Path, tmp_path: Path) -> None:
+    token = "a+token/of=24&characters"
+    serving = Serving(tmp_path, shelf / "shop", "--host", "0.0.0.0", "--token", token, "--name", "search.example.org")
+    try:
+        client, bearer = serving.client, {"Authorization": f"Bearer {token}"}
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": f"Bearer {token}x"}, 401),
+            (bearer, 200),
+            ({**bearer, "Host": "search.example.org"}, 200),
+            ({**bearer, "Host": "evil.example"}, 421),
+        ):
+            assert client.get("/gallery", headers=headers).status_code == status, headers
+            assert client.get("/items/1/picture", headers=headers).status_code == status, headers
+        assert client.get("/?token=wrong").status_code == 401
+        with browse(f"{serving.address}?token={token}", allowed=serving.address) as page:
+            assert page.url == serving.address, "the token does not stay in the history"
+            page.get_by_label("Drop, paste or choose a picture").set_input_files(shelf / PHOTO)
+            expect(page.locator("#status")).to_have_text("12 found")
+            assert page.locator("#hits img").first.evaluate("image => image.decode().then(() => true)")
+        assert token not in serving.log.read_text()
+    finally:
+        assert serving.end() == 0
+
+
 def test_names_of_others_stay_text(browse: Opened, serving: Serving, stall: Path) -> None:
     hostile = "<img src=x onerror=console.error(1)>'\"</script><script>console.error(2)</script>"
     gallery = Gallery.open(stall / "shop")

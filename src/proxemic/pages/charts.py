@@ -46,7 +46,8 @@ _CONFIG: dict[str, Any] = {
         "orient": "top",
         "titleFontSize": 12,
     },
-    "mark": {"aria": False, "color": COLORS[0]},  # a chart is one picture with a description; Vega's names of marks are none
+    # A chart is one picture with a description; Vega's names of marks are none.
+    "mark": {"aria": False, "color": COLORS[0]},
     "header": {"labelColor": "currentColor", "labelFontSize": 12, "titleColor": "currentColor"},
     "range": {"category": COLORS},
     "rule": {"color": "currentColor"},
