@@ -20,7 +20,7 @@ from proxemic.report.distances import distances
 from proxemic.report.judged import Judged
 from proxemic.report.metrics import metrics
 from proxemic.report.pictured import PicturesNamed, render, shown
-from proxemic.report.pictured_map import Projection, pictured_map
+from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import has_labels, queries
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Embedder, Gallery, summarize_store
@@ -66,6 +66,7 @@ def write_gallery_report(
     report, path = report or getLogger("proxemic").info, Path(out)
     if path.suffix.lower() != ".html":
         raise UserError(f"The report is {path}, but must end in .html.")
+    check_projection(projection)  # before the minutes in which images are embedded
     gallery = Gallery.open(address, model)
     try:
         judged, total = judge_gallery(gallery, report=report), len(gallery)

@@ -18,7 +18,7 @@ from proxemic.report.confused import confused
 from proxemic.report.distances import distances
 from proxemic.report.judged import Judged, judge_run
 from proxemic.report.metrics import differences, metrics, recorded_metrics
-from proxemic.report.pictured_map import Projection, pictured_map
+from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import queries
 from proxemic.report.why_near import why_near
 
@@ -69,6 +69,7 @@ def write_report(
     report, path = report or getLogger("proxemic").info, Path(out)
     if path.suffix.lower() != ".html":
         raise UserError(f"The report is {path}, but must end in .html.")
+    check_projection(projection)  # before the minutes in which images are embedded
     run = FinishedRun(Path(target))
     try:
         judged = judge_run(run, others, embedded=embedded, report=report)
