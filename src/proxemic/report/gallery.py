@@ -15,6 +15,7 @@ from proxemic.data.rows import number_names
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import Section, render_page
+from proxemic.pages.page import check_page
 from proxemic.report.confused import confused
 from proxemic.report.distances import distances
 from proxemic.report.judged import Judged
@@ -64,8 +65,7 @@ def write_gallery_report(
         proxemic.report.write_gallery_report("shop", out="shop.html")
     """
     report, path = report or getLogger("proxemic").info, Path(out)
-    if path.suffix.lower() != ".html":
-        raise UserError(f"The report is {path}, but must end in .html.")
+    check_page(path)
     check_projection(projection)  # before the minutes in which images are embedded
     gallery = Gallery.open(address, model)
     try:

@@ -11,6 +11,7 @@ from torch import Tensor
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import Section, render_page
+from proxemic.pages.page import check_page
 from proxemic.protocols.recipe_content import class_name
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.report.about import curves, data, environment, recipe
@@ -67,8 +68,7 @@ def write_report(
         proxemic.report.write_report("runs/photos", out="photos.html")
     """
     report, path = report or getLogger("proxemic").info, Path(out)
-    if path.suffix.lower() != ".html":
-        raise UserError(f"The report is {path}, but must end in .html.")
+    check_page(path)
     check_projection(projection)  # before the minutes in which images are embedded
     run = FinishedRun(Path(target))
     try:
