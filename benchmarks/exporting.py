@@ -2,7 +2,7 @@
 
     python benchmarks/exporting.py                             # on 60 characters in 12 typefaces
     python benchmarks/exporting.py photos                      # a folder with a folder of pictures for each class
-    python benchmarks/exporting.py --epochs 1                  # batch norms that have hardly begun
+    python benchmarks/exporting.py --epochs 1                  # with batch norms that have a tenth of where they begin
     python benchmarks/exporting.py --smoke                     # the small network alone, on noise: does it run?
 
 Each network is trained for some epochs on half of the classes, from random weights, so that its activations are those
