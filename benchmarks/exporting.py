@@ -18,7 +18,7 @@ from typing import Any
 
 from loading import write_photographs
 from proxemic import train
-from proxemic.data import Glyphs
+from proxemic.data import ArrayPixels, Glyphs
 from proxemic.retrieval import export
 
 NETWORKS = {"convnet": 64, "resnet50": 64, "bn_inception": 64, "iresnet18": 112, "vit_tiny_patch16_224": 64}
@@ -70,6 +70,7 @@ def write_characters(folder: Path) -> Path:
     """A folder with a picture for each typeface, for each of some characters."""
     images = Glyphs(test_classes=CHARACTERS).load().test
     assert images is not None
+    assert isinstance(images.pixels, ArrayPixels)
     for place, label in enumerate(images.labels.tolist()):
         file = folder / "pictures" / images.class_names[label].split()[0] / f"{place}.png"
         file.parent.mkdir(parents=True, exist_ok=True)

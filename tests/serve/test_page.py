@@ -85,6 +85,17 @@ def test_a_filter_that_nothing_meets_says_so(browse: Opened, serving: Serving) -
         expect(page.locator("#items li")).to_have_count(0)
 
 
+def test_a_picture_that_is_gone_is_searched_for_all_the_same(browse: Opened, serving: Serving) -> None:
+    with browse(serving.address) as page:
+        page.route("**/items/3/thumbnail", lambda route: route.fulfill(content_type="image/jpeg", body="gone"))
+        expect(page.locator("#items .none")).to_have_text("no picture")
+        page.get_by_role("button", name="Search with class 00, which has no picture").click()
+        expect(page.locator("#status")).to_have_text("12 found")
+        expect(page.locator("#query")).to_be_hidden()
+        page.locator("#hits button").first.click()
+        expect(page.locator("#query")).to_be_visible()
+
+
 def test_all_is_done_by_the_keyboard(browse: Opened, serving: Serving) -> None:
     with browse(serving.address) as page:
         expect(page.locator("#items li")).to_have_count(24)

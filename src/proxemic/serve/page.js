@@ -81,6 +81,7 @@ async function search(wanted) {
       found = await ask(`search?${parameters({ k, item: wanted.id })}`, { signal });
     }
     if (at("query").src.startsWith("blob:")) URL.revokeObjectURL(at("query").src);
+    at("query").hidden = false;
     at("query").src = file ? URL.createObjectURL(file) : `items/${wanted.id}/thumbnail`;
     at("query").alt = file ? "Your picture" : "The chosen picture";
     at("verdict").replaceChildren(...verdict(found.recognition, file ? null : wanted));
@@ -135,6 +136,7 @@ function offer() {
   at("values").replaceChildren(...known.map((value) => make("option", { value })));
 }
 
+at("query").onerror = () => (at("query").hidden = true); // the gallery's file is gone
 at("file").onchange = () => at("file").files.length && take(at("file").files);
 at("column").onchange = offer;
 at("count").onchange = () => query && search(query);

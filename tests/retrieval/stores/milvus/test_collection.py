@@ -100,7 +100,7 @@ def test_an_index_that_was_not_finished_is_made_when_the_gallery_is_opened(serve
 
 
 def test_a_reader_does_not_keep_an_index_from_being_made(server: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = create_store(server.address("read"), GalleryInfo(4))
+    store: Any = create_store(server.address("read"), GalleryInfo(4))
     store.add(random_vectors(9, 4), some_items(9))
     release, released = store._client.release_collection, count(1)
 
