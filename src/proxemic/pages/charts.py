@@ -40,7 +40,7 @@ _CONFIG: dict[str, Any] = {
     },
     "legend": {
         "aria": False,
-        "columns": 2,
+        "columns": {"signal": "width < 420 ? 1 : 2"},  # of a phone's width one name takes more than half
         "labelFontSize": 12,
         "labelLimit": 320,
         "orient": "top",
