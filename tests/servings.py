@@ -3,13 +3,24 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 
 from command_line import ENVIRONMENT, command
+
+
+def own_address() -> str:
+    """The address by which other machines reach this one, or else its own name for itself."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with suppress(OSError):
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+            return probe.getsockname()[0]
+        return "127.0.0.1"
 
 
 class Serving:
@@ -30,8 +41,9 @@ class Serving:
         while found is None:
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.02)
-            found = re.search(r"at (http://127\.0\.0\.1:(\d+)/)", self.log.read_text())
-        self.address, self.port = found[1], int(found[2])
+            found = re.search(r"at http://([\d.]+):(\d+)/", self.log.read_text())
+        self.port = int(found[2])
+        self.address = f"http://{own_address() if found[1] == '0.0.0.0' else found[1]}:{self.port}/"
         self.client = httpx.Client(base_url=self.address, timeout=60)
 
     def worker(self) -> int:

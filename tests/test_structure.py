@@ -69,6 +69,7 @@ WITHOUT_SOURCE = {
     "recipes/test_published_rows.py": "the recipes themselves, against the papers",
     "recipes/test_untrusted.py": "reading of hostile recipes",
     "serve/test_page.py": "src/proxemic/serve/page.html and page.js",
+    "serve/test_stores.py": "the whole server over databases",
     "test_browser.py": "what the tests of pages stand on",
     "test_benchmarks.py": "benchmarks/",
     "test_distributions.py": "what make dist makes",

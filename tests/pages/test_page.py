@@ -51,6 +51,9 @@ def test_a_page_is_read_in_any_light_on_a_phone_and_by_a_screen_reader(
         drawn(page)
         assert faults_of_access(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only the table scrolls sideways"
+        caption = page.locator("caption span").bounding_box()
+        assert caption is not None
+        assert caption["x"] + caption["width"] <= page.evaluate("innerWidth"), "nor does its title"
         assert page.get_by_role("img", name="Another.").count() == 1
         box = page.locator(".chart svg").first.bounding_box()
         assert box is not None

@@ -1,5 +1,6 @@
 """The map in a browser, with the other sections that have pictures: a thousand pictures of noise."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from playwright.sync_api import Page
+from torch import Tensor
 
 from browser import PHONE, Opened, faults_of_access
+from command_line import Here, assert_refused
 from judged import judged_rows
-from proxemic.analysis.map import t_sne
+from proxemic.analysis.map import principal_components, t_sne
 from proxemic.pages import render_page
 from proxemic.report import Judged
 from proxemic.report.confused import confused
@@ -115,6 +118,40 @@ def test_other_projections_have_no_axes(judged: Judged) -> None:
     assert "first component" not in section.html
     with pytest.raises(ValueError, match="projection is 'lda', but must be one of pca, tsne, umap"):
         pictured_map(few, method="lda")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_map_by_umap(browse: Opened, tmp_path: Path) -> None:
+    pytest.importorskip("umap", reason="umap-learn has no wheel for this Python")
+    labels = [row % 10 for row in range(120)]
+    rows = judged_rows(labels, spread=0.4)
+    section = pictured_map(rows, method="umap")
+    assert section is not None
+    assert "UMAP keeps neighbours; its distances and axes mean nothing." in section.html
+    (tmp_path / "page.html").write_text(render_page("Map", [section]), encoding="utf-8")
+    with browse((tmp_path / "page.html").as_uri()) as page:
+        page.wait_for_selector(POINTS)
+        assert page.locator(POINTS).count() == 120
+        drawn = page.locator(".chart > div").evaluate("place => place.view.data('source_0')")
+    places = torch.tensor([[each["x"], each["y"]] for each in drawn])
+    components = principal_components(rows.embeddings).project(rows.embeddings)
+    assert neighbours_of_the_class(places, labels) > 0.9
+    assert neighbours_of_the_class(components, labels) < neighbours_of_the_class(places, labels), "or it were no art"
+
+
+def neighbours_of_the_class(places: Tensor, labels: list[int]) -> float:
+    nearest = torch.cdist(places, places).fill_diagonal_(torch.inf).argmin(1)
+    return float((torch.tensor(labels)[nearest] == torch.tensor(labels)).float().mean())
+
+
+def test_umap_is_missing_before_images_are_embedded(
+    run: Path, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Here
+) -> None:
+    monkeypatch.setitem(sys.modules, "umap", None)
+    monkeypatch.setattr("proxemic.report.write.judge_run", lambda *_, **__: pytest.fail("embeds"))
+    monkeypatch.setattr("proxemic.report.gallery.judge_gallery", lambda *_, **__: pytest.fail("embeds"))
+    for target in (run, shelf / "shop"):
+        words = ("report", target, "--map", "umap", "--out", tmp_path / "page.html")
+        assert_refused(here(*words), ["umap is not installed: install it with pip install", "[umap]"])
 
 
 def test_a_part_of_many_is_drawn_and_said(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:

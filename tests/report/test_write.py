@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from browser import PHONE, Opened, faults_of_access
+from command_line import Here, assert_refused
 from proxemic.errors import UserError
-from proxemic.report import write_report
+from proxemic.report import write_comparison_report, write_report
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,22 @@ def test_the_report_of_a_run(browse: Opened, page_of_run: Path, look: dict[str, 
         titles = page.locator("h2").all_inner_texts()
         assert [title for title in titles if title in ("Metrics", "Distances", "Training", "Data", "Recipe")]
         assert titles[-1] == "Environment"
+
+
+def test_a_folder_is_refused_before_anything_is_done(
+    run: Path, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Here
+) -> None:
+    for module in ("write.judge_run", "gallery.judge_gallery"):
+        monkeypatch.setattr(f"proxemic.report.{module}", lambda *_, **__: pytest.fail("embeds"))
+    (taken := tmp_path / "taken.html").mkdir()
+    said = [f"{taken}, but that is a folder: give the name of a file"]
+    for words in (("report", run, "--out"), ("report", shelf / "shop", "--out")):
+        assert_refused(here(*words, taken), said)
+    refused = here("evaluate", run, "--worst", "3", "--pictures", taken)
+    assert_refused(refused, said)
+    assert "Evaluating" not in refused.stderr
+    with pytest.raises(UserError, match="that is a folder"):
+        write_comparison_report(tmp_path, out=taken)
 
 
 def test_what_is_refused(run: Path, tmp_path: Path) -> None:

@@ -87,6 +87,11 @@ def test_a_body_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(parts(forever=True), limits=wide, content_length="101", expect="100-continue")[0] == 413
 
 
+def test_browsers_keep_windows_apart_where_they_can() -> None:
+    assert ask(parts(b""), sec_fetch_site="none")[1]["cross-origin-opener-policy"] == "same-origin"
+    assert "cross-origin-opener-policy" not in ask(parts(b""))[1], "which they complain of without TLS"
+
+
 def test_a_client_that_does_not_take_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_TAKEN", 0.05)
 
@@ -104,6 +109,21 @@ def test_a_fault_of_ours_is_printed_and_answered(capsys: pytest.CaptureFixture[s
     assert status == 500
     assert "oh" not in content.decode()
     assert "KeyError: 'oh'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("token", "query"),
+    [
+        ("0123456789+/abc==", "token=0123456789+/abc=="),
+        ("0123456789+/abc==", "token=0123456789%2B%2Fabc%3D%3D"),
+        ("01234567&token=%9", "token=01234567&token=%9"),
+        ("01234567&token=%9", "token=01234567%26token%3D%259"),
+    ],
+)
+def test_a_token_may_be_typed_or_escaped(token: str, query: str) -> None:
+    assert ask(parts(b""), query=query, token=token)[0] == 303
+    assert ask(parts(b""), query=query.removeprefix("token="), token=token)[0] == 401
+    assert ask(parts(b""), query=f"{query}x", token=token)[0] == 401
 
 
 def test_a_token_in_the_address_becomes_a_cookie() -> None:

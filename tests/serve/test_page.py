@@ -70,9 +70,30 @@ def test_a_picture_of_the_gallery_is_clicked_and_filters_hold(browse: Opened, se
         expect(page.locator("#status")).to_have_text("4 found")
         assert {*labels(page)} == {"class 05"}
         expect(page.locator("#items li")).to_have_count(4)
+        expect(page.locator("#choose")).to_have_text("Choose one to see its neighbours.")
         page.get_by_role("button", name="label = class 05").click()
         expect(page.locator("#status")).to_have_text("12 found")
         expect(page.locator("#items li")).to_have_count(24)
+
+
+def test_a_filter_that_nothing_meets_says_so(browse: Opened, serving: Serving) -> None:
+    with browse(serving.address) as page:
+        expect(page.locator("#items li")).to_have_count(24)
+        page.get_by_label("Value").fill("none such")
+        page.get_by_label("Value").press("Enter")
+        expect(page.locator("#choose")).to_have_text("None meets the filters.")
+        expect(page.locator("#items li")).to_have_count(0)
+
+
+def test_a_picture_that_is_gone_is_searched_for_all_the_same(browse: Opened, serving: Serving) -> None:
+    with browse(serving.address) as page:
+        page.route("**/items/3/thumbnail", lambda route: route.fulfill(content_type="image/jpeg", body="gone"))
+        expect(page.locator("#items .none")).to_have_text("no picture")
+        page.get_by_role("button", name="Search with class 00, which has no picture").click()
+        expect(page.locator("#status")).to_have_text("12 found")
+        expect(page.locator("#query")).to_be_hidden()
+        page.locator("#hits button").first.click()
+        expect(page.locator("#query")).to_be_visible()
 
 
 def test_all_is_done_by_the_keyboard(browse: Opened, serving: Serving) -> None:
@@ -107,6 +128,31 @@ def test_everybody_can_use_it(browse: Opened, serving: Serving, stall: Path) -> 
             expect(page.locator("#status")).to_have_text("12 found")
             assert faults_of_access(page) == []
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_other_machines_need_the_token(browse: Opened, shelf: Path, tmp_path: Path) -> None:
+    token = "a+token/of=24&characters"
+    serving = Serving(tmp_path, shelf / "shop", "--host", "0.0.0.0", "--token", token, "--name", "search.example.org")
+    try:
+        client, bearer = serving.client, {"Authorization": f"Bearer {token}"}
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": f"Bearer {token}x"}, 401),
+            (bearer, 200),
+            ({**bearer, "Host": "search.example.org"}, 200),
+            ({**bearer, "Host": "evil.example"}, 421),
+        ):
+            assert client.get("/gallery", headers=headers).status_code == status, headers
+            assert client.get("/items/1/picture", headers=headers).status_code == status, headers
+        assert client.get("/?token=wrong").status_code == 401
+        with browse(f"{serving.address}?token={token}", allowed=serving.address) as page:
+            assert page.url == serving.address, "the token does not stay in the history"
+            page.get_by_label("Drop, paste or choose a picture").set_input_files(shelf / PHOTO)
+            expect(page.locator("#status")).to_have_text("12 found")
+            assert page.locator("#hits img").first.evaluate("image => image.decode().then(() => true)")
+        assert token not in serving.log.read_text()
+    finally:
+        assert serving.end() == 0
 
 
 def test_names_of_others_stay_text(browse: Opened, serving: Serving, stall: Path) -> None:

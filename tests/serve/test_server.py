@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 import signal
 import socket
@@ -169,7 +170,31 @@ def test_the_interface_is_described(serving: Serving) -> None:
 def test_what_is_not_there_is_refused(serving: Serving, path: str, status: int) -> None:
     answer = serving.client.get(path)
     assert answer.status_code == status, answer.text
-    assert answer.json()["detail"]
+    assert re.fullmatch(r"[^\n]{20,}\.", answer.json()["detail"]), "one sentence"
+
+
+def test_what_is_amiss_in_a_request_is_one_sentence(serving: Serving) -> None:
+    client = serving.client
+    for answer, said in (
+        (client.get("/search?item=x"), "item is 'x', but should be a valid integer, unable to parse string as an int"),
+        (client.get("/search?item=1&k=0"), "k is '0', but should be greater than or equal to 1."),
+        (client.get("/search"), "item is missing: the request must have it."),
+        (client.post("/search"), "picture is missing: send a file by this name, as multipart/form-data."),
+        (client.post("/search", data={"picture": "a"}), "picture is missing: send a file by this name"),
+        (client.get("/nowhere"), "There is nothing at /nowhere: /openapi.json lists what there is."),
+        (client.put("/search"), "PUT is not for /search: /openapi.json lists what is."),
+    ):
+        assert answer.json()["detail"].startswith(said), answer.text
+    assert "allow" in client.put("/search").headers
+
+
+def test_head_is_answered_as_get_without_the_content(serving: Serving) -> None:
+    for path in ("/", "/gallery", "/items/9/picture"):
+        asked, told = serving.client.get(path), serving.client.head(path)
+        assert (told.status_code, told.content) == (200, b"")
+        assert told.headers["content-length"] == str(len(asked.content))
+        assert told.headers["content-type"] == asked.headers["content-type"]
+    assert serving.client.head("/items/99").status_code == 404
 
 
 def truncated(stall: Path) -> bytes:

@@ -28,7 +28,7 @@ from proxemic.serve.messages import (
     Settings,
     Thumbnail,
 )
-from proxemic.serve.worker import Worker
+from proxemic.serve.worker import Worker, _refused
 from servers import Postgres
 
 STORES = ("local", "postgres", "milvus")
@@ -125,10 +125,21 @@ def test_vectors_alone_are_searched_by_rows(tmp_path: Path) -> None:
     assert not about["takes_pictures"]
     assert about["threshold"] is None
     assert "only its own rows can be searched for" in about["notes"][0]
-    assert "Nothing is named" in about["notes"][1]
+    assert about["notes"][1] == "Nothing is named or called unknown: there is no threshold."
     assert [hit["id"] for hit in found["hits"]] == [2, 1]
     assert (refused.status, "Give the id of one" in refused.why) == (422, True)
     assert secret.status == 404, "a file that is no picture"
+
+
+def test_clients_are_not_told_where_things_lie(shelf: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    here, _ = multiprocessing.Pipe()
+    worker = Worker(here, Settings(str(shelf / "shop")))
+    assert str(shelf) in worker.said[0], "the terminal is told"
+    assert str(shelf) not in str(worker.about())
+    refused = _refused(UserError(f"{shelf} cannot be reached."))
+    assert (refused.status, str(shelf) in refused.why) == (503, False)
+    assert f"{shelf} cannot be reached." in capfd.readouterr().err
+    worker.close()
 
 
 def test_a_late_question_is_not_worked_on(shelf: Path) -> None:

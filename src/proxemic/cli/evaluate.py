@@ -128,8 +128,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         raise UserError("--chosen says which queries --pictures draws: give --pictures FILE, too.")
     if arguments.pictures is not None and len(targets) > 1:
         raise UserError("--pictures is for one model: leave it out, or evaluate the two one by one.")
-    if arguments.pictures is not None and arguments.pictures.suffix.lower() != ".html":
-        raise UserError(f"--pictures is {arguments.pictures}, but must end in .html.")
+    if arguments.pictures is not None:
+        from proxemic.pages.page import check_page
+
+        check_page(arguments.pictures, "--pictures")
     print(f"Evaluating {' and '.join(targets)}", file=sys.stderr, flush=True)  # before what takes seconds to import
     overrides = read_flags(flags) if flags else None
     names = ("split", "by", "query", "gallery", "labels", "gallery_labels", "strict", "level", "resamples", "out")

@@ -40,13 +40,14 @@ _CONFIG: dict[str, Any] = {
     },
     "legend": {
         "aria": False,
-        "columns": 2,
+        "columns": {"signal": "width < 420 ? 1 : 2"},  # of a phone's width one name takes more than half
         "labelFontSize": 12,
         "labelLimit": 320,
         "orient": "top",
         "titleFontSize": 12,
     },
-    "mark": {"aria": False},  # a chart is one picture with a description; Vega's names of marks are none
+    # A chart is one picture with a description; Vega's names of marks are none.
+    "mark": {"aria": False, "color": COLORS[0]},
     "header": {"labelColor": "currentColor", "labelFontSize": 12, "titleColor": "currentColor"},
     "range": {"category": COLORS},
     "rule": {"color": "currentColor"},

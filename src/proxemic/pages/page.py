@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 from proxemic.pages.charts import MARK, vega
@@ -64,6 +65,14 @@ def environment(*folders: Path) -> "Environment":
     )
     made.filters["digest"] = _digest
     return made
+
+
+def check_page(path: Path, given_as: str = "The report") -> None:
+    """Raise `UserError` where a page cannot be written to a path: before the minutes in which its content is made."""
+    if path.suffix.lower() != ".html":
+        raise UserError(f"{given_as} is {path}, but must end in .html.")
+    if path.is_dir():
+        raise UserError(f"{given_as} is {path}, but that is a folder: give the name of a file.")
 
 
 def render_page(title: str, sections: Sequence[Section], *, summary: str = "") -> str:

@@ -40,7 +40,7 @@ def table(content: Table, *, description: str = "") -> Markup:
 
     head = row(content.columns, len(content.columns), "col")
     body = Markup().join(Markup("<tr>{}</tr>\n").format(row(line, 1, "row")) for line in content.cells)
-    caption = Markup("<caption>{}</caption>\n").format(content.title) if content.title else ""
+    caption = Markup("<caption><span>{}</span></caption>\n").format(content.title) if content.title else ""
     notes = Markup().join(Markup("\n<p><small>{}</small></p>").format(note) for note in content.notes)
     return Markup(
         '<div class="scroll" tabindex="0" role="group" aria-label="{}"><table>\n{}'

@@ -86,14 +86,17 @@ def _lines(history: Sequence[Mapping[str, float]], names: Sequence[str], title: 
         if row[name] == row[name]  # not NaN
     ]
     x = {"field": "epoch", "type": "quantitative", "axis": {"tickMinStep": 1, "format": "d"}}
-    colour = {"field": "name", "type": "nominal", "title": None, "sort": [*names]}
+    # Dashes tell apart what has one colour, as there are more metrics than colours: one legend shows both where both
+    # name their domain.
+    legend = {"symbolType": "stroke", "symbolSize": 600, "symbolStrokeWidth": 2}
+    colour = {"field": "name", "type": "nominal", "title": None, "scale": {"domain": [*names]}, "legend": legend}
     line: dict[str, Any] = {
         "data": {"values": values},
         "mark": {"type": "line", "point": len(history) < 50, "tooltip": True},
         "encoding": {
             "x": x,
             "y": {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": False}},
-            **({"color": colour, "strokeDash": colour | {"legend": None}} if len(names) > 1 else {}),
+            **({"color": colour, "strokeDash": colour} if len(names) > 1 else {}),
         },
     }
     rule = {

@@ -6,9 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import Section, chart, render_page, table
+from proxemic.pages.page import check_page
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.entries import Entry
 from proxemic.protocols.comparison.statistics import difference, mean, metric_values
@@ -34,8 +34,7 @@ def write_comparison_report(comparison: Comparison | str | Path, *, out: str | P
         UserError: If there is no comparison, or the page cannot be written.
     """
     path = Path(out)
-    if path.suffix.lower() != ".html":
-        raise UserError(f"The report is {path}, but must end in .html.")
+    check_page(path)
     if not isinstance(comparison, Comparison):
         comparison = Comparison.read(Path(comparison))
     results = comparison.results()

@@ -6,6 +6,7 @@ from pathlib import Path
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import render_page
+from proxemic.pages.page import check_page
 from proxemic.protocols.runs.evaluation import Evaluation
 from proxemic.report.judged import Judged, PicturesOf
 from proxemic.report.pictured import PicturesNamed, name_of
@@ -38,8 +39,7 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
         proxemic.report.draw_queries(evaluation, "worst.html", worst=20)
     """
     path, target = Path(out), evaluation.targets[0]
-    if path.suffix.lower() != ".html":
-        raise UserError(f"The page is {path}, but must end in .html.")
+    check_page(path, "The page")
     if not 0 <= worst <= _MOST or len(chosen) > _MOST or not (worst or chosen):
         raise UserError(
             f"There are {worst:,} worst and {len(chosen):,} chosen queries to draw, but there must be some, and "

@@ -7,25 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from markupsafe import Markup
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
 from proxemic.data.rows import number_names
 from proxemic.errors import UserError
 from proxemic.files import write_text
-from proxemic.pages import Section, render_page
+from proxemic.pages import Section, render_page, table
+from proxemic.pages.page import check_page
 from proxemic.report.confused import confused
 from proxemic.report.distances import distances
 from proxemic.report.judged import Judged
 from proxemic.report.metrics import metrics
-from proxemic.report.pictured import PicturesNamed, render, shown
-from proxemic.report.pictured_map import Projection, pictured_map
+from proxemic.report.pictured import PicturesNamed, render, short, shown
+from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import has_labels, queries
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Embedder, Gallery, summarize_store
 from proxemic.retrieval.cleaning.cleaning import Cleaning, examine
 from proxemic.retrieval.material import Material
+from proxemic.tables import Table
 from proxemic.training import EvaluationConfig
 
 _MOST, _SHOWN = 10_000, 12  # rows that are looked at, and doubtful ones of a kind that are shown
@@ -64,20 +65,20 @@ def write_gallery_report(
         proxemic.report.write_gallery_report("shop", out="shop.html")
     """
     report, path = report or getLogger("proxemic").info, Path(out)
-    if path.suffix.lower() != ".html":
-        raise UserError(f"The report is {path}, but must end in .html.")
+    check_page(path)
+    check_projection(projection)  # before the minutes in which images are embedded
     gallery = Gallery.open(address, model)
     try:
         judged, total = judge_gallery(gallery, report=report), len(gallery)
-        summary = summarize_store(gallery.store).lines()
+        facts = [[name, said] for name, said in summarize_store(gallery.store).facts().items()]
     finally:
         gallery.close()
     if len(judged.embeddings) < total:
         report(f"Of {total:,} rows, {len(judged.embeddings):,} are looked at, drawn by chance.")
-        summary.append(f"This page is about {len(judged.embeddings):,} of the rows, drawn by chance.")
-    lines = Markup().join(Markup("<li>{}</li>").format(line) for line in summary)
+        facts.append(["this page", f"about {len(judged.embeddings):,} of the rows, drawn by chance"])
+    summary = table(Table(["", "value"], facts, align="ll"), description="Summary")
     sections = [
-        Section("Summary", Markup("<ul>{}</ul>").format(lines)),
+        Section("Summary", summary),
         *([metrics(judged)] if has_labels(judged) else []),
         queries(judged),
         confused(judged),
@@ -113,7 +114,7 @@ def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judge
         embedder = None
     config = EvaluationConfig(distance=gallery.store.info.distance, recall_at=(1, 10), ndcg_at=())
     embeddings = torch.from_numpy(np.concatenate(vectors))
-    name = gallery.store.address
+    name = short(gallery.store.address.partition("?")[0])  # a column is named by it
     return Judged(name, "all", embeddings, rows, config, PicturesNamed(names), embedder=embedder)
 
 

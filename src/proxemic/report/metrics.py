@@ -91,7 +91,8 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
     place = {
         "y": {"field": "metric", "type": "nominal", "sort": order, "title": None},
         "yOffset": {"field": "model", "type": "nominal", "sort": names},
-        "color": {"field": "model", "type": "nominal", "sort": names, "title": None},
+        # One legend shows colours and shapes where both name their domain.
+        "color": {"field": "model", "type": "nominal", "scale": {"domain": names}, "title": None},
     }
     value: dict[str, Any] = {"field": "value", "type": "quantitative", "title": "percent", "scale": {"zero": False}}
     tip = [{"field": field, "type": kind} for field, kind in (("model", "nominal"), ("metric", "nominal"))]
@@ -101,7 +102,7 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
     lines = {"data": {"values": bounded}, "mark": {"type": "rule", "strokeWidth": 2}, "encoding": ends}
     marks = {
         "mark": {"type": "point", "filled": True, "opacity": 1, "size": 60},
-        "encoding": {"x": value, "shape": place["color"] | {"legend": None}, "tooltip": tip},
+        "encoding": {"x": value, "shape": place["color"], "tooltip": tip},
     }
     spec = {
         "data": {"values": data},

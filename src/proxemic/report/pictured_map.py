@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from proxemic.analysis.map import principal_components, t_sne, umap
+from proxemic.extras import optional_dependency
 from proxemic.pages import Section, chart, data_url, table
 from proxemic.report.judged import Judged
 from proxemic.report.pictured import name_of, short
@@ -27,10 +28,18 @@ _SHAPES = ("circle", "square", "triangle-up", "diamond")
 _FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
 
 
-def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
-    """Rows in two dimensions; `ValueError` where the method is none."""
+def check_projection(method: str) -> None:
+    """Raise `ValueError` where the method is none, `ModuleNotFoundError` where what it needs is not installed."""
     if method not in get_args(Projection):
         raise ValueError(f"projection is {method!r}, but must be one of {', '.join(get_args(Projection))}")
+    if method == "umap":
+        with optional_dependency("umap"):
+            import umap  # noqa: F401
+
+
+def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
+    """Rows in two dimensions; as `check_projection` where the method cannot be."""
+    check_projection(method)
     count = len(judged.embeddings)
     if count < 4:
         return None

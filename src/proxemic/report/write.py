@@ -11,6 +11,7 @@ from torch import Tensor
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import Section, render_page
+from proxemic.pages.page import check_page
 from proxemic.protocols.recipe_content import class_name
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.report.about import curves, data, environment, recipe
@@ -18,7 +19,7 @@ from proxemic.report.confused import confused
 from proxemic.report.distances import distances
 from proxemic.report.judged import Judged, judge_run
 from proxemic.report.metrics import differences, metrics, recorded_metrics
-from proxemic.report.pictured_map import Projection, pictured_map
+from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import queries
 from proxemic.report.why_near import why_near
 
@@ -67,8 +68,8 @@ def write_report(
         proxemic.report.write_report("runs/photos", out="photos.html")
     """
     report, path = report or getLogger("proxemic").info, Path(out)
-    if path.suffix.lower() != ".html":
-        raise UserError(f"The report is {path}, but must end in .html.")
+    check_page(path)
+    check_projection(projection)  # before the minutes in which images are embedded
     run = FinishedRun(Path(target))
     try:
         judged = judge_run(run, others, embedded=embedded, report=report)

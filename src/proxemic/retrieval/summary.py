@@ -48,6 +48,10 @@ class GallerySummary:
 
     def lines(self) -> list[str]:
         """For people, one line for each thing."""
+        return [f"{name:8} {text}" for name, text in self.facts().items()]
+
+    def facts(self) -> dict[str, str]:
+        """For people, each thing by its name."""
         count = f"{self.rows:,}"
         if self.labels:
             count += f" with {self.labels:,} {'labels' if self.labels > 1 else 'label'}"
@@ -67,7 +71,7 @@ class GallerySummary:
             index += f" of {self.index['rows']:,} rows; the others are searched exactly"
         if recall is not None:
             index += f", recall@10 {recall:.3f}"
-        said = {
+        return {
             "rows": count,
             "columns": ", ".join(self.columns) or "none but path and label",
             "vectors": f"{self.dim:,} numbers each, {self.distance} distance",
@@ -75,7 +79,6 @@ class GallerySummary:
             "index": index,
             "on disk": "not known" if self.bytes is None else _size(self.bytes),
         }
-        return [f"{name:8} {text}" for name, text in said.items()]
 
 
 def summarize_store(store: Store) -> GallerySummary:

@@ -1,6 +1,6 @@
 """The routes: the page, and the JSON interface that it uses itself."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -30,8 +30,10 @@ with optional_dependency("serve"):
     import python_multipart  # noqa: F401 - which FastAPI needs for uploads
     from fastapi import Depends, FastAPI, File, HTTPException, Query, Request, Response, UploadFile
     from fastapi import Path as InPath
+    from fastapi.exceptions import RequestValidationError
     from fastapi.responses import HTMLResponse, JSONResponse
     from fastapi.security import HTTPBearer
+    from starlette.exceptions import HTTPException as Unrouted
 
 _FOLDER = Path(__file__).parent
 _PRIVATE = {"Cache-Control": "private, max-age=300"}
@@ -80,6 +82,18 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
     @app.exception_handler(Refused)
     async def refuse(_: Request, refused: Refused) -> JSONResponse:
         return JSONResponse({"detail": refused.why}, refused.status, refused.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_parameters(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse({"detail": _sentence(error.errors()[0])}, 422)
+
+    @app.exception_handler(Unrouted)
+    async def refuse_route(request: Request, error: Unrouted) -> JSONResponse:
+        known = {
+            404: f"There is nothing at {request.url.path}: /openapi.json lists what there is.",
+            405: f"{request.method} is not for {request.url.path}: /openapi.json lists what is.",
+        }
+        return JSONResponse({"detail": known.get(error.status_code, error.detail)}, error.status_code, error.headers)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def show() -> HTMLResponse:
@@ -144,6 +158,22 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
         return Response(content, media_type=kind, headers=_PRIVATE)
 
     return app
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    """What is wrong with a parameter, of which FastAPI makes a list.
+
+    >>> _sentence({"loc": ("query", "k"), "input": "0", "msg": "Input should be greater than or equal to 1"})
+    "k is '0', but should be greater than or equal to 1."
+    >>> _sentence({"loc": ("query", "item"), "input": None, "msg": "Field required"})
+    'item is missing: the request must have it.'
+    """
+    place, name = problem["loc"][0], next(part for part in reversed(problem["loc"]) if isinstance(part, str))
+    if place == "body":
+        return "picture is missing: send a file by this name, as multipart/form-data."
+    if problem["input"] is None:
+        return f"{name} is missing: the request must have it."
+    return f"{name} is {str(problem['input'])[:100]!r}, but {problem['msg'].removeprefix('Input ').rstrip('.')}."
 
 
 def _conditions(where: list[str]) -> Conditions:

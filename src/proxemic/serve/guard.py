@@ -5,10 +5,10 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import unquote
 
 from proxemic.serve.access import Access
 from proxemic.serve.limits import Limits
@@ -27,14 +27,14 @@ POLICY = (
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_DRAINED = (
-    5.0  # seconds in which the rest of a body that is not taken is thrown away, as its sender reads no answer yet
-)
+_ALONE = {"Cross-Origin-Opener-Policy": "same-origin"}
+"""Further ones for browsers that heed it, which say from which site they ask; others, without TLS, complain of it."""
+
+_DRAINED = 5.0  # seconds in which the rest of a body that is not taken is thrown away: its sender reads no answer yet
 _TAKEN = 30.0  # seconds in which a client must take the next part of an answer
 
 
@@ -57,7 +57,8 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        answer, body = _Answer(send), _Body(receive, self._limits)
+        added = _HEADERS | (_ALONE if "sec-fetch-site" in headers else {})
+        answer, body = _Answer(send, added), _Body(receive, self._limits)
 
         async def pass_on(message: Message) -> None:
             if body.refused is None:  # else it is what the application makes of that
@@ -67,12 +68,13 @@ class Guard:
             self._access.check_name(headers.get("host", ""))
             self._access.check_page(headers, scope["method"])
             if self._access.token is not None:
-                given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
-                if scope["path"] == "/" and self._access.is_token(given):
+                if scope["path"] == "/" and self._gives_token(scope["query_string"].decode("latin-1")):
                     return await answer.give(303, {"Location": "/", "Set-Cookie": self._access.set_cookie})
                 self._access.check_token(headers)
             body.check(int(headers.get("content-length", "0")))
-            await self._app(scope, body, pass_on)
+            # HEAD is answered as GET is, of which the protocol leaves the content out.
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+            await self._app(asked, body, pass_on)
         except Refused as refused:
             body.refused = refused
         except Exception as error:
@@ -85,6 +87,11 @@ class Guard:
             await answer.refuse(body.refused)
         sys.stderr.flush()
         return None
+
+    def _gives_token(self, query: str) -> bool:
+        """Whether the token is what the address ends in: as a program escapes it, or as people type it, & and + too."""
+        given = query.removeprefix("token=")
+        return given != query and (self._access.is_token(given) or self._access.is_token(unquote(given)))
 
 
 class _Body:
@@ -129,8 +136,9 @@ class _Body:
 class _Answer:
     """Sends an answer, with the headers of all answers, to a client that must take it in time."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, added: Mapping[str, str]) -> None:
         self._send = send
+        self._added = added
         self._gone = False
         self.begun = False
 
@@ -138,7 +146,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun = True
             given = {name.lower() for name, _ in message["headers"]}
-            added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+            added = [(name.lower().encode(), value.encode()) for name, value in self._added.items()]
             message["headers"] = [*message["headers"], *(each for each in added if each[0] not in given)]
         if self._gone:
             return

@@ -6,6 +6,9 @@ from typing import Any
 Conditions = tuple[tuple[str, tuple[str | None, ...]], ...]
 """Columns with the values of which each is to have one."""
 
+AWAY = "The gallery cannot be searched for now, and the server's terminal says why: try again later."
+"""What clients are told of faults that name a place on this machine or its network."""
+
 
 @dataclass(frozen=True)
 class Settings:

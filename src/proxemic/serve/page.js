@@ -16,9 +16,7 @@ async function ask(path, options) {
   const answer = await fetch(path, options);
   const content = await answer.json().catch(() => ({}));
   if (answer.ok) return content;
-  // FastAPI lists what is wrong with a parameter; all else is one sentence.
-  const { detail } = content;
-  throw new Error(typeof detail === "string" ? detail : detail?.[0]?.msg ?? `The server answers ${answer.status}.`);
+  throw new Error(content.detail ?? `The server answers ${answer.status}.`);
 }
 
 function say(text) {
@@ -83,6 +81,7 @@ async function search(wanted) {
       found = await ask(`search?${parameters({ k, item: wanted.id })}`, { signal });
     }
     if (at("query").src.startsWith("blob:")) URL.revokeObjectURL(at("query").src);
+    at("query").hidden = false;
     at("query").src = file ? URL.createObjectURL(file) : `items/${wanted.id}/thumbnail`;
     at("query").alt = file ? "Your picture" : "The chosen picture";
     at("verdict").replaceChildren(...verdict(found.recognition, file ? null : wanted));
@@ -106,6 +105,8 @@ async function list(after) {
     if (mine !== listed) return;
     if (after < 0) at("items").replaceChildren();
     at("items").append(...items.map(card));
+    const none = conditions.length ? "None meets the filters." : "There is none.";
+    at("choose").textContent = items.length || after >= 0 ? "Choose one to see its neighbours." : none;
     at("more").hidden = !more;
     at("more").onclick = () => list(items.at(-1).id);
   } catch (error) {
@@ -135,6 +136,7 @@ function offer() {
   at("values").replaceChildren(...known.map((value) => make("option", { value })));
 }
 
+at("query").onerror = () => (at("query").hidden = true); // the gallery's file is gone
 at("file").onchange = () => at("file").files.length && take(at("file").files);
 at("column").onchange = offer;
 at("count").onchange = () => query && search(query);

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.serve.messages import Answered, Asked, Embed, Question, Refused, Search, Settings
+from proxemic.serve.messages import AWAY, Answered, Asked, Embed, Question, Refused, Search, Settings
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 """How it is started: by a process that has imported its libraries, from which another one takes no time to begin."""
@@ -180,8 +180,8 @@ class WorkerProcess:
                 await asyncio.to_thread(self.start)
             except UserError as error:
                 self._ends += 1
-                self._why = f"The gallery cannot be searched for now: {error}"
-                self._report(self._why)
+                self._why = AWAY
+                self._report(f"The gallery cannot be searched for now: {error}")
                 for waiting in [*self._waiting.values()]:
                     self._settle(Answered(waiting.asked.number, Refused(503, self._why)))
             else:

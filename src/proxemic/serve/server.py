@@ -81,8 +81,8 @@ def serve(
             limit_concurrency=limits.connections,
             timeout_graceful_shutdown=3,
         )
-        for note in about["notes"]:
-            say(note)
+        for line in about["said"]:
+            say(line)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"Serving {about['name']}, {about['rows']:,} pictures, at {address} (Ctrl-C ends)")

@@ -31,6 +31,7 @@ from proxemic.retrieval.items import OWN
 from proxemic.retrieval.recognition import RATE, recognize_vectors, settle_threshold
 from proxemic.retrieval.vector_rows import useless_vectors
 from proxemic.serve.messages import (
+    AWAY,
     About,
     Answered,
     Asked,
@@ -60,7 +61,7 @@ def work(connection: Connection, settings: Settings) -> None:
     except (UserError, ValueError, OSError, ImportError) as error:
         connection.send(Refused(503, " ".join(str(error).split())))
         return
-    connection.send(about)
+    connection.send(about | {"said": worker.said})
     with suppress(EOFError, OSError):
         worker.run()
     worker.close()
@@ -90,17 +91,18 @@ class Worker:
         self._showing = ThreadPoolExecutor(_READERS)
         self._ready: queue.SimpleQueue[tuple[Asked, Tensor]] = queue.SimpleQueue()
         self.gallery = Gallery.open(settings.gallery, settings.model)
-        self._notes: list[str] = []
+        self._notes: list[str] = []  # for clients, who are not told where anything lies on this machine
+        self.said: list[str] = []  # for the terminal
         self.has_model = self._begin_model()
         self.threshold = self._settle_threshold()
 
     def _begin_model(self) -> bool:
         """Load the model, and embed for the first time, which takes longer; say where only rows can be queries."""
         if self.gallery.store.info.model is None and self._settings.model is None:
-            self._notes.append("The gallery has vectors of an unknown model: only its own rows can be searched for.")
+            self._note("The gallery has vectors of an unknown model: only its own rows can be searched for.")
             return False
         if self.gallery.embedder.takes_vectors:
-            self._notes.append("The gallery's model takes vectors: only its own rows can be searched for.")
+            self._note("The gallery's model takes vectors: only its own rows can be searched for.")
             return False
         self.gallery.embedder.embed([Image.new("RGB", (256, 256))])
         return True
@@ -111,8 +113,12 @@ class Worker:
         except UserError as error:
             if self._settings.rate is not None or self._settings.threshold is not None:
                 raise
-            self._notes.append(f"Nothing is named or called unknown: {error}")
+            self._note("Nothing is named or called unknown: there is no threshold.", f"Nothing is named: {error}")
             return None
+
+    def _note(self, note: str, said: str = "") -> None:
+        self._notes.append(note)
+        self.said.append(said or note)
 
     def run(self) -> None:
         """Receive until the server says that it is enough; `EOFError` where it is gone."""
@@ -294,7 +300,8 @@ def _refused(error: Exception) -> Refused:
         return error
     if isinstance(error, ValueError):
         return Refused(422, str(error))
-    if isinstance(error, UserError):  # of a store that cannot be reached, for one
-        return Refused(503, str(error))
+    if isinstance(error, UserError):  # of a store that cannot be reached, for one, which says where that is
+        print(f"A request was refused: {error}", file=sys.stderr, flush=True)
+        return Refused(503, AWAY)
     traceback.print_exception(error)
     return Refused(500, "The answer failed; the server's terminal says why.")

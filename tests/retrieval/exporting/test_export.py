@@ -168,7 +168,7 @@ def test_fewer_digits_have_a_price(
 def test_a_program_of_torch(run: Path, folder: Path, tmp_path: Path) -> None:
     found = export(run, "torch", tmp_path / "net.pt2", source=folder, most_images=20)
     assert (found.images, found.difference) == (24, 0)
-    assert found.data == "24 of 72 images of 12 classes of images"
+    assert found.data == "24 of 72 images of 12 classes of images, those of 4 classes"
     script = "import sys, torch; print(torch.export.load(sys.argv[1]).module()(torch.zeros(5, 3, 28, 28)).shape)"
     done = subprocess.run([sys.executable, "-c", script, found.path], capture_output=True, text=True)
     assert done.stdout.strip() == "torch.Size([5, 16])", done.stderr

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from images import write_folder
 from proxemic.data import Preprocessing
 from proxemic.models import ModelConfig, build_model
 from proxemic.retrieval import Embedder
 from proxemic.retrieval.exporting.graphs import write_onnx
+from proxemic.retrieval.exporting.parity import labelled_images
 from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
 
 pytest.importorskip("onnxscript")
@@ -40,3 +43,39 @@ def test_a_transformer_needs_no_images(tmp_path: Path) -> None:
 
 def test_more_than_one_convolution_is_a_convolutional_network() -> None:
     assert is_convolutional(build_model(ModelConfig("convnet", 8, in_channels=3)))
+
+
+def test_what_batch_norms_have_not_learnt_yet_is_lost(tmp_path: Path) -> None:
+    """In a deep network without shortcuts: the error of eight bits is small beside what tells pictures apart.
+
+    Running statistics begin at 0 and 1. As long as these weigh, each layer leaves pictures less different than it
+    should, and after all of them eight bits do not tell them apart.
+    """
+    images = labelled_images(write_folder(tmp_path / "photos", classes=6, images=4, size=64))
+    model = build_model(ModelConfig("bn_inception", 8, image_size=64))
+    how = Preprocessing(64, channel_order="bgr", white=255, mean=(104, 117, 128), std=(1, 1, 1))
+    ((batch, _, _),) = Embedder(model, how).prepare.batches(images.pixels, len(images), 0, strict=True)
+    errors = []
+    for momentum, steps in ((0.1, 9), (None, 1)):  # as in training; the statistics of this batch
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.reset_running_stats()
+                part.momentum = momentum
+        with torch.no_grad():
+            for _ in range(steps):
+                model.train()(batch)
+            expected = model.eval()(batch)
+        file = tmp_path / "net.onnx"
+        write_onnx(model, torch.zeros(2, 3, 64, 64), file)
+        quantize(file, file, Embedder(model, how), images)
+        given = torch.from_numpy(onnx_embeddings(file, batch))
+        spread = (expected - expected.mean(0)).norm(dim=1).mean()
+        errors.append(float((given - expected).norm(dim=1).mean() / spread))
+    assert errors[0] > 2
+    assert errors[1] < 1
+
+
+def onnx_embeddings(file: Path, images: torch.Tensor) -> np.ndarray:
+    import onnxruntime
+
+    return np.asarray(onnxruntime.InferenceSession(file).run(None, {"images": images.numpy()})[0])

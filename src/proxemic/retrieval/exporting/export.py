@@ -145,7 +145,8 @@ def export(
     images, training, data = _images(embedder, run, source, calibrates, report)
     whole = len(images)
     images = images if most_images is None else whole_classes(images, most_images)
-    data = f"{len(images):,} {data}" if len(images) == whole else f"{len(images):,} of {whole:,} {data}"
+    drawn = "" if len(images) == whole else f" of {whole:,}"
+    data = f"{len(images):,}{drawn} {data}" + (f", those of {images.num_classes:,} classes" if drawn else "")
     config = _evaluation(embedder, run)
 
     def measured(by: Embedder, description: str) -> Measured:

@@ -99,6 +99,26 @@ def test_an_index_that_was_not_finished_is_made_when_the_gallery_is_opened(serve
     store.close()
 
 
+def test_a_reader_does_not_keep_an_index_from_being_made(server: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = create_store(server.address("read"), GalleryInfo(4))
+    store.add(random_vectors(9, 4), some_items(9))
+    release, released = store._client.release_collection, count(1)
+
+    def disturbed(name: str) -> None:
+        release(name)
+        if next(released) < 3:
+            store._client.load_collection(name)
+
+    monkeypatch.setattr(store._client, "release_collection", disturbed)
+    store.build_index("hnsw")
+    assert next(released) == 4
+    assert store.search(random_vectors(9, 4), 1).ids.tolist() == [[number] for number in range(9)]
+    monkeypatch.undo()
+    store._client.release_collection("read")
+    assert store.search(random_vectors(9, 4), 1).ids.tolist() == [[number] for number in range(9)]
+    store.close()
+
+
 def test_a_server_that_is_killed_in_an_addition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,13 +22,14 @@ from proxemic.retrieval.stores.settings import check_settings
 from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
 
 with optional_dependency("milvus"):
-    from pymilvus import DataType, MilvusClient
+    from pymilvus import DataType, MilvusClient, MilvusException
 
 _GALLERIES = "proxemic_galleries"
 _LARGEST = 32_768  # numbers of a vector that Milvus keeps
 _FOUND = 16_384  # rows that Milvus gives at most for a query
 _LISTED = 4_096  # keys or ids that an expression names
 _BATCH = 2**23  # bytes of vectors that are sent or found at once; a server takes messages of 64 MiB
+_TRIES = 5  # of dropping an index
 _PATIENCE = 60  # seconds for a call that does not build an index
 _TEXT = 65_535  # bytes of a text at most
 _HNSW = {"m": (16, 2, 2048), "ef_construction": (128, 1, 32_768), "ef_search": (100, 1, 32_768)}
@@ -149,7 +151,10 @@ class MilvusStore(Store):
         self._client.upsert(_GALLERIES, [content], timeout=_PATIENCE)
 
     def _query(self, condition: str, fields: Sequence[str]) -> list[dict[str, Any]]:
-        return [*self._client.query(self._name, filter=condition, output_fields=[*fields], timeout=_PATIENCE)]
+        def query() -> list[dict[str, Any]]:
+            return [*self._client.query(self._name, filter=condition, output_fields=[*fields], timeout=_PATIENCE)]
+
+        return self._server.read(self._name, query)
 
     def _count(self, condition: str = "") -> int:
         return int(self._query(condition, ["count(*)"])[0]["count(*)"])
@@ -227,7 +232,8 @@ class MilvusStore(Store):
             parameters = {} if index is None else {"ef": max(index["ef_search"], limit)}
             size = max(1, min(1024, _BATCH // (4 * self.info.dim * limit)))
             for first in range(0, len(queries), size):
-                found = self._client.search(
+                search = partial(
+                    self._client.search,
                     self._name,
                     data=[*queries[first : first + size]],
                     limit=limit,
@@ -236,6 +242,7 @@ class MilvusStore(Store):
                     search_params={"params": parameters},
                     timeout=_PATIENCE,
                 )
+                found = self._server.read(self._name, search)
                 for place, hits in enumerate(found, first):
                     if not len(hits):
                         continue
@@ -298,9 +305,18 @@ class MilvusStore(Store):
         with in_a_sentence(self.address):
             # First what is to be: whoever opens a gallery whose index is missing makes it.
             self._write(replace(self._state(), index=chosen if kind == "hnsw" else None))
-            self._client.release_collection(self._name)
-            self._client.drop_index(self._name, "vector")
+            self._drop_index()
             self._load()
+
+    def _drop_index(self) -> None:
+        for left in reversed(range(_TRIES)):
+            self._client.release_collection(self._name)
+            try:
+                self._client.drop_index(self._name, "vector")
+                break
+            except MilvusException:  # a reader may have loaded the collection in between
+                if not left:
+                    raise
 
     @property
     def index(self) -> dict[str, Any]:
@@ -362,8 +378,9 @@ def _read(server: Server) -> _State:
     """The state of a gallery as it is now; `UserError` where there is none."""
     name, shown = server.address.gallery, server.address.shown
     condition = f'name in ["{name}"]'  # a word of letters and digits
+    query = partial(server.client.query, _GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)
     with in_a_sentence(shown):
-        found = [*server.client.query(_GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)]
+        found = [*server.read(_GALLERIES, query)]
     if not found:
         raise UserError(f"{shown} holds no gallery: create it, or correct the name.")
     state = found[0]["state"]

@@ -5,11 +5,11 @@ import os
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from proxemic.errors import UserError
@@ -20,9 +20,10 @@ with optional_dependency("milvus"):
     import grpc
     from pymilvus import MilvusClient, MilvusException
 
+T = TypeVar("T")
 LITE = "milvus-lite:"
 _PATIENCE = 5  # seconds to connect in
-_NO_COLLECTION = 100
+_NO_COLLECTION, _NOT_LOADED = 100, 101
 _AWAY = ("Fail connecting", "UNAVAILABLE", "Retry", "DEADLINE_EXCEEDED", "closed channel")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _LOCK = threading.Lock()
@@ -125,6 +126,17 @@ class Server:
         except UserError:
             self.close()
             raise
+
+    def read(self, collection: str, reading: Callable[[], T]) -> T:
+        """What a reading gives of a collection, which a server that was started anew may have to load first."""
+        try:
+            return reading()
+        except MilvusException as error:
+            # Milvus Lite has no number for it.
+            if error.code != _NOT_LOADED and "in state 'released'" not in str(error.message):
+                raise
+        self.client.load_collection(collection)
+        return reading()
 
     def close(self) -> None:
         """Give back the connection, and the file when nobody in this process uses it any more."""
