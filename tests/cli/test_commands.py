@@ -156,12 +156,12 @@ def test_datasets_check(folder: Path, tmp_path: Path, here: Here) -> None:
 
 
 def test_another_loss_takes_its_own_defaults(here: Here) -> None:
-    shown = yaml.safe_load(here("recipes", "show", "glyphs", "--loss", "ProxyAnchorLoss").stdout)
+    shown = yaml.safe_load(here("recipes", "show", "glyphs/mpa-ap", "--loss", "ProxyAnchorLoss").stdout)
     assert shown["loss"]["init_args"]["proxies_per_class"] == 1
     flags = ["--loss", "ProxyAnchorLoss", "--loss.proxies_per_class", "3"]
-    shown = yaml.safe_load(here("recipes", "show", "glyphs", *flags).stdout)
+    shown = yaml.safe_load(here("recipes", "show", "glyphs/mpa-ap", *flags).stdout)
     assert shown["loss"]["init_args"]["proxies_per_class"] == 3
-    shown = yaml.safe_load(here("recipes", "show", "glyphs", "--loss.alpha", "8").stdout)
+    shown = yaml.safe_load(here("recipes", "show", "glyphs/mpa-ap", "--loss.alpha", "8").stdout)
     assert shown["loss"]["init_args"]["proxies_per_class"] == 2
 
 

@@ -179,7 +179,7 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
         (["glyphs", "--space", "ProxyAncorLoss"], ["no search space 'ProxyAncorLoss' (did you mean ProxyAnchorLoss?)"]),
         (["glyphs", "--space", "WarpedSoftmaxLoss"], ["space WarpedSoftmaxLoss has a stage with start_from: best"]),
         (
-            ["glyphs", "--space", "SphereFaceLoss"],
+            ["glyphs/mpa-ap", "--space", "SphereFaceLoss"],
             ["The search space SphereFaceLoss does not fit glyphs", "loss.scale"],
         ),
         (["glyphs", *["--space", "ProxyAnchorLoss"] * 2], ["--space is given 2 times", "each of the 1 recipes"]),
