@@ -15,6 +15,7 @@ from proxemic.files import write_csv, write_text
 from proxemic.protocols.tuning.curves import SearchCurve, curve_of_trials, read_trials
 
 METRICS = ("recall@1", "map@r", "ndcg@8")
+COMPLETE = "epochs of a complete trial"
 COLUMNS = ("wrong labels", "seed", *METRICS)
 Values = Mapping[str, Mapping[int, float]]
 """For each metric, the value of each seed."""
@@ -32,8 +33,10 @@ class Kept:
 
     def keep_search(self, loss: str, search: Path) -> None:
         """Keep the trials and the best recipe of a finished search, without the place of its data."""
-        trials = self.recipe(loss).with_suffix(".csv")
-        write_text(trials, (search / "trials.csv").read_text(encoding="utf-8"))
+        base = yaml.safe_load((search / "base.yaml").read_text(encoding="utf-8"))
+        # Not of the best recipe, whose first phase ends where it was best.
+        rows = [{**row, COMPLETE: base["training"]["epochs"]} for row in read_trials(search / "trials.csv")]
+        write_csv(self.recipe(loss).with_suffix(".csv"), [*rows[0]], [[*row.values()] for row in rows])
         text = (search / "best.yaml").read_text(encoding="utf-8")
         content = yaml.safe_load(text)
         content["data"].get("init_args", {}).pop("root", None)
@@ -42,9 +45,8 @@ class Kept:
 
     def curve(self, loss: str) -> SearchCurve:
         """What searches of other lengths would have found."""
-        content = yaml.safe_load(self.recipe(loss).read_text(encoding="utf-8"))
         rows = read_trials(self.recipe(loss).with_suffix(".csv"))
-        return curve_of_trials(rows, content["training"]["epochs"], loss)
+        return curve_of_trials(rows, int(rows[0][COMPLETE]), loss)
 
     def runs(self, loss: str, wrong_labels: float = 0.0) -> Values:
         """The test metrics of the runs with the best recipe, trained on labels of which this share is wrong."""
