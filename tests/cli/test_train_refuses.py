@@ -31,7 +31,7 @@ FLAGS = {
     "too many workers": (["--recipe", "glyphs", "--batches.workers", "100000"], ["is 100000", "from 0 to 256"]),
     "misspelt flag": (["--recipe", "glyphs", "--optim.lrr", "1"], ["--optim.lrr", "did you mean --optim.lr?"]),
     "misspelt group": (["--recipe", "glyphs", "--optm.lr", "1"], ["--optm.lr", "did you mean --optim.lr?"]),
-    "misspelt loss key": (["--recipe", "glyphs/mpa-ap", "--loss.alhpa", "1"], ["--loss.alhpa", "did you mean --loss.alpha?"]),
+    "misspelt loss key": (["--recipe", "own", "--loss.alhpa", "1"], ["--loss.alhpa", "did you mean --loss.alpha?"]),
     "nothing near": (["--recipe", "glyphs", "--frobnicate"], ["--frobnicate", "--data", "--loss"]),
     "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
     "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of own images"]),
