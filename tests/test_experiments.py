@@ -19,7 +19,7 @@ from proxemic.tables import Table
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "experiments"
-MARK = re.compile(r"<!-- table: (\S+\.csv) -->\n(.+?)\n((?:\|.*\n)+)", re.DOTALL)
+MARK = re.compile(r"<!-- table: (\S+\.csv) -->\n((?:(?!<!--)[^|\n].*\n|\n)+)((?:\|.*\n)+)")
 
 
 def markdown(path: Path) -> str:
