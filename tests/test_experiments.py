@@ -122,6 +122,16 @@ def keep(known: Any, loss: str, values: Sequence[float], wrong_labels: float = 0
     known.keep_runs(loss, {"recall@1": by_seed, "map@r": by_seed, "ndcg@8": by_seed}, wrong_labels)
 
 
+def test_an_unknown_loss_and_a_table_of_nothing_are_one_sentence(
+    script: Callable[[str], Any], searches: Any, known: Any
+) -> None:
+    assert searches.check_losses([], ["mpa", "softmax"]) == ["mpa", "softmax"]
+    with pytest.raises(SystemExit, match=r"no loss sofmax here: take some of mpa, softmax, or name none"):
+        searches.check_losses(["sofmax"], ["mpa", "softmax"])
+    with pytest.raises(SystemExit, match="holds no run"):
+        script("compare").tables(known)
+
+
 def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str], Any], known: Any) -> None:
     values = {
         "softmax": (0.60, 0.64, 0.62),

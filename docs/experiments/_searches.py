@@ -126,6 +126,14 @@ def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kep
     known.keep_search(name, folder)
 
 
+def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The names, or all that are known where none is given; ends the command if there is no such loss."""
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"There is no loss {name} here: take some of {', '.join(known)}, or name none for all.")
+    return [*(names or known)]
+
+
 def place_of(root: Path | None) -> dict[str, object]:
     """The values of a recipe that say where its data is."""
     return {} if root is None else {"data.root": str(root)}

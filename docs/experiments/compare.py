@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from _kept import METRICS, Kept, Values
-from _searches import DATA_SETS, HERE, SEARCHES, keep_table, kept, make_runs
+from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, make_runs
 
 from proxemic.protocols.statistics import format_estimate, holm, t_interval, t_test
 from proxemic.tables import Table
@@ -57,7 +57,7 @@ def main() -> None:
     dataset = arguments.dataset
     known, seeds = kept(dataset, arguments.kept), range(arguments.seeds or DATA_SETS[dataset].seeds)
     if arguments.table is None:
-        for loss in known.lacking(arguments.losses or [*SEARCHES], seeds):
+        for loss in known.lacking(check_losses(arguments.losses, [*SEARCHES]), seeds):
             make_runs(known, loss, seeds, arguments.out / dataset, arguments.root)
         return
     command = f"python docs/experiments/compare.py {dataset}"
@@ -72,6 +72,8 @@ def tables(known: Kept, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Tabl
     The correction is over the claims, by MAP@R, which all searches maximise; other metrics are shown beside it.
     """
     runs: dict[str, Values] = {name: values for name in SEARCHES if (values := known.runs(name))["map@r"]}
+    if not runs:
+        raise SystemExit(f"{known.folder} holds no run: run this command without --table first.")
     means = [
         [name, *(format_estimate(t_interval([*values[metric].values()])) for metric in METRICS)]
         for name, values in runs.items()

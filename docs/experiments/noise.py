@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from _kept import Kept
-from _searches import HERE, keep_table, kept, make_runs
+from _searches import HERE, check_losses, keep_table, kept, make_runs
 from compare import paired
 
 from proxemic.protocols.statistics import format_estimate, t_interval
@@ -38,8 +38,9 @@ def main() -> None:
     dataset = arguments.dataset
     known, seeds = kept(dataset, arguments.kept), range(arguments.seeds)
     if arguments.table is None:
+        losses = check_losses(arguments.losses, LOSSES)
         for share in SHARES:
-            for loss in known.lacking(arguments.losses or LOSSES, seeds, share):
+            for loss in known.lacking(losses, seeds, share):
                 make_runs(known, loss, seeds, arguments.out / dataset, arguments.root, share)
         return
     command = f"python docs/experiments/noise.py {dataset}"

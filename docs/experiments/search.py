@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from _kept import Kept
-from _searches import DATA_SETS, HERE, SEARCHES, keep_table, kept, run_search, searched
+from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, run_search, searched
 
 from proxemic.protocols.tuning import draw_search_curves
 from proxemic.tables import Table
@@ -34,7 +34,7 @@ def main() -> None:
     if arguments.table is not None:
         write_table(arguments.dataset, known, arguments.table)
         return
-    for name in arguments.losses or searched(arguments.dataset):
+    for name in check_losses(arguments.losses, searched(arguments.dataset)):
         print(f"{arguments.dataset}: {name}", flush=True)
         run_search(arguments.dataset, name, arguments.out, arguments.root, known)
 
