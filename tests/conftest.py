@@ -27,6 +27,8 @@ settings.load_profile("any machine")
 
 wait_for_no_disk()
 
+THREADS = torch.get_num_threads()
+
 # Ctrl-C is tested also where a shell has started the tests in the background, which then ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,6 +49,11 @@ def pytest_runtest_setup() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     _seed()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    assert torch.get_num_threads() == THREADS, "a test leaves another number of threads, which change the last digits"
 
 
 def _seed() -> None:

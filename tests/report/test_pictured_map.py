@@ -124,8 +124,10 @@ def test_a_map_by_umap(browse: Opened, tmp_path: Path) -> None:
     pytest.importorskip("umap", reason="umap-learn has no wheel for this Python")
     labels = [row % 10 for row in range(120)]
     rows = judged_rows(labels, spread=0.4)
+    threads = torch.get_num_threads()
     section = pictured_map(rows, method="umap")
     assert section is not None
+    assert torch.get_num_threads() == threads, "numba sets those of the process"
     assert "UMAP keeps neighbours; its distances and axes mean nothing." in section.html
     (tmp_path / "page.html").write_text(render_page("Map", [section]), encoding="utf-8")
     with browse((tmp_path / "page.html").as_uri()) as page:

@@ -4,13 +4,12 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from proxemic.files import check_folder, new_directory, read_json, remove_stale_
 from proxemic.locks import exclusive_lock
 from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
+from proxemic.threads import cpu_threads
 from proxemic.training.advice import advice
 from proxemic.training.auto_precision import settle_precision
 from proxemic.training.embed import check_accelerator
@@ -206,22 +206,6 @@ def train(
             raise Interrupted(
                 f"Stopped after training, which is saved: evaluate and finish with proxemic train --resume {run.path}"
             ) from None
-
-
-@contextmanager
-def cpu_threads(count: int | None) -> Iterator[None]:
-    """Have torch compute with this many CPU threads in the block, on which the last digits depend; None keeps them.
-
-    >>> with cpu_threads(1):
-    ...     torch.get_num_threads()
-    1
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _check_shared(run: RunDirectory, processes: Processes) -> None:

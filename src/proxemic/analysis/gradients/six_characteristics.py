@@ -2,7 +2,6 @@
 
 import inspect
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,6 +12,7 @@ import proxemic.losses
 from proxemic.analysis.gradients.scores import at_rest, batch_labels, gradient_changes
 from proxemic.losses import ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count
+from proxemic.threads import cpu_threads
 
 # Rounding changes a gradient by about 1e-13 of itself; what it depends on, by 1e-2 and more in some draw.
 _TOLERANCE = 1e-6
@@ -134,10 +134,8 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     check_count("samples", samples, 1, "1024 are enough")
     generator = torch.Generator().manual_seed(_check_seed(seed))
     batches = math.ceil(samples / len(batch_labels(loss.num_classes)))
-    with ExitStack() as stack, at_rest(loss):
-        # Several threads gain nothing on matrices this small, and on a busy machine take ten times as long.
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
+    # Several threads gain nothing on matrices this small, and on a busy machine take ten times as long.
+    with cpu_threads(1), at_rest(loss):
         changes = [gradient_changes(loss, generator) for _ in range(batches)]
     return Characteristics(
         loss.proxies_per_class, **{name: max(batch[name] for batch in changes) for name in changes[0]}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from proxemic.extras import optional_dependency
 from proxemic.losses.checks import check_positive
+from proxemic.threads import cpu_threads
 
 _ROWS = 4096  # turned into float64 at a time
 
@@ -128,7 +129,8 @@ def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Floa
         return start
     begin: Any = start.float().numpy()
     method: Any = UMAP(n_neighbors=min(neighbours, len(rows) - 1), init=begin, random_state=0, n_jobs=1)
-    return torch.from_numpy(method.fit_transform(rows)).double()
+    with cpu_threads():
+        return torch.from_numpy(method.fit_transform(rows)).double()
 
 
 def _start(embeddings: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows 2"]:

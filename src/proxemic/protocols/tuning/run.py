@@ -23,8 +23,8 @@ from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.recipes.reader import read_recipe, to_yaml
+from proxemic.threads import cpu_threads
 from proxemic.training.recipe import Recipe
-from proxemic.training.train import cpu_threads
 
 with optional_dependency("train"):
     import yaml
