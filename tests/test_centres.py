@@ -1,6 +1,5 @@
 """docs/experiments/centres.py: classes of cars joined, and tables of cells that are finished."""
 
-import csv
 import importlib
 from pathlib import Path
 from typing import Any
@@ -72,20 +71,41 @@ def test_bodies_are_those_of_other_makers(script: Any, features: Path, tmp_path:
 
 
 def test_tables_of_what_is_finished(script: Any, tmp_path: Path) -> None:
+    known = script.kept("makers", tmp_path)
     values = {("mpa", 1, "drawn"): 0.5, ("mpa", 2, "drawn"): 0.4, ("mpa", 2, "clusters"): 0.6}
     for (loss, k, start), value in values.items():
         row = dict.fromkeys(script.COLUMNS, 0.25) | {"loss": loss, "k": k, "start": start}
         row |= {"map@r": value, "validation": value, "bits": 0.75, "chance": 0.25, "most": 1.0, "used": 2.0}
         rows = [list((row | {"seed": seed}).values()) for seed in (0, 1)]
-        write_csv(tmp_path / loss / f"k{k}-{start}" / "cell.csv", script.COLUMNS, rows)
-    cells = script.read_cells(tmp_path)
+        write_csv(script.rows_of(known, (loss, k, start)), script.COLUMNS, rows)
+    cells = script.read_cells(known)
     shown = script.by_start(cells, "map@r").rows
     assert shown == [["mpa", 1, "50.00 ± 0.00", "–", "–", "–"], ["mpa", 2, "40.00 ± 0.00", "60.00 ± 0.00", "–", "–"]]
     bits = "0.50 ± 0.00 of 1.00 (2.0)"
     assert script.by_start(cells, "bits").rows[1] == ["mpa", 2, bits, bits, "–", "–"]
     assert script.differences(cells).rows == [["mpa", 2, "clusters", "10.00 ± 0.00", "20.00 ± 0.00", "–", "–"]]
-    with (tmp_path / "centres.csv").open(newline="") as file:
-        assert [row["k"] for row in csv.DictReader(file)] == ["1", "1", "2", "2", "2", "2"]
+    script.write_tables("makers", cells, tmp_path / "tables")
+    assert [file.name for file in sorted((tmp_path / "tables").iterdir())] == [
+        f"centres-makers-{name}.csv" for name in ("bits", "differences", "map")
+    ]
+
+
+def test_a_cell_that_is_kept_is_not_made_again(
+    script: Any, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined, known, cell = tmp_path / "bodies.parquet", script.kept("bodies", tmp_path / "kept"), ("mpa", 2, "drawn")
+    script.join_classes(features, "bodies", joined)
+    values = {"model.embedding_size": 2, "data.hold_out": "images", "batches.size": 6}
+    small = script.Experiment("cars-features", "subclass", epochs=1, budget=1, seeds=1, values=values)
+    data = {"data.root": str(joined)}
+    script.run_cell(small, cell, data, tmp_path / "runs", known)
+    ((found,),) = script.read_cells(known).values()
+    assert (found["loss"], found["k"], found["seed"]) == ("mpa", "2", "0")
+    assert 0 < float(found["map@r"]) <= 1
+    assert "root" not in known.recipe("mpa-k2-drawn").read_text()
+    monkeypatch.setattr(script.proxemic, "tune", None, raising=False)
+    script.run_cell(small, cell, data, tmp_path / "again", known)
+    assert not (tmp_path / "again").exists()
 
 
 def test_its_recipes_are_there(script: Any) -> None:

@@ -1,13 +1,13 @@
 """Classes of several known centres: does K > 1 help, do proxies find the centres, and which start matters?
 
-    python docs/experiments/centres.py makers --features runs/cars/features.parquet --out runs/centres/makers
-    python docs/experiments/centres.py bodies --features runs/cars/features.parquet --out runs/centres/bodies
-    python docs/experiments/centres.py letters --out runs/centres/letters
+    python docs/experiments/centres.py makers --features runs/cars/features.parquet
+    python docs/experiments/centres.py bodies --features runs/cars/features.parquet
+    python docs/experiments/centres.py letters
 
 Each loss is searched at each K with each start of its proxies, with the same budget, on validation classes; the best
-recipe is trained with several seeds, tested, and asked what its proxies have found. Cells that are finished are kept,
-so that the same command goes on where it was stopped; --loss takes some losses alone, so that several processes share
-the work. At the end the tables of what is finished are printed; --finished does that alone.
+recipe is trained with several seeds, tested, and asked what its proxies have found. Cells that are finished are kept
+beside this script, and the same command goes on where it was stopped; --loss takes some losses alone, so that several
+processes share the work. --table trains nothing, and writes the tables of what is kept.
 
 The classes are the makers of cars, whose centres are models; their bodies, on cars of other makers; and the letters of
 GlyphLetters, whose centres are its characters. docs/experiments/cars.py makes the file for --features.
@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from _searches import AROUND, LEAN, keep_table
+from _kept import Kept
+from _searches import AROUND, HERE, LEAN, keep_table, kept
 
 import proxemic
 from proxemic.data import derive_seed
@@ -134,10 +135,25 @@ def join_classes(features: Path, by: str, out: Path) -> str:
     return f"{by}: {'; '.join(parts)}{left_out}."
 
 
-def run_cell(experiment: Experiment, loss: str, k: int, start: str, data: dict[str, object], out: Path) -> None:
-    """Search, train the best with each seed, and write what came of it to ``cell.csv``."""
-    folder = out / loss / f"k{k}-{start}"
-    if (folder / "cell.csv").exists():
+Cell = tuple[str, int, str]
+"""A loss, K and start."""
+
+
+def name_of(cell: Cell) -> str:
+    """The name of its files."""
+    loss, k, start = cell
+    return f"{loss}-k{k}-{start}"
+
+
+def rows_of(known: Kept, cell: Cell) -> Path:
+    """What came of a cell, a row per seed; the file exists if the cell is finished."""
+    return known.folder / "runs" / f"{name_of(cell)}.csv"
+
+
+def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: Path, known: Kept) -> None:
+    """Search, train the best with each seed, and keep what came of it."""
+    (loss, k, start), folder = cell, out / name_of(cell)
+    if rows_of(known, cell).exists():
         return
     values = {
         "loss.proxies_per_class": k,
@@ -152,15 +168,15 @@ def run_cell(experiment: Experiment, loss: str, k: int, start: str, data: dict[s
         values |= {"loss.gamma": 0.1, "loss.center_weight": 0.0}  # which change nothing
     # The best of one proxy, of the next smaller K with the same start, and of the same K with drawn proxies.
     smaller = max((each for each in KS if each < k), default=k)
-    siblings = ["k1-drawn", f"k{smaller}-{start}", f"k{k}-drawn"]
-    paths = [out / loss / sibling / "search" / "best.yaml" for sibling in dict.fromkeys(siblings)]
+    siblings = dict.fromkeys([(loss, 1, "drawn"), (loss, smaller, start), (loss, k, "drawn")])
+    paths = [known.recipe(name_of(sibling)) for sibling in siblings if sibling != cell]
     proxemic.tune(
         f"{experiment.recipes}/{loss}",
         out=folder / "search",
         overrides=values,
         around=AROUND,
         budget=experiment.budget,
-        first=[path for path in paths if path.exists() and path.parent.parent != folder],
+        first=[path for path in paths if path.exists()],
         pruner="halving",
         seed=derive_seed(LOSSES.index(loss), k, len(start)) % 2**31,
         report=lambda line: print(f"{loss} K={k} {start}: {line}", flush=True),
@@ -174,17 +190,19 @@ def run_cell(experiment: Experiment, loss: str, k: int, start: str, data: dict[s
             shutil.rmtree(run.path, ignore_errors=True)
             recipe = folder / "search" / "best.yaml"
             result = proxemic.train(recipe, run.path, overrides={"seed": seed}, threads=1, progress=False)
-        rows.append(row_of(experiment, run, result.metrics, loss, k, start, seed))
-    write_csv(folder / "cell.csv", COLUMNS, [[row.get(name, "") for name in COLUMNS] for row in rows])
+        rows.append(row_of(experiment, run, result.metrics, cell, seed))
+    known.keep_search(name_of(cell), folder / "search")
+    write_csv(rows_of(known, cell), COLUMNS, [[row.get(name, "") for name in COLUMNS] for row in rows])
     for seed in range(experiment.seeds):
         RunDirectory(folder / f"seed-{seed}").drop_weights()
     shutil.rmtree(folder / "search" / "trials", ignore_errors=True)
 
 
 def row_of(
-    experiment: Experiment, run: RunDirectory, metrics: Mapping[str, Any], loss: str, k: int, start: str, seed: int
+    experiment: Experiment, run: RunDirectory, metrics: Mapping[str, Any], cell: Cell, seed: int
 ) -> dict[str, Any]:
     """What a run reached on the test classes, and what its proxies tell about the centres of training images."""
+    loss, k, start = cell
     row: dict[str, Any] = {"loss": loss, "k": k, "start": start, "seed": seed}
     row |= {name: metrics["test"][name] for name in METRICS} | {"validation": metrics["validation"]["map@r"]}
     row["seconds"] = round(sum(each["seconds"] for each in run.read_history()), 1)
@@ -196,22 +214,14 @@ def row_of(
     return row
 
 
-Cell = tuple[str, int, str]
-
-
-def read_cells(out: Path) -> dict[Cell, list[dict[str, str]]]:
-    """The rows of the cells that are finished, one per seed, which are also joined in ``centres.csv``."""
-    cells: dict[Cell, list[dict[str, str]]] = {}
-    for loss in LOSSES:
-        for k in KS:
-            for start in starts(loss, k):
-                file = out / loss / f"k{k}-{start}" / "cell.csv"
-                if file.exists():
-                    cells[loss, k, start] = [*csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
-    write_csv(
-        out / "centres.csv", COLUMNS, [[row[name] for name in COLUMNS] for rows in cells.values() for row in rows]
-    )
-    return cells
+def read_cells(known: Kept) -> dict[Cell, list[dict[str, str]]]:
+    """The rows of the cells that are finished, one per seed."""
+    cells = [(loss, k, start) for loss in LOSSES for k in KS for start in starts(loss, k)]
+    return {
+        cell: [*csv.DictReader(rows_of(known, cell).read_text(encoding="utf-8").splitlines())]
+        for cell in cells
+        if rows_of(known, cell).exists()
+    }
 
 
 def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Table:
@@ -266,16 +276,20 @@ def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
 
 
 def main() -> None:
-    """Make the cells that are not there, and print the tables."""
+    """Make the cells that are not kept, or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=EXPERIMENTS)
     parser.add_argument("--features", type=Path, metavar="FILE", help="features.parquet of docs/experiments/cars.py")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=Path("runs/centres"), metavar="DIR", help="for the runs")
     parser.add_argument("--loss", nargs="+", choices=LOSSES, default=LOSSES)
-    parser.add_argument("--finished", action="store_true", help="train nothing, and show what is there")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="where the tables are written as CSV (--out)")
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
     arguments = parser.parse_args()
-    experiment, out = EXPERIMENTS[arguments.data], arguments.out
+    known = kept(arguments.data, arguments.kept)
+    if arguments.table is not None:
+        write_tables(arguments.data, read_cells(known), arguments.table)
+        return
+    experiment, out = EXPERIMENTS[arguments.data], arguments.out / arguments.data
     proxemic.keep_freed_memory()
     data: dict[str, object] = {}
     if arguments.data != "letters":
@@ -285,16 +299,19 @@ def main() -> None:
                 parser.error("--features is missing: docs/experiments/cars.py makes the file")
             print(join_classes(arguments.features, arguments.data, joined), flush=True)
         data["data.root"] = str(joined)
-    if not arguments.finished:
-        for loss in arguments.loss:
-            for k in KS:
-                for start in starts(loss, k):
-                    run_cell(experiment, loss, k, start, data, out)
-    cells = read_cells(out)
+    for loss in arguments.loss:
+        for k in KS:
+            for start in starts(loss, k):
+                run_cell(experiment, (loss, k, start), data, out, known)
+
+
+def write_tables(data: str, cells: Mapping[Cell, Sequence[Mapping[str, str]]], folder: Path) -> None:
+    """MAP@R, what the proxies found, and the differences."""
+    if not cells:
+        raise SystemExit(f"No cell of {data} is kept: run this command without --table first.")
     tables = {"map": by_start(cells, "map@r"), "bits": by_start(cells, "bits"), "differences": differences(cells)}
     for name, table in tables.items():
-        file = (arguments.table or out) / f"centres-{arguments.data}-{name}.csv"
-        keep_table(table, file, f"python docs/experiments/centres.py {arguments.data}")
+        keep_table(table, folder / f"centres-{data}-{name}.csv", f"python docs/experiments/centres.py {data}")
 
 
 if __name__ == "__main__":
