@@ -46,7 +46,7 @@ def by_chunks(case: str) -> tuple[Results, Results]:
     loss = loss_of(case)
     want = results(loss, loss.proxies)
     loss.compile_chunks = True
-    forward, backward = Compiled(streaming._Walk.forward_chunk), Compiled(streaming._Walk.backward_chunk)
+    forward, backward = Compiled(streaming.Walk.forward_chunk), Compiled(streaming.Walk.backward_chunk)
     with (
         patch.object(torch, "compile", partial(torch.compile, backend=counter)),
         patch.multiple(streaming, _compiled_forward=forward, _compiled_backward=backward),

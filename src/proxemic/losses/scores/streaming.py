@@ -21,19 +21,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from proxemic.losses.scores.buffers import Buffers
+from proxemic.losses.scores.chunks import Chunk, FusedChunk, Grads, Pooled, logsumexp2
 from proxemic.losses.scores.compiled import CompileChunks, Compiled
-from proxemic.losses.scores.derivative import Backward, with_backward
+from proxemic.losses.scores.derivative import with_backward
 from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.fused import Factors, Fused, fits, plan_for_kernels
 from proxemic.losses.scores.plan import Plan, free_memory
-from proxemic.losses.scores.products import Products, multiply_in_float32
+from proxemic.losses.scores.products import Products
 from proxemic.losses.scores.regularizers import Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
-from proxemic.losses.scores.scoring import Elementwise, Scoring, dense_scores, pair_scores
+from proxemic.losses.scores.scoring import Scoring, dense_scores, pair_scores
 from proxemic.precision import matmul_precision
-
-Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
-Pooled = tuple[Tensor, Tensor | None]  # scores of classes, and weights of their proxies
 
 
 class Settings(NamedTuple):
@@ -130,7 +128,7 @@ class _Streamed(torch.autograd.Function):
         ctx.settings = settings
         scoring, plan, inexact = settings.scoring, settings.plan, settings.inexact
         with torch.autocast(queries.device.type, enabled=False), settings.precision:
-            walk = _Walk(queries, proxies, labels, settings)
+            walk = Walk(queries, proxies, labels, settings)
             walk.measures = proxies.new_empty(proxies.shape[0] * proxies.shape[1], 1)
             if walk.on_gpu:
                 scoring.similarity.measure(proxies.flatten(0, 1), walk.measures)
@@ -141,12 +139,14 @@ class _Streamed(torch.autograd.Function):
             if plan.keep and differentiable:
                 walk.kept = settings.buffers.take("similarities", (*proxies.shape[:2], len(queries)), queries)
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
-            forward_chunk = _compiled_forward if settings.compiled else _Walk.forward_chunk
+            walk.make_room()
+            forward_chunk = _compiled_forward if settings.compiled else Walk.forward_chunk
             for part in walk.parts:
                 forward_chunk(walk, part, grads)
-            walk.finish()
-        ctx.states, ctx.grads, ctx.pooled = walk.states, grads, walk.kept_pooled
-        ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.measures, walk.target, walk.kept)
+            walk.finish(differentiable=differentiable)
+        ctx.states, ctx.grads, ctx.kept = walk.states, grads, (walk.kept, walk.kept_pooled)
+        sums = walk.negative if walk.peaks is None else walk.peaks
+        ctx.save_for_backward(queries, proxies, labels, walk.measures, walk.target, sums, walk.slopes)
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
     @staticmethod
@@ -154,25 +154,26 @@ class _Streamed(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        queries, proxies, labels, negative, measures, target, kept = ctx.saved_tensors
+        queries, proxies, labels, measures, target, sums, slopes = ctx.saved_tensors
         settings: Settings = ctx.settings
-        scoring, inexact = settings.scoring, settings.inexact
-        # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
-        # retained graph, which is rare, computes it again.
+        inexact = settings.inexact
+        # A single pass made the gradient in the forward, for a gradient of 1. It is handed on, and similarities that
+        # were kept are overwritten, not copied: a second backward of a retained graph, which is rare, computes them
+        # again.
         grads, ctx.grads = ctx.grads, None
+        kept, ctx.kept = ctx.kept, (None, [])
         with torch.autocast(queries.device.type, enabled=False), settings.precision:
-            walk = _Walk(queries, proxies, labels, settings)
+            walk = Walk(queries, proxies, labels, settings)
             walk.measures, walk.measured, walk.target, walk.states = measures, True, target, ctx.states
-            walk.kept, walk.kept_pooled, walk.filled = kept, ctx.pooled, kept is not None
-            # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
-            walk.negative = negative.masked_fill(negative == -torch.inf, 0)
+            walk.kept, walk.kept_pooled = kept
+            walk.filled = walk.kept is not None
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
-                if walk.fused is not None and scoring.class_reduction is None:
-                    walk.factors = Factors.of(grad_negative * scoring.scale)
-                backward_chunk = _compiled_backward if settings.compiled else _Walk.backward_chunk
+                walk.make_room()
+                walk.set_slopes(sums, slopes, grad_negative)
+                backward_chunk = _compiled_backward if settings.compiled else Walk.backward_chunk
                 for part in walk.parts:
-                    backward_chunk(walk, part, grads, grad_positive, grad_negative, grad_terms)
+                    backward_chunk(walk, part, grads, grad_positive, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
             if walk.one_pass or inexact:
@@ -181,11 +182,11 @@ class _Streamed(torch.autograd.Function):
         return grads[0], grads[1], None, None, None
 
 
-class _Walk:
+class Walk:
     """A pass over all chunks of the classes: forward by `forward_chunk`, backward by `backward_chunk`."""
 
     def __init__(self, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings) -> None:
-        self.queries, self.proxies, self.labels = queries, proxies, labels
+        self.queries, self.proxies, self.labels, self.settings = queries, proxies, labels, settings
         self.scoring, self.plan, self.terms, self.sampling, self.products, *_ = scoring, plan, *_ = settings
         self.on_gpu, self.inexact = on_gpu(proxies), settings.inexact
         self.unread = self.on_gpu or torch.compiler.is_compiling()  # no number may be read: it would be waited for
@@ -201,20 +202,31 @@ class _Walk:
         self.target: Tensor | None = None
         self.kept: Tensor | None = None  # all similarities, if they are kept
         self.kept_pooled: list[Pooled] = []  # and for each chunk, what pooling made of them
-        self.factors: Factors | None = None  # of kernels, for the gradient of the negatives of each sample
         self.filled = False  # whether they have been computed
         self.states: list[Tensor | None] = []  # one per regulariser
         self.positive = queries.new_zeros(len(queries))
         self.total = queries.new_zeros(())
+        # Sums of powers of 2, of samples as logarithms; of classes as their largest terms and the rest.
         data_wise = scoring.class_reduction is None
         self.negative = torch.full_like(self.positive, -torch.inf) if data_wise else torch.zeros_like(self.total)
+        self.peaks: Tensor | None = None
+        self.slopes: Tensor | None = None  # of the loss in the sums, by which the powers are multiplied
+        if not data_wise:
+            self.peaks, self.totals, self.slopes = (queries.new_empty(len(proxies), 1) for _ in range(3))
+        self.factors: Factors | None = None  # the same of samples for kernels
         classes, step = len(proxies), plan.chunk
         self.parts = [slice(start, min(start + step, classes)) for start in range(0, classes, step)]
-        # One buffer for all chunks, and results in place: small tensors that outlive a chunk, allocated between large
-        # ones that do not, would each leave a hole in the heap.
-        if self.fused is None:
-            scores = min(step, classes), proxies.shape[1], len(queries)
-            self.scratch = settings.buffers.take("chunk", scores, queries)
+        self.scratch = proxies  # for similarities, once it is made
+
+    def make_room(self) -> None:
+        """Have room for the similarities of a chunk, unless all are kept.
+
+        One buffer for all chunks, and results in place: small tensors that outlive a chunk, allocated between large
+        ones that do not, would each leave a hole in the heap.
+        """
+        if self.fused is None and self.kept is None:
+            scores = min(self.plan.chunk, len(self.proxies)), self.proxies.shape[1], len(self.queries)
+            self.scratch = self.settings.buffers.take("chunk", scores, self.queries)
 
     def set_target(self) -> None:
         """Compute the similarities to the target classes, or at once the positive scores, from the samples alone."""
@@ -225,9 +237,9 @@ class _Walk:
             positive = pair_scores(self.queries, self.proxies[labels], self.scoring)
             self.positive = positive.masked_fill_(labels != self.labels, 0)
 
-    def chunk(self, part: slice) -> "_Chunk | _FusedChunk":
+    def chunk(self, part: slice) -> Chunk | FusedChunk:
         """The work on some of the classes."""
-        return _Chunk(self, part) if self.fused is None else _FusedChunk(self, part, self.fused)
+        return Chunk(self, part) if self.fused is None else FusedChunk(self, part, self.fused)
 
     def forward_chunk(self, part: slice, grads: Grads | None) -> None:
         """Add a chunk to positives, negatives and terms; in a single pass, also their gradient to ``grads``."""
@@ -239,18 +251,58 @@ class _Walk:
         if grads is not None and not self.on_gpu:
             self._add_terms(part, grads[1], 1.0)
 
-    def backward_chunk(
-        self, part: slice, grads: Grads, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
-    ) -> None:
+    def backward_chunk(self, part: slice, grads: Grads, grad_positive: Tensor, grad_terms: Tensor) -> None:
         """Add a chunk's gradient; in a single pass, that of the negatives and the terms, for gradients of 1."""
-        self.chunk(part).add_gradient(grads, grad_positive, grad_negative)
+        self.chunk(part).add_gradient(grads, grad_positive)
         if not (self.one_pass and self.on_gpu):
             self._add_terms(part, grads[1], 1.0 if self.one_pass else grad_terms)
 
-    def finish(self) -> None:
+    def finish(self, *, differentiable: bool) -> None:
         """Add up what chunks have left in parts."""
-        if self.fused is not None and self.scoring.class_reduction is None:
-            self.negative = _logsumexp2(self.fused.sums)
+        if self.peaks is None and self.fused is not None:
+            self.negative = logsumexp2(self.fused.sums)
+        elif self.peaks is not None and not self.one_pass:
+            self.reduce_totals(slice(0, len(self.proxies)), differentiable=differentiable)
+
+    def reduce_totals(self, part: slice, *, differentiable: bool) -> None:
+        """`reduce_classes` of sums whose largest terms are apart."""
+        assert self.peaks is not None
+        assert self.slopes is not None
+        totals = self.totals[part]
+        self.reduce_classes(part, totals.log2().add_(self.peaks[part]), differentiable=differentiable)
+        if differentiable:  # a class without negatives has a total of 0 and powers of 0
+            self.slopes[part].div_(totals.masked_fill_(totals == 0, 1))
+
+    def reduce_classes(self, part: slice, logarithms: Tensor, *, differentiable: bool) -> None:
+        """Add ``Σ_c r(M_c)`` to the negatives, and find its slope in each M, times the scale of the scores."""
+        reduction, sampling = self.scoring.class_reduction, self.sampling.part(part)
+        assert reduction is not None
+        assert self.slopes is not None
+
+        def reduced(m: Tensor) -> Tensor:
+            return (reduction(m) if sampling.weights is None else reduction(m) * sampling.weights.unsqueeze(1)).sum()
+
+        m = logarithms * math.log(2)
+        if not differentiable:
+            self.negative.add_(reduced(m))
+            return
+        value, backward = with_backward(reduced, m)
+        (slopes,) = backward(torch.ones_like(value))
+        self.negative.add_(value)
+        torch.mul(slopes, self.scoring.scale, out=self.slopes[part])
+
+    def set_slopes(self, sums: Tensor, slopes: Tensor | None, grad_negative: Tensor) -> None:
+        """Take the sums of the forward, and the slope of the loss in each; in a single pass, for a gradient of 1."""
+        if slopes is None:
+            # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
+            self.negative = sums.masked_fill(sums == -torch.inf, 0)
+            slopes = grad_negative * self.scoring.scale
+        else:
+            self.peaks = sums
+            slopes = slopes if self.one_pass else slopes * grad_negative
+        self.slopes = slopes
+        if self.fused is not None and self.peaks is None:
+            self.factors = Factors.of(slopes)
 
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
         """Of a single pass: multiply the gradient of negatives and terms, computed for 1, by the incoming ones."""
@@ -293,210 +345,8 @@ class _Walk:
                 term.add_gradient(grad[part], self.proxies[part], sampling, chunk, factor * term.weight)
 
 
-_compiled_forward = Compiled(_Walk.forward_chunk)
-_compiled_backward = Compiled(_Walk.backward_chunk)
-
-
-class _Chunk:
-    """The scores of a chunk of classes, and where the target classes of the samples are among them."""
-
-    def __init__(self, walk: _Walk, part: slice) -> None:
-        self.walk, self.part, self.sampling = walk, part, walk.sampling.part(part)
-        self.rows, self.measures = walk.measured_rows(part)
-        # An entry for every sample, also where its class is in another chunk: indices of varying length would make a
-        # GPU be waited for.
-        self.column = (walk.labels - part.start).clamp_(0, part.stop - part.start - 1).unsqueeze(0)
-        self.inside = ((walk.labels >= part.start) & (walk.labels < part.stop)).unsqueeze(0)
-        self.similarities = self._similarities()
-        self.pooled, self.weights = self._pooled()
-        self.through_transform: Backward | None = None
-
-    def add_scores(self, grads: Grads | None) -> None:
-        """Add positives and negatives; in a single pass, also their gradient to ``grads``."""
-        walk, reduction = self.walk, self.walk.scoring.class_reduction
-        target = self.pooled.gather(0, self.column).squeeze(0)
-        torch.where(self.inside.squeeze(0), target, walk.positive, out=walk.positive)
-        if reduction is None:
-            torch.logaddexp2(walk.negative, _logsumexp2(self.logits()), out=walk.negative)
-            return
-        value, grad = self.reduce_classes(reduction, differentiable=grads is not None)
-        walk.negative.add_(value)
-        if grads is not None and grad is not None:
-            self.backward(grad, grads)
-
-    def add_gradient(self, grads: Grads, grad_positive: Tensor, grad_negative: Tensor) -> None:
-        """Add the gradient; in a single pass, that of the negatives, for a gradient of 1."""
-        walk, reduction = self.walk, self.walk.scoring.class_reduction
-        if reduction is None:
-            grad = self.logits().sub_(walk.negative).exp2_().mul_(grad_negative * walk.scoring.scale)
-        else:
-            _, grad = self.reduce_classes(reduction, differentiable=True)
-            assert grad is not None
-            if not walk.one_pass:
-                grad.mul_(grad_negative)
-        # Where a chunk's product is inexact near the target class, so is its gradient: `add_target_gradient` adds that.
-        target = 0.0 if walk.inexact else grad_positive
-        self.backward(grad, grads, None if walk.one_pass else target)
-
-    def _similarities(self) -> Tensor:
-        """``[classes, proxies, batch]``, which the backward may overwrite."""
-        walk, proxies = self.walk, self.walk.proxies.shape[1]
-        scratch = walk.scratch[: self.part.stop - self.part.start]
-        if walk.kept is not None and walk.filled:
-            return scratch.copy_(walk.kept[self.part])  # the kept ones must outlast this backward
-        into = scratch if walk.kept is None else walk.kept[self.part]
-        flat = into.flatten(0, 1)
-        walk.products.multiply(walk.products.operand(self.rows), walk.operand.transposed(), flat)
-        walk.scoring.similarity.from_products(flat, walk.queries, self.measures)
-        if walk.target is not None:
-            column = self.column.unsqueeze(1).expand(1, proxies, -1)
-            exact = torch.where(self.inside, walk.target.T, into.gather(0, column).squeeze(0))
-            into.scatter_(0, column, exact.unsqueeze(0))
-        return into
-
-    def _pooled(self) -> Pooled:
-        """The scores of the classes, and the weights of their proxies, which the backward may overwrite."""
-        walk = self.walk
-        if self.similarities.shape[1] == 1:
-            return self.similarities.squeeze(1), None
-        if walk.filled and walk.plan.keep_weights:
-            pooled, weights = walk.kept_pooled[self.part.start // walk.plan.chunk]
-            return pooled.clone(), None if weights is None else weights.clone()
-        pooled = walk.scoring.pooling.forward(self.similarities)
-        if walk.kept is not None and walk.plan.keep_weights:
-            walk.kept_pooled.append(pooled)
-        return pooled
-
-    def logits(self) -> Tensor:
-        """``(a·g(S) + bias)/ln 2`` with −∞ for the target class, as powers of 2 are much faster than powers of e."""
-        scoring, transformed = self.walk.scoring, self.pooled
-        if scoring.transform is not None:
-            transformed, self.through_transform = with_backward(scoring.transform, self.pooled)
-        logits = transformed * (scoring.scale / math.log(2))
-        if (offsets := _offsets(self.sampling, scoring)) is not None:
-            logits.add_(offsets.unsqueeze(1))
-        return self.put_target(logits, -torch.inf)
-
-    def reduce_classes(self, reduction: Elementwise, *, differentiable: bool) -> tuple[Tensor, Tensor | None]:
-        """``Σ_c r(M_c)`` of the chunk's classes, and its gradient in ``g(S)``."""
-        logits = self.logits()
-        highest = logits.amax(1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
-        powers = logits.sub_(highest).exp2_()
-        total = powers.sum(1, keepdim=True)
-        m = total.log2().add_(highest)
-        value, slope = _reduce(m, reduction, self.sampling.weights, differentiable=differentiable)
-        if slope is None:
-            return value, None
-        # A class without negatives has a total of 0 and powers of 0.
-        slope = slope.mul_(self.walk.scoring.scale).div_(total.masked_fill_(total == 0, 1))
-        return value, powers.mul_(slope)
-
-    def put_target(self, scores: Tensor, value: Tensor | float) -> Tensor:
-        """Write ``value`` in place where a sample meets its target class."""
-        kept = scores.gather(0, self.column)
-        return scores.scatter_(0, self.column, torch.where(self.inside, value, kept))
-
-    def backward(self, grad: Tensor, grads: Grads, target: Tensor | float | None = None) -> None:
-        """Add the gradient of the queries and write that of the proxies, from those of ``g(S)`` and of the target."""
-        scoring, (grad_queries, grad_proxies) = self.walk.scoring, grads
-        if self.through_transform is not None:
-            (grad,) = self.through_transform(grad)
-        if target is not None:
-            self.put_target(grad, target)
-        if self.similarities.shape[1] > 1:
-            grad = scoring.pooling.backward(grad, self.similarities, self.pooled, self.weights).flatten(0, 1)
-        walk, products = self.walk, self.walk.products
-        scores = self.similarities.flatten(0, 1)
-        slopes, along_proxies, along_queries = scoring.similarity.slopes(grad, scores, walk.queries, self.measures)
-        operand = products.operand(slopes)
-        if grad_queries is not None:
-            products.add(grad_queries, operand.transposed(), products.operand(self.rows))
-            if along_queries is not None:
-                grad_queries.addcmul_(walk.queries, along_queries)
-        if grad_proxies is not None:
-            written = products.multiply(operand, walk.operand, grad_proxies[self.part].flatten(0, 1))
-            if along_proxies is not None:
-                written.addcmul_(self.rows, along_proxies)
-
-
-class _FusedChunk:
-    """The same by kernels, which hold no scores; those of target classes are computed apart."""
-
-    def __init__(self, walk: _Walk, part: slice, fused: Fused) -> None:
-        self.walk, self.part, self.fused, self.sampling = walk, part, fused, walk.sampling.part(part)
-        self.rows, self.measures = walk.measured_rows(part)
-        self.offsets = _offsets(self.sampling, walk.scoring)
-        self.units = fused.multiplied(self.rows, self.measures)
-
-    def add_scores(self, grads: Grads | None) -> None:
-        """Add negatives; in a single pass, also their gradient to ``grads``."""
-        if self.walk.scoring.class_reduction is None:
-            self.fused.log_sums(self.units, self.part.start, self.offsets)
-        else:
-            self.walk.negative.add_(self._reduce_classes(grads))
-
-    def add_gradient(self, grads: Grads, grad_positive: Tensor, grad_negative: Tensor) -> None:
-        """Add the gradient of negatives; in a single pass, for a gradient of 1."""
-        if self.walk.factors is None:
-            self._reduce_classes(grads)
-        else:
-            self._add(grads, self.walk.negative, self.walk.factors)
-
-    def _reduce_classes(self, grads: Grads | None) -> Tensor:
-        """The sum over the classes, with its gradient."""
-        scoring = self.walk.scoring
-        assert scoring.class_reduction is not None
-        m = _logsumexp2(self.fused.log_sums(self.units, self.part.start, self.offsets))
-        weights, differentiable = self.sampling.weights, grads is not None
-        value, slope = _reduce(m.unsqueeze(1), scoring.class_reduction, weights, differentiable=differentiable)
-        if grads is not None and slope is not None:
-            factors = Factors.of(slope.squeeze(1) * scoring.scale)
-            self._add(grads, m.clamp_(min=torch.finfo(m.dtype).min), factors)
-        return value
-
-    def _add(self, grads: Grads, normalizers: Tensor, factors: Factors) -> None:
-        """Add the gradient of the queries and write that of the proxies."""
-        grad_queries, grad_proxies = grads
-        place = self.units, self.part.start, self.offsets
-        slopes, along = self.fused.slopes(*place, normalizers, factors.values)
-        if grad_queries is not None:
-            grad_queries.addcmul_(multiply_in_float32(slopes.T, self.units), factors.unit)
-        if grad_proxies is not None:
-            # ‖ŵ‖ = 1 removes the part of each gradient along its proxy.
-            across = multiply_in_float32(slopes, self.fused.queries)
-            across.addcmul_(self.rows, self.measures * along.unsqueeze(1), value=-1)
-            torch.mul(across, self.measures * factors.unit, out=grad_proxies[self.part].flatten(0, 1))
-
-
-def _offsets(sampling: SamplingWeights, scoring: Scoring) -> Tensor | None:
-    """What is added to the logits of each class, in powers of 2: its bias, and its weight where classes are summed."""
-    offsets = None if sampling.bias is None else sampling.bias / math.log(2)
-    if sampling.weights is None or scoring.class_reduction is not None:
-        return offsets
-    weights = sampling.weights.log2()
-    return weights if offsets is None else weights.add_(offsets)
-
-
-def _reduce(
-    m: Tensor, reduction: Elementwise, weights: Tensor | None, *, differentiable: bool
-) -> tuple[Tensor, Tensor | None]:
-    """``Σ_c r(M_c)`` of binary logarithms of sums, one per row, and its gradient in ``M``."""
-
-    def reduced(m: Tensor) -> Tensor:
-        return (reduction(m) if weights is None else reduction(m) * weights.unsqueeze(1)).sum()
-
-    m = m * math.log(2)
-    if not differentiable:
-        return reduced(m), None
-    value, backward = with_backward(reduced, m)
-    (slope,) = backward(torch.ones_like(value))
-    return value, slope
-
-
-def _logsumexp2(logits: Tensor) -> Tensor:
-    """``log₂ Σ_c 2^logits`` per sample, −∞ for an empty sum; overwrites ``logits``."""
-    highest = logits.amax(0).clamp_(min=torch.finfo(logits.dtype).min)
-    return logits.sub_(highest).exp2_().sum(0).log2_().add_(highest)
+_compiled_forward = Compiled(Walk.forward_chunk)
+_compiled_backward = Compiled(Walk.backward_chunk)
 
 
 def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
