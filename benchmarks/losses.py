@@ -4,6 +4,7 @@
     python benchmarks/losses.py --memory             # peak memory at 200,000 classes with 4 proxies
     python benchmarks/losses.py --smoke              # small sizes, seconds
     python benchmarks/losses.py --sizes cub --losses SoftTripleLoss ProxyAnchorLoss
+    python benchmarks/losses.py --alone --sizes cub   # nothing else between the products and the loss
     python benchmarks/losses.py --profile --sizes sop --losses SoftTripleLoss
     python benchmarks/losses.py --keep-freed-memory --sizes sop-2
 
@@ -115,26 +116,26 @@ def dense_loss(loss: Any, x: Tensor, y: Tensor) -> Tensor:
     return loss.objective(positive, negative, y, x).mean() + terms
 
 
-def compare(name: str, size: Size, device: str) -> tuple[dict[str, float], int]:
+def compare(name: str, size: Size, device: str, *, alone: bool = False) -> tuple[dict[str, float], int]:
     """Median seconds of the bare products, ours, the dense definition and the peer; and the page faults of ours."""
     torch.manual_seed(0)
     b, d, rows = size.batch, size.dim, size.classes * size.proxies
     x, w, g = (torch.randn(shape, device=device) for shape in ((b, d), (rows, d), (b, rows)))
     y = torch.randint(size.classes, (b,), device=device)
-    loss, other = build(name, size).to(device), peer(name, size)
+    loss, other = build(name, size).to(device), None if alone else peer(name, size)
     leaf = x.clone().requires_grad_()
     calls: dict[str, Callable[[], object]] = {
         "T3": lambda: (x @ w.T, g @ w, g.T @ x),
         "ours": step(loss, leaf, y),
     }
-    if b * rows * (d if "Euclidean" in name or "Warped" in name else 1) < 4e9:
+    if not alone and b * rows * (d if "Euclidean" in name or "Warped" in name else 1) < 4e9:
         calls["dense"] = step(loss, leaf, y, dense=True)
     if other is not None:
         calls["pml"] = step(other.to(device), leaf, y)
     return medians(calls, size.rounds, cuda=device == "cuda"), page_faults(calls["ours"])
 
 
-def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
+def table(names: Sequence[str], sizes: dict[str, Size], device: str, *, alone: bool = False) -> None:
     """Print one line a size and loss."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}")
     heads = f"{'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8} {'faults':>7}"
@@ -144,7 +145,7 @@ def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
         for name in names:
             scoring = build(name, Size(2, 2, 2, 1, 1)).scoring
             plan = Plan.of(scoring, size.batch, size.classes, size.proxies, size.dim)
-            seconds, faults = compare(name, size, device)
+            seconds, faults = compare(name, size, device, alone=alone)
             ratio = {key: value / seconds["T3"] for key, value in seconds.items()}
             columns = " ".join(f"{ratio.get(key, math.nan):6.2f}" for key in ("ours", "dense", "pml"))
             gain = ratio.get("pml", math.nan) / ratio["ours"]
@@ -186,6 +187,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--smoke", action="store_true", help="small sizes and few rounds: does it run?")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--profile", action="store_true", help="where the time goes instead of the table")
+    parser.add_argument("--alone", action="store_true", help="without the dense form and the peer between")
     parser.add_argument("--keep-freed-memory", action="store_true", help="as every command does")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
@@ -199,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif args.profile:
         profile(args.losses, sizes, args.device)
     else:
-        table(args.losses, sizes, args.device)
+        table(args.losses, sizes, args.device, alone=args.alone)
 
 
 def profile(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:

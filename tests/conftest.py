@@ -53,7 +53,9 @@ def pytest_runtest_call() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    assert torch.get_num_threads() == THREADS, "a test leaves another number of threads, which change the last digits"
+    left = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    assert left == THREADS, "a test leaves another number of threads, on which the last digits depend"
 
 
 def _seed() -> None:

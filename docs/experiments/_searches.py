@@ -2,12 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from _kept import METRICS, Kept
 
+from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.protocols.comparison import compare
 from proxemic.protocols.comparison.statistics import metric_values
@@ -124,6 +125,14 @@ def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kep
             report=_print,
         )
     known.keep_search(name, folder)
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run a script; what is the matter with its arguments or files ends it by a sentence."""
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None
 
 
 def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -21,9 +21,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _searches import run_script
 
 import proxemic
 from proxemic.data import Preprocessing
+from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_csv
 from proxemic.models import ModelConfig, build_model, save_model
 from proxemic.retrieval import embed_to_file
@@ -34,6 +36,8 @@ COLUMNS = ("path", "label", "split")
 
 def write_tables(data: Path, out: Path) -> list[str]:
     """Write both tables; return the split of each photograph."""
+    if not (data / "cars.csv").is_file():
+        raise UserError(f"{data} holds no cars.csv: give the archive or folder of docs/experiments/cars.md.")
     with (data / "cars.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     names = sorted({row["label"] for row in rows if row["split"] == "train"})
@@ -70,10 +74,14 @@ def main() -> None:
     arguments = parser.parse_args()
     proxemic.keep_freed_memory()
     data, out = arguments.data, arguments.out
-    out.mkdir(parents=True, exist_ok=True)
     if data.is_file():
-        with tarfile.open(data) as archive:
-            archive.extractall(out / "data", filter="data")
+        try:
+            with tarfile.open(data) as archive:
+                archive.extractall(out / "data", filter="data")
+        except tarfile.TarError as error:
+            raise UserError(
+                f"{data} is no whole tar archive ({str(error).splitlines()[0].rstrip(':')}): fetch it again."
+            ) from None
         data = out / "data"
     splits = write_tables(data, out)
     if not (out / "features.parquet").exists():
@@ -81,4 +89,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -23,10 +23,11 @@ from statistics import fmean
 from typing import Any
 
 from _kept import Kept
-from _searches import AROUND, HERE, LEAN, keep_table, kept
+from _searches import AROUND, HERE, LEAN, keep_table, kept, run_script
 
 import proxemic
 from proxemic.data import derive_seed
+from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_csv
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.tables import MISSING, Table
@@ -111,7 +112,13 @@ def join_classes(features: Path, by: str, out: Path) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(features)
+    try:
+        table = pq.read_table(features, columns=["embedding", "label", "path"])
+    except (OSError, pa.ArrowInvalid) as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"{features} is no file of features ({said}): python docs/experiments/cars.py makes it."
+        ) from None
     models = table["label"].to_pylist()
     side = split_of_makers(sorted({*models}))
     labels = [maker_of(model) if by == "makers" else body_of(model) for model in models]
@@ -315,4 +322,4 @@ def write_tables(data: str, cells: Mapping[Cell, Sequence[Mapping[str, str]]], f
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

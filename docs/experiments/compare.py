@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from _kept import METRICS, Kept, Values
-from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, make_runs
+from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, make_runs, run_script
 
 from proxemic.protocols.statistics import format_estimate, holm, t_interval, t_test
 from proxemic.tables import Table
@@ -97,4 +97,4 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from _kept import Kept
-from _searches import HERE, check_losses, keep_table, kept, make_runs
+from _searches import HERE, check_losses, keep_table, kept, make_runs, run_script
 from compare import paired
 
 from proxemic.protocols.statistics import format_estimate, t_interval
@@ -60,4 +60,4 @@ def table(known: Kept, seeds: range) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from _kept import Kept
-from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, run_search, searched
+from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, run_script, run_search, searched
 
 from proxemic.protocols.tuning import draw_search_curves
 from proxemic.tables import Table
@@ -68,4 +68,4 @@ def write_table(dataset: str, known: Kept, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

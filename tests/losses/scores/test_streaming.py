@@ -197,10 +197,14 @@ def test_precision_may_be_set_for_one_backend_alone(loss: Callable[..., ProxyLos
         backend.fp32_precision = before
 
 
-def test_a_second_backward_of_a_retained_graph_repeats_the_first_bit_for_bit() -> None:
+@pytest.mark.parametrize("chunk_size", [7, 50, None])  # in a single pass; of kept similarities; and kept weights
+@pytest.mark.parametrize("kind", [MultiProxyAnchorLoss, SoftTripleLoss])
+def test_a_second_backward_of_a_retained_graph_repeats_the_first_bit_for_bit(
+    kind: type[MultiProxyAnchorLoss | SoftTripleLoss], chunk_size: int | None
+) -> None:
     torch.manual_seed(0)
-    loss = MultiProxyAnchorLoss(50, 16, proxies_per_class=3, chunk_size=7, regularizers=(MeanProxyNorm(0.1),))
-    x, y = torch.randn(9, 16, requires_grad=True), torch.randint(50, (9,))
+    loss = kind(50, 900, proxies_per_class=3, chunk_size=chunk_size, regularizers=(MeanProxyNorm(0.1),))
+    x, y = torch.randn(9, 900, requires_grad=True), torch.randint(50, (9,))
     value = loss(x, y)
     first = torch.autograd.grad(3 * value, (x, loss.proxies), retain_graph=True)
     second = torch.autograd.grad(3 * value, (x, loss.proxies))
