@@ -29,6 +29,8 @@ def test_the_table_of_the_losses_has_every_column() -> None:
         assert int(row[8]) >= 0
     assert rows[0][6:8] != ["–", "–"]  # one proxy: the other library has this loss
     assert rows[1][6:8] == ["–", "–"]
+    row = run("losses.py", "--smoke", "--alone", "--losses", "NormalizedSoftmaxLoss").splitlines()[-1]
+    assert row.rsplit(maxsplit=8)[5:8] == ["–", "–", "–"]  # neither the dense form nor the other library
 
 
 def test_the_errors_of_products() -> None:

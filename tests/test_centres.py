@@ -70,6 +70,17 @@ def test_bodies_are_those_of_other_makers(script: Any, features: Path, tmp_path:
     assert not makers[0] & makers[1]
 
 
+@pytest.mark.parametrize(("name", "reason"), [("nothing.parquet", "nothing"), ("a page.md", "not a parquet file")])
+def test_what_is_no_file_of_features_is_one_sentence(script: Any, tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "a page.md").write_text("# A page\n" * 10)
+    out = tmp_path / "makers.parquet"
+    with pytest.raises(
+        SystemExit, match=rf"{name} is no file of features \(.*{reason}.*: python docs/experiments/cars"
+    ):
+        script.run_script(lambda: script.join_classes(tmp_path / name, "makers", out))
+    assert not out.exists()
+
+
 def test_tables_of_what_is_finished(script: Any, tmp_path: Path) -> None:
     known = script.kept("makers", tmp_path)
     values = {("mpa", 1, "drawn"): 0.5, ("mpa", 2, "drawn"): 0.4, ("mpa", 2, "clusters"): 0.6}
