@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from proxemic.protocols.reality_check import RealityCheckResult
+from proxemic.protocols.reality_check.tables import ResultRow
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.spaces import default_space, load_space, read_stages, resolve_factors
 from proxemic.protocols.tuning.trials import FinishedTrial
@@ -169,6 +171,28 @@ def test_the_table_of_noise_pairs_the_worst_with_the_clean(script: Callable[[str
     assert [str(cell).partition(" ")[0] for cell in table.rows[0][1:]] == ["62.00", "57.00", "52.00", "32.00", "-30.00"]
 
 
+def test_a_reality_check_is_kept_once_finished_and_printed(
+    script: Callable[[str], Any], known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reality = script("reality")
+    with pytest.raises(SystemExit, match="holds no finished check"):
+        reality.table(reality.CHECKS["glyphs-small"], known)
+    rows = [ResultRow("r", n, kind, "map@r", 0.5 + n / 10) for n in range(2) for kind in reality.KINDS]
+    rows += [ResultRow("r", n, kind, "recall@1", 0.75) for n in range(2) for kind in reality.KINDS]
+    asked: list[Any] = []
+
+    def check(recipes: Sequence[str], **options: Any) -> RealityCheckResult:
+        asked.append((recipes, options["trials"], options["repeats"]))
+        return RealityCheckResult(tmp_path, tuple(rows), "")
+
+    monkeypatch.setattr(reality.proxemic, "reality_check", check, raising=False)
+    reality.run_check("glyphs-small", "warp", tmp_path / "out", {}, known)
+    assert asked == [(["glyphs-small/warped-softmax"], 20, 5)]
+    table = reality.table(reality.CHECKS["glyphs-small"], known)
+    assert table.columns[:3] == ["loss", "separated MAP@R", "separated P@1"]
+    assert [row[:3] for row in table.rows] == [["warp", "55.00 ± 63.53", "75.00 ± 0.00"]]
+
+
 def searched(folder: Path, recipe: str, root: str | None = None) -> None:
     """A directory as a finished search leaves it."""
     directory = TuningDirectory(folder)
@@ -193,7 +217,7 @@ def test_a_finished_search_gives_a_row_and_its_curve(
     search.write_table("glyphs-small", known, tmp_path / "tables")
     printed = capsys.readouterr().out
     assert MARK.search(printed.replace("commit unknown", "commit 1234567"))
-    assert "| mpa | 3 | 3.0 | 70.00 | 60.00 (" in printed
+    assert "| mpa | 3 | 6.0 | 70.00 | 60.00 (" in printed
     with (tmp_path / "tables" / "curves-glyphs-small.csv").open(newline="") as file:
         assert [row["found"] for row in csv.DictReader(file)] == ["0.5", "0.6", "0.7"]
 

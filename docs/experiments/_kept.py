@@ -1,10 +1,12 @@
 """What the experiments have found, as small text files beside the scripts: no search or run is made twice.
 
 A folder for each data set holds ``searches/LOSS.csv``, the trials of a finished search, ``searches/LOSS.yaml``, the
-best recipe, and ``runs/LOSS.csv``, a row for each run with it.
+best recipe, ``runs/LOSS.csv``, a row for each run with it, and ``reality/LOSS.csv``, the repetitions of a reality
+check.
 """
 
 import csv
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +68,21 @@ class Kept:
         """The losses of finished searches without a run of some seed."""
         finished = [loss for loss in losses if self.recipe(loss).exists()]
         return [loss for loss in finished if not {*seeds} <= self.runs(loss, wrong_labels)[METRICS[0]].keys()]
+
+    def check(self, loss: str) -> dict[tuple[str, str], dict[int, float]]:
+        """The values of a finished reality check, of each repetition by kind of embedding and metric."""
+        file, values = self._check(loss), defaultdict[tuple[str, str], dict[int, float]](dict)
+        if file.exists():
+            for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+                values[row["kind"], row["metric"]][int(row["repeat"])] = float(row["value"])
+        return dict(values)
+
+    def keep_check(self, loss: str, rows: Sequence[tuple[str, str, int, float]]) -> None:
+        """Keep the values of a finished reality check."""
+        write_csv(self._check(loss), ("kind", "metric", "repeat", "value"), rows)
+
+    def _check(self, loss: str) -> Path:
+        return self.folder / "reality" / f"{loss}.csv"
 
     def _file(self, loss: str) -> Path:
         return self.folder / "runs" / f"{loss}.csv"

@@ -37,8 +37,8 @@ class Size:
 
 
 DATA_SETS = {
-    "glyphs-small": Size(),
-    "omniglot": Size(),
+    "glyphs-small": Size(budget=12),
+    "omniglot": Size(budget=12),
     FEATURES: Size(seeds=10),
     PHOTOGRAPHS: Size(budget=6, trial_seeds=1, seeds=3),
 }

@@ -53,7 +53,7 @@ def write_table(dataset: str, known: Kept, folder: Path) -> None:
             [
                 curve.name,
                 whole,
-                f"{curve.full_runs[-1]:.1f}",
+                f"{curve.full_runs[-1] * DATA_SETS[dataset].trial_seeds:.1f}",
                 f"{100 * curve.found[-1]:.2f}",
                 *(
                     f"{100 * curve.expected[n - 1]:.2f} ({100 * curve.low[n - 1]:.2f} to {100 * curve.high[n - 1]:.2f})"

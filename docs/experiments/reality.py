@@ -1,0 +1,96 @@
+"""A reality check: losses tuned alike on class-disjoint folds, tested with several seeds, after Musgrave et al. (2020).
+
+    python docs/experiments/reality.py glyphs-small softmax
+    python docs/experiments/reality.py cars-features --root runs/cars/features.parquet
+    python docs/experiments/reality.py cars-features --table docs/experiments
+
+The check of each loss goes on by the same command where it was stopped, and is kept beside this script when it is
+finished. With --table nothing is trained.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from _kept import Kept
+from _searches import HERE, LEAN, SEARCHES, check_losses, keep_table, kept, place_of, run_script
+
+import proxemic
+from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.tables import Table
+
+METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}
+KINDS = ("separated", "concatenated", "complete")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Of a data set: its losses and the size of the check."""
+
+    losses: tuple[str, ...]
+    trials: int
+    repeats: int
+    embedding_size: int
+
+
+CHECKS = {
+    "glyphs-small": Check(("softmax", "proxy-anchor", "proxy-nca-plus-plus", "warp"), 20, 5, 32),
+    # The paper's own size.
+    "cars-features": Check(("proxy-anchor", "multi-similarity", "euclidean-softmax-two-phases", "warp"), 50, 10, 128),
+}
+
+
+def main() -> None:
+    """Read the flags, and do it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", choices=CHECKS)
+    parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of those of the data set (all)")
+    parser.add_argument("--root", type=Path, metavar="FILE", help="the features that cars.py writes, for cars-features")
+    parser.add_argument("--out", type=Path, default=Path("runs/reality"), metavar="DIR", help="for the checks")
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the table of what is kept")
+    arguments = parser.parse_intermixed_args()
+    dataset = arguments.dataset
+    check, known = CHECKS[dataset], kept(dataset, arguments.kept)
+    if arguments.table is not None:
+        command = f"python docs/experiments/reality.py {dataset}"
+        keep_table(table(check, known), arguments.table / f"reality-{dataset}.csv", command)
+        return
+    overrides: dict[str, object] = LEAN | place_of(arguments.root)
+    if arguments.root is not None:  # the folds take all training classes, those of validation, too
+        overrides["data.labels"] = str(arguments.root.with_name("all-training.csv"))
+    for loss in check_losses(arguments.losses, check.losses):
+        if not known.check(loss):
+            run_check(dataset, loss, arguments.out / dataset / loss, overrides, known)
+
+
+def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object], known: Kept) -> None:
+    """Tune a loss on folds and test it, or go on, and keep the metrics of the repetitions."""
+    check = CHECKS[dataset]
+    result = proxemic.reality_check(
+        [f"{dataset}/{SEARCHES[loss].recipe}"],
+        out=out,
+        overrides=overrides,
+        trials=check.trials,
+        repeats=check.repeats,
+        embedding_size=check.embedding_size,
+        report=lambda line: print(line, flush=True),
+    )
+    known.keep_check(loss, [(row.kind, row.metric, row.repeat, row.value) for row in result.rows])
+
+
+def table(check: Check, known: Kept) -> Table:
+    """The metrics of each kind of embedding on the test classes, in percent."""
+    rows: list[list[object]] = []
+    for loss in check.losses:
+        if values := known.check(loss):
+            estimates = (t_interval([*values[kind, metric].values()]) for kind in KINDS for metric in METRICS)
+            rows.append([loss, *map(format_estimate, estimates)])
+    if not rows:
+        raise SystemExit(f"{known.folder} holds no finished check: run this command without --table first.")
+    return Table(["loss", *(f"{kind} {name}" for kind in KINDS for name in METRICS.values())], rows)
+
+
+if __name__ == "__main__":
+    run_script(main)
