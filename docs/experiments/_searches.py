@@ -163,15 +163,16 @@ def _first(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -
         file = out / dataset / "first" / f"{name}.yaml"
         write_text(file, json.dumps(values))  # which is YAML, too
         return [file]
+    # The best values of the family's first loss, whose search is made before, or finished together with others.
+    head = [each for each in search.siblings[:1] if each != name]
+    for each in head:
+        run_search(dataset, each, out, root, known)
+    first: list[str | Path] = [*map(known.recipe, head)]
     if dataset == FEATURES:
-        # The best values of the family's first loss, whose search is made before, or finished together with others.
-        head = [each for each in search.siblings[:1] if each != name]
-        for each in head:
-            run_search(dataset, each, out, root, known)
-        return [*map(known.recipe, head), *_tuned(search.recipe)]
-    # The values that eight trials found for the siblings; of the same loss on the other data set; and the defaults.
-    siblings = [f"{dataset}/{each}" for each in search.siblings if each != search.recipe]
-    return [*siblings, *(_tuned(search.recipe) if dataset != AROUND else ()), AROUND]
+        return [*first, *_tuned(search.recipe)]
+    # The values that eight trials found for the other siblings; of the same loss on the other data set; the defaults.
+    siblings = [f"{dataset}/{each}" for each in search.siblings if each not in (*head, search.recipe)]
+    return [*first, *siblings, *(_tuned(search.recipe) if dataset != AROUND else ()), AROUND]
 
 
 def _tuned(recipe: str) -> list[str]:
