@@ -1,4 +1,4 @@
-"""The losses with the values that their searches found, over seeds; and the differences that papers claim.
+"""The losses with the values that searches found, over seeds; the differences that papers claim; how far seeds spread.
 
     python docs/experiments/compare.py glyphs-small --table docs/experiments
 
@@ -13,9 +13,13 @@ from pathlib import Path
 from _kept import METRICS, Kept, Values
 from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, make_runs, run_script
 
+from proxemic.protocols.comparison.directory import Result
+from proxemic.protocols.comparison.statistics import seed_variation
 from proxemic.protocols.statistics import format_estimate, holm, t_interval, t_test
-from proxemic.tables import Table
+from proxemic.tables import MISSING, Table
 
+NAMES = ("Recall@1", "MAP@R", "nDCG@8")
+"""Of the metrics, in tables."""
 CLAIMS = (
     ("softmax-mean-proxy", "softmax"),
     ("mpa", "proxy-anchor"),
@@ -64,6 +68,7 @@ def main() -> None:
     means, differences = tables(known, CLAIMS + (ON_CARS if dataset.startswith("cars") else ()))
     keep_table(means, arguments.table / f"losses-{dataset}.csv", command)
     keep_table(differences, arguments.table / f"claims-{dataset}.csv", command)
+    keep_table(spread(known), arguments.table / f"spread-{dataset}.csv", command)
 
 
 def tables(known: Kept, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Table, Table]:
@@ -71,9 +76,7 @@ def tables(known: Kept, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Tabl
 
     The correction is over the claims, by MAP@R, which all searches maximise; other metrics are shown beside it.
     """
-    runs: dict[str, Values] = {name: values for name in SEARCHES if (values := known.runs(name))["map@r"]}
-    if not runs:
-        raise SystemExit(f"{known.folder} holds no run: run this command without --table first.")
+    runs = _all_runs(known)
     means = [
         [name, *(format_estimate(t_interval([*values[metric].values()])) for metric in METRICS)]
         for name, values in runs.items()
@@ -87,8 +90,33 @@ def tables(known: Kept, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Tabl
             shown = (format_estimate(t_interval(gains[metric])) for metric in METRICS)
             rows.append([f"{one} − {other}", *shown])
     corrected = [[*row, f"{p:.3f}"] for row, p in zip(rows, holm(p_values), strict=True)]
-    columns = ["Recall@1", "MAP@R", "nDCG@8"]
-    return Table(["loss", *columns], means), Table(["difference", *columns, "p of MAP@R, by Holm"], corrected)
+    return Table(["loss", *NAMES], means), Table(["difference", *NAMES, "p of MAP@R, by Holm"], corrected)
+
+
+def spread(known: Kept) -> Table:
+    """Standard deviations of each metric over the seeds of a loss, and of the means of the losses, in percent."""
+    results = [
+        {
+            seed: Result({"test": {metric: values[metric][seed] for metric in METRICS}}, 0, "validation", 0.0)
+            for seed in values[METRICS[0]]
+        }
+        for values in _all_runs(known).values()
+    ]
+    rows: list[list[object]] = []
+    for metric, name in zip(METRICS, NAMES, strict=True):
+        if (found := seed_variation(results, metric, METRICS[0])) is not None:
+            ratio = "{:.2f} ({:.2f} to {:.2f})".format(*found.ratio) if found.ratio else MISSING
+            shown = (f"{100 * found.seeds:.2f}", f"{100 * found.recipes:.2f}", f"{found.separability:.1f}")
+            rows.append([name, *shown, ratio])
+    columns = ["over seeds", "of losses' means", "losses / seeds", "over seeds, to Recall@1's"]
+    return Table(["metric", *columns], rows)
+
+
+def _all_runs(known: Kept) -> dict[str, Values]:
+    runs: dict[str, Values] = {name: values for name in SEARCHES if (values := known.runs(name))["map@r"]}
+    if not runs:
+        raise SystemExit(f"{known.folder} holds no run: run this command without --table first.")
+    return runs
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
