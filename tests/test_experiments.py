@@ -118,10 +118,10 @@ def known(script: Callable[[str], Any], tmp_path: Path) -> Any:
     return script("_kept").Kept(tmp_path / "glyphs-small")
 
 
-def keep(known: Any, loss: str, values: Sequence[float], wrong_labels: float = 0.0) -> None:
+def keep(known: Any, loss: str, values: Sequence[float], condition: str = "") -> None:
     """Keep runs with these MAP@R, by seed."""
     by_seed = dict(enumerate(values))
-    known.keep_runs(loss, {"recall@1": by_seed, "map@r": by_seed, "ndcg@8": by_seed}, wrong_labels)
+    known.keep_runs(loss, {"recall@1": by_seed, "map@r": by_seed, "ndcg@8": by_seed}, condition)
 
 
 def test_an_unknown_loss_and_a_table_of_nothing_are_one_sentence(
@@ -143,7 +143,7 @@ def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str]
     }
     for loss, each in values.items():
         keep(known, loss, each)
-    keep(known, "softmax", (0.1, 0.1, 0.1), wrong_labels=0.4)
+    keep(known, "softmax", (0.1, 0.1, 0.1), "40% wrong")
     keep(known, "contrastive", (0.5, 0.5, 0.56))
     # Standard deviations 2, 2, 3.6056 and 3.4641, and 8.5829 of the means 62, 63, 73 and 52; all metrics are alike.
     spread = script("compare").spread(known)
@@ -159,20 +159,42 @@ def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str]
     assert euclidean[-1] == "0.034"
 
 
-def test_the_table_of_noise_pairs_the_worst_with_the_clean(script: Callable[[str], Any], known: Any) -> None:
-    noise = script("noise")
+def test_the_table_of_a_condition_pairs_the_worst_with_none(
+    script: Callable[[str], Any], searches: Any, known: Any
+) -> None:
+    conditions = script("conditions")
     known.recipe("arcface").parent.mkdir(parents=True)
     for loss in ("arcface", "softmax"):
         known.recipe(loss).touch()
-        for share, value in zip(noise.SHARES, (0.6, 0.55, 0.5, 0.3), strict=True):
-            if (loss, share) != ("softmax", 0.2):  # which is not there yet
-                keep(known, loss, (value, value + 0.02, value + 0.04), share)
-    assert known.lacking(["arcface", "softmax", "proxy-anchor"], range(3), 0.2) == ["softmax"]
+        for name, value in zip(("", "10% wrong", "20% wrong", "40% wrong"), (0.6, 0.55, 0.5, 0.3), strict=True):
+            if (loss, name) != ("softmax", "20% wrong"):  # which is not there yet
+                keep(known, loss, (value, value + 0.02, value + 0.04), name)
+    assert known.lacking(["arcface", "softmax", "proxy-anchor"], range(3), "20% wrong") == ["softmax"]
     assert known.lacking(["arcface"], range(4)) == ["arcface"]
-    table = noise.table(known, range(3))
-    assert table.columns == ["loss", "0% wrong", "10% wrong", "20% wrong", "40% wrong", "difference, 40% to 0%"]
+    table = conditions.table(known, "wrong-labels", conditions.LOSSES, range(3))
+    assert table.columns[1:] == ["as searched", "10% wrong", "20% wrong", "40% wrong", "difference of 40% wrong"]
     assert [row[0] for row in table.rows] == ["arcface"]
     assert [str(cell).partition(" ")[0] for cell in table.rows[0][1:]] == ["62.00", "57.00", "52.00", "32.00", "-30.00"]
+    with pytest.raises(SystemExit, match="holds no finished loss"):
+        conditions.table(known, "few-images", conditions.LOSSES, range(3))
+
+
+def test_few_images_are_the_first_of_each_class_and_make_as_many_steps(
+    script: Callable[[str], Any], tmp_path: Path
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    conditions = script("conditions")
+    splits = ["train"] * 6 + ["test"] * 3
+    columns = {"path": [f"{n}.jpg" for n in range(9)], "label": [*"aabaaa", *"ccc"], "split": splits}
+    pq.write_table(pa.table(columns), tmp_path / "features.parquet")
+    times = conditions.few_images(tmp_path / "features.parquet", 2, tmp_path / "two.csv")
+    with (tmp_path / "two.csv").open(newline="") as file:
+        assert [row["path"][0] for row in csv.DictReader(file)] == [*"012678"]
+    assert times == 6 / 3
+    longer = conditions.more_epochs(FOLDER / "kept/cars-features/searches/euclidean-softmax-two-phases.yaml", times)
+    assert longer == {"training.epochs": 28, "second_phase.epochs": 12}
 
 
 def test_a_reality_check_is_kept_once_finished_and_printed(
@@ -244,13 +266,15 @@ def test_runs_are_made_with_each_seed_and_kept(searches: Any, known: Any, tmp_pa
     small |= {"evaluation.start": False}
     text = read_recipe(find_recipe("glyphs-small/softmax"), [f"--{key}={value}" for key, value in small.items()]).yaml
     known.recipe("softmax").write_text(text, encoding="utf-8")
-    for share in (0.0, 0.4):
-        searches.make_runs(known, "softmax", range(2), tmp_path / "runs", None, share)
+    searches.make_runs(known, "softmax", range(2), tmp_path / "runs", None)
+    wrong = {"training.label_noise": 0.4, "evaluation.own_metrics": ["_verification.accepted"]}
+    searches.make_runs(known, "softmax", range(2), tmp_path / "runs", None, "40% wrong", wrong)
     assert known.lacking(["softmax"], range(2)) == []
-    clean, wrong = (known.runs("softmax", share)["map@r"] for share in (0.0, 0.4))
-    assert clean.keys() == wrong.keys() == {0, 1}
-    assert clean != wrong
-    run = tmp_path / "runs" / "softmax-40"
+    before, after = known.runs("softmax"), known.runs("softmax", "40% wrong")
+    assert before["map@r"].keys() == after["map@r"].keys() == after["tar"].keys() == {0, 1}
+    assert before["map@r"] != after["map@r"]
+    assert before["tar"] == {}
+    run = tmp_path / "runs" / "softmax-40-wrong"
     assert [*run.rglob("metrics.json")] != []
     assert [*run.rglob("*.ckpt")] == []
 
@@ -258,7 +282,7 @@ def test_runs_are_made_with_each_seed_and_kept(searches: Any, known: Any, tmp_pa
 def test_claims_are_about_losses_that_are_searched(script: Callable[[str], Any], searches: Any) -> None:
     compare = script("compare")
     assert {name for pair in (*compare.CLAIMS, *compare.ON_CARS) for name in pair} <= {*searches.SEARCHES}
-    assert {*script("noise").LOSSES} <= {*searches.searched("cars-features")}
+    assert {*script("conditions").LOSSES, *script("conditions").FACES} <= {*searches.searched("cars-features")}
 
 
 def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(

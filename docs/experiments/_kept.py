@@ -17,8 +17,10 @@ from proxemic.files import write_csv, write_text
 from proxemic.protocols.tuning.curves import SearchCurve, curve_of_trials, read_trials
 
 METRICS = ("recall@1", "map@r", "ndcg@8")
+TAR = "tar"
+"""What is measured under the condition ``verification`` alone."""
 COMPLETE = "epochs of a complete trial"
-COLUMNS = ("wrong labels", "seed", *METRICS)
+COLUMNS = ("condition", "seed", *METRICS, TAR)
 Values = Mapping[str, Mapping[int, float]]
 """For each metric, the value of each seed."""
 
@@ -50,24 +52,25 @@ class Kept:
         rows = read_trials(self.recipe(loss).with_suffix(".csv"))
         return curve_of_trials(rows, int(rows[0][COMPLETE]), loss)
 
-    def runs(self, loss: str, wrong_labels: float = 0.0) -> Values:
-        """The test metrics of the runs with the best recipe, trained on labels of which this share is wrong."""
-        rows = [row for row in self._rows(loss) if float(row["wrong labels"]) == wrong_labels]
-        return {metric: {int(row["seed"]): float(row[metric]) for row in rows} for metric in METRICS}
+    def runs(self, loss: str, condition: str = "") -> Values:
+        """The test metrics of the runs with the best recipe; under a condition, if one is named."""
+        rows = [row for row in self._rows(loss) if row["condition"] == condition]
+        metrics = (*METRICS, TAR)
+        return {name: {int(row["seed"]): float(row[name]) for row in rows if row[name]} for name in metrics}
 
-    def keep_runs(self, loss: str, values: Values, wrong_labels: float = 0.0) -> None:
-        """Add runs to those that are kept; of the same share and seed, in place of them."""
-        rows = {(float(row["wrong labels"]), int(row["seed"])): row for row in self._rows(loss)}
-        for seed in next(iter(values.values())):
-            given = {metric: str(values[metric][seed]) for metric in METRICS}
-            rows[wrong_labels, seed] = {"wrong labels": str(wrong_labels), "seed": str(seed), **given}
+    def keep_runs(self, loss: str, values: Values, condition: str = "") -> None:
+        """Add runs to those that are kept; of the same condition and seed, in place of them."""
+        rows = {(row["condition"], int(row["seed"])): row for row in self._rows(loss)}
+        for seed in values[METRICS[0]]:
+            given = {name: str(values.get(name, {}).get(seed, "")) for name in (*METRICS, TAR)}
+            rows[condition, seed] = {"condition": condition, "seed": str(seed), **given}
         sorted_rows = [[rows[key][name] for name in COLUMNS] for key in sorted(rows)]
         write_csv(self._file(loss), COLUMNS, sorted_rows)
 
-    def lacking(self, losses: Sequence[str], seeds: Sequence[int], wrong_labels: float = 0.0) -> list[str]:
+    def lacking(self, losses: Sequence[str], seeds: Sequence[int], condition: str = "") -> list[str]:
         """The losses of finished searches without a run of some seed."""
         finished = [loss for loss in losses if self.recipe(loss).exists()]
-        return [loss for loss in finished if not {*seeds} <= self.runs(loss, wrong_labels)[METRICS[0]].keys()]
+        return [loss for loss in finished if not {*seeds} <= self.runs(loss, condition)[METRICS[0]].keys()]
 
     def check(self, loss: str) -> dict[tuple[str, str], dict[int, float]]:
         """The values of a finished reality check, of each repetition by kind of embedding and metric."""

@@ -2,11 +2,12 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from _kept import METRICS, Kept
+from _kept import METRICS, TAR, Kept
 
 from proxemic.errors import UserError
 from proxemic.files import write_text
@@ -185,14 +186,20 @@ def _print(line: str) -> None:
 
 
 def make_runs(
-    known: Kept, loss: str, seeds: Sequence[int], out: Path, root: Path | None, wrong_labels: float = 0.0
+    known: Kept,
+    loss: str,
+    seeds: Sequence[int],
+    out: Path,
+    root: Path | None,
+    condition: str = "",
+    overrides: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
     """Train the best recipe of a loss with each seed, or go on, and keep the test metrics."""
-    folder = out / f"{loss}-{round(100 * wrong_labels)}"
-    overrides = LEAN | place_of(root) | ({"training.label_noise": wrong_labels} if wrong_labels else {})
-    compared = compare([known.recipe(loss)], out=folder, seeds=seeds, overrides=overrides, report=_print)
+    changed = LEAN | place_of(root) | {**overrides}
+    folder = out / f"{loss} {condition}".rstrip().replace(" ", "-").replace("%", "")
+    compared = compare([known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
     (results,) = compared.results().values()
-    known.keep_runs(loss, {metric: metric_values(results, metric) for metric in METRICS}, wrong_labels)
+    known.keep_runs(loss, {metric: metric_values(results, metric) for metric in (*METRICS, TAR)}, condition)
     for cell in compared.cells():  # gigabytes that no table needs
         RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
 

@@ -1,0 +1,137 @@
+"""What becomes of each loss where labels are wrong, images few or batches small; and how it verifies pairs.
+
+    python docs/experiments/conditions.py cars-features wrong-labels --root runs/cars/features.parquet
+    python docs/experiments/conditions.py cars-features wrong-labels --table docs/experiments
+
+Every loss has the values that its search found; the runs under no condition are those of compare.py. Losses whose
+search is not finished are left out, and added by the same command later. Finished runs are kept beside this script.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _kept import TAR, Kept
+from _searches import HERE, check_losses, keep_table, kept, make_runs, run_script
+from compare import paired
+
+from proxemic.files import write_csv
+from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.recipes.yaml_files import read_yaml
+from proxemic.tables import Table
+
+LOSSES = (
+    *("softmax", "arcface", "proxy-anchor", "mpa-ap", "euclidean-softmax", "euclidean-softmax-two-phases"),
+    *("warp-off-first-attracting", "multi-similarity", "soft-triple", "arcface-sub-centers"),
+)
+FACES = ("cosface", "magface", "adaface", "curricularface", "elasticface")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is changed of a recipe; of few ``images`` of each class it makes as many steps as of all."""
+
+    name: str
+    overrides: dict[str, object] = field(default_factory=dict)
+    images: int | None = None
+
+
+CONDITIONS = {
+    "wrong-labels": [Condition(f"{share}% wrong", {"training.label_noise": share / 100}) for share in (10, 20, 40)],
+    "few-images": [Condition(f"{count} images", images=count) for count in (10, 5, 3)],
+    "small-batches": [Condition(f"batches of {size}", {"batches.size": size}) for size in (64, 32, 16)],
+    "verification": [Condition("verification", {"evaluation.own_metrics": ["_verification.accepted"]})],
+}
+
+
+def main() -> None:
+    """Read the flags, and do it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", choices=["glyphs-small", "cars-features"])
+    parser.add_argument("condition", choices=CONDITIONS)
+    parser.add_argument("losses", nargs="*", metavar="LOSS", help=f"of {', '.join(LOSSES)} (all); more to verify pairs")
+    parser.add_argument("--root", type=Path, metavar="FILE", help="the file of cars.py, for cars-features")
+    parser.add_argument("--out", type=Path, default=Path("runs/conditions"), metavar="DIR", help="for the runs")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N")
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the table of what is kept")
+    arguments = parser.parse_intermixed_args()
+    dataset, condition = arguments.dataset, arguments.condition
+    known, seeds = kept(dataset, arguments.kept), range(arguments.seeds)
+    losses = check_losses(arguments.losses, LOSSES + (FACES if condition == "verification" else ()))
+    if arguments.table is None:
+        if condition == "few-images" and (dataset != "cars-features" or arguments.root is None):
+            raise SystemExit("few-images takes some of the photographs: name cars-features, and --root FILE.")
+        for each in CONDITIONS[condition]:
+            for loss in known.lacking(losses, seeds, each.name):
+                run(known, loss, each, seeds, arguments.out / dataset, arguments.root)
+        return
+    command = f"python docs/experiments/conditions.py {dataset} {condition}"
+    keep_table(table(known, condition, losses, seeds), arguments.table / f"{condition}-{dataset}.csv", command)
+
+
+def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out: Path, root: Path | None) -> None:
+    """Train the best recipe of a loss under a condition with each seed, or go on, and keep the test metrics."""
+    overrides = dict(condition.overrides)
+    if condition.images is not None:
+        assert root is not None
+        labels = out / f"{condition.images}-images.csv"
+        longer = few_images(root, condition.images, labels)
+        overrides |= {"data.labels": str(labels)} | more_epochs(known.recipe(loss), longer)
+    make_runs(known, loss, seeds, out, root, condition.name, overrides)
+
+
+def few_images(features: Path, count: int, out: Path) -> float:
+    """Write the labels with the first ``count`` training images of each class; how many times fewer they are."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(features, columns=["path", "label", "split"]).to_pylist()
+    seen: dict[str, int] = {}
+    left = []
+    for row in rows:
+        if row["split"] == "train":
+            seen[row["label"]] = seen.get(row["label"], 0) + 1
+        if row["split"] != "train" or seen[row["label"]] <= count:
+            left.append(row)
+    write_csv(out, ("path", "label", "split"), [[row["path"], row["label"], row["split"]] for row in left])
+    return sum(seen.values()) / sum(min(number, count) for number in seen.values())
+
+
+def more_epochs(recipe: Path, times: float) -> dict[str, object]:
+    """So many times the epochs of a recipe, of each phase."""
+    content = read_yaml(recipe)
+    second = content["second_phase"] or {}
+    longer: dict[str, object] = {"training.epochs": math.ceil(times * content["training"]["epochs"])}
+    if "epochs" in second:
+        longer["second_phase.epochs"] = math.ceil(times * second["epochs"])
+    return longer
+
+
+def table(known: Kept, condition: str, losses: Sequence[str], seeds: range) -> Table:
+    """Test MAP@R of each loss under none and each of the conditions, and what the last costs, paired by seed.
+
+    For verification, the share of pairs that it accepts.
+    """
+    names = [each.name for each in CONDITIONS[condition]]
+    finished = [
+        loss
+        for loss in losses
+        if known.recipe(loss).exists() and not any(known.lacking([loss], seeds, name) for name in ("", *names))
+    ]
+    if not finished:
+        raise SystemExit(f"{known.folder} holds no finished loss: run this command without --table first.")
+    if condition == "verification":
+        rows = [[loss, format_estimate(t_interval([*known.runs(loss, condition)[TAR].values()]))] for loss in finished]
+        return Table(["loss", "TAR at a FAR of 0.001"], rows)
+    rows = []
+    for loss in finished:
+        runs = [{seed: known.runs(loss, name)["map@r"][seed] for seed in seeds} for name in ("", *names)]
+        shown = [t_interval([*values.values()]) for values in runs]
+        rows.append([loss, *map(format_estimate, [*shown, t_interval(paired(runs[-1], runs[0]))])])
+    return Table(["loss", "as searched", *names, f"difference of {names[-1]}"], rows)
+
+
+if __name__ == "__main__":
+    run_script(main)
