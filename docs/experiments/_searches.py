@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from _kept import METRICS, TAR, Kept
 
@@ -142,6 +143,18 @@ def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
         if name not in known:
             raise SystemExit(f"There is no loss {name} here: take some of {', '.join(known)}, or name none for all.")
     return [*(names or known)]
+
+
+def read_features(file: Path, columns: Sequence[str]) -> Any:
+    """Columns of the file that cars.py writes, as an Arrow table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(file, columns=[*columns])
+    except (OSError, pa.ArrowInvalid) as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f"{file} is no file of features ({said}): python docs/experiments/cars.py makes it.") from None
 
 
 def place_of(root: Path | None) -> dict[str, object]:

@@ -23,11 +23,10 @@ from statistics import fmean
 from typing import Any
 
 from _kept import Kept
-from _searches import AROUND, HERE, LEAN, keep_table, kept, run_script
+from _searches import AROUND, HERE, LEAN, keep_table, kept, read_features, run_script
 
 import proxemic
 from proxemic.data import derive_seed
-from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_csv
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.tables import MISSING, Table
@@ -112,13 +111,7 @@ def join_classes(features: Path, by: str, out: Path) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pq.read_table(features, columns=["embedding", "label", "path"])
-    except (OSError, pa.ArrowInvalid) as error:
-        said = str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"{features} is no file of features ({said}): python docs/experiments/cars.py makes it."
-        ) from None
+    table = read_features(features, ["embedding", "label", "path"])
     models = table["label"].to_pylist()
     side = split_of_makers(sorted({*models}))
     labels = [maker_of(model) if by == "makers" else body_of(model) for model in models]

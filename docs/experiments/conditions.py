@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from _kept import TAR, Kept
-from _searches import HERE, check_losses, keep_table, kept, make_runs, run_script
+from _searches import HERE, check_losses, keep_table, kept, make_runs, read_features, run_script
 from compare import paired
 
 from proxemic.files import write_csv
@@ -85,9 +85,7 @@ def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out:
 
 def few_images(features: Path, count: int, out: Path) -> float:
     """Write the labels with the first ``count`` training images of each class; how many times fewer they are."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(features, columns=["path", "label", "split"]).to_pylist()
+    rows = read_features(features, ["path", "label", "split"]).to_pylist()
     seen: dict[str, int] = {}
     left = []
     for row in rows:
