@@ -285,6 +285,29 @@ def test_claims_are_about_losses_that_are_searched(script: Callable[[str], Any],
     assert {*script("conditions").LOSSES, *script("conditions").FACES} <= {*searches.searched("cars-features")}
 
 
+def test_a_search_on_characters_begins_with_what_the_first_of_the_family_has_found(
+    searches: Any, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(searches, "run_search", lambda *given: made.append(given[1]))
+    first = searches._first("glyphs-small", "mpa", tmp_path, None, known)
+    assert made == ["proxy-anchor"]
+    assert first[0] == known.recipe("proxy-anchor")
+    assert first[1:] == [*(f"glyphs-small/{name}" for name in ("mpa-dw", "mpa-ap", "soft-triple")), "glyphs-small"]
+    assert searches._first("glyphs-small", "proxy-anchor", tmp_path, None, known)[0] == "glyphs-small/mpa"
+
+
+def test_pairs_are_accepted_by_distance(script: Callable[[str], Any]) -> None:
+    import torch
+
+    places = torch.tensor([[0.0], [1.0], [3.0], [3.5]])  # as far apart as 0.5, 1, 2 and more
+    accepted = script("_verification").accepted
+    assert accepted(places, torch.tensor([0, 1, 1, 0])) == {"tar": 0.0}
+    assert accepted(places, torch.tensor([0, 1, 2, 2])) == {"tar": 1.0}
+    assert accepted(places, torch.tensor([0, 0, 0, 1])) == {"tar": 0.0}
+    assert accepted(places, torch.tensor([0, 1, 0, 0]))["tar"] == pytest.approx(1 / 3)
+
+
 def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(
     script: Callable[[str], Any], searches: Any, tmp_path: Path
 ) -> None:
