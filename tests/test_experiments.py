@@ -267,7 +267,7 @@ def test_runs_are_made_with_each_seed_and_kept(searches: Any, known: Any, tmp_pa
     text = read_recipe(find_recipe("glyphs-small/softmax"), [f"--{key}={value}" for key, value in small.items()]).yaml
     known.recipe("softmax").write_text(text, encoding="utf-8")
     searches.make_runs(known, "softmax", range(2), tmp_path / "runs", None)
-    wrong = {"training.label_noise": 0.4, "evaluation.own_metrics": ["_verification.accepted"]}
+    wrong = {"training.label_noise": 0.4, "evaluation.own_metrics": ["_verification.accepted_by_cosine"]}
     searches.make_runs(known, "softmax", range(2), tmp_path / "runs", None, "40% wrong", wrong)
     assert known.lacking(["softmax"], range(2)) == []
     before, after = known.runs("softmax"), known.runs("softmax", "40% wrong")
@@ -297,11 +297,25 @@ def test_a_search_on_characters_begins_with_what_the_first_of_the_family_has_fou
     assert searches._first("glyphs-small", "proxy-anchor", tmp_path, None, known)[0] == "glyphs-small/mpa"
 
 
-def test_pairs_are_accepted_by_distance(script: Callable[[str], Any]) -> None:
+def test_pairs_are_accepted_by_the_distance_of_a_loss(
+    script: Callable[[str], Any], known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
+    conditions, given = script("conditions"), []
+    monkeypatch.setattr(conditions, "make_runs", lambda *arguments: given.append(arguments[-1]))
+    known.recipe("magface").parent.mkdir(parents=True)
+    for loss in ("magface", "euclidean-softmax"):
+        known.recipe(loss).write_text(read_recipe(find_recipe(f"cars-features/{loss}")).yaml, encoding="utf-8")
+        conditions.run(known, loss, *conditions.CONDITIONS["verification"], range(1), tmp_path, tmp_path)
+    names = ["accepted_by_cosine", "accepted_by_euclidean"]
+    assert given == [{"evaluation.own_metrics": [f"_verification.{name}"]} for name in names]
+    # A long vector is of the class of a short one of its direction.
+    rays, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 1.0], [1.0, 9.0]]), torch.tensor([0, 1, 0, 1])
+    assert [getattr(script("_verification"), name)(rays, labels)["tar"] for name in names] == [1, 0]
+
     places = torch.tensor([[0.0], [1.0], [3.0], [3.5]])  # as far apart as 0.5, 1, 2 and more
-    accepted = script("_verification").accepted
+    accepted = script("_verification").accepted_by_euclidean
     assert accepted(places, torch.tensor([0, 1, 1, 0])) == {"tar": 0.0}
     assert accepted(places, torch.tensor([0, 1, 2, 2])) == {"tar": 1.0}
     assert accepted(places, torch.tensor([0, 0, 0, 1])) == {"tar": 0.0}

@@ -1,6 +1,7 @@
-"""A metric for recipes: how many pairs of one class are accepted where one of 1,000 pairs of two classes is."""
+"""Metrics for recipes: how many pairs of one class are accepted where one of 1,000 pairs of two classes is."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from proxemic.metrics.verification import tar_at_far
@@ -8,12 +9,21 @@ from proxemic.metrics.verification import tar_at_far
 FAR = 1e-3
 
 
-def accepted(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
+def accepted_by_euclidean(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
     """The true accept rate of all pairs of images by Euclidean distance, at a false accept rate of 0.001.
 
-    >>> accepted(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1]))
+    >>> accepted_by_euclidean(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1]))
     {'tar': 1.0}
     """
     one, other = torch.triu_indices(len(labels), len(labels), offset=1)
     distances = torch.cdist(embeddings, embeddings)[one, other]
     return {"tar": tar_at_far(distances, labels[one] == labels[other], far=(FAR,))[FAR].tar}
+
+
+def accepted_by_cosine(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
+    """The same by cosine, for losses that leave the length of embeddings free, or read something else from it.
+
+    >>> accepted_by_cosine(torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 9.0]]), torch.tensor([0, 0, 1, 1]))
+    {'tar': 1.0}
+    """
+    return accepted_by_euclidean(F.normalize(embeddings), labels)

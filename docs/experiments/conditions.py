@@ -42,7 +42,7 @@ CONDITIONS = {
     "wrong-labels": [Condition(f"{share}% wrong", {"training.label_noise": share / 100}) for share in (10, 20, 40)],
     "few-images": [Condition(f"{count} images", images=count) for count in (10, 5, 3)],
     "small-batches": [Condition(f"batches of {size}", {"batches.size": size}) for size in (64, 32, 16)],
-    "verification": [Condition("verification", {"evaluation.own_metrics": ["_verification.accepted"]})],
+    "verification": [Condition("verification")],
 }
 
 
@@ -75,6 +75,9 @@ def main() -> None:
 def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out: Path, root: Path | None) -> None:
     """Train the best recipe of a loss under a condition with each seed, or go on, and keep the test metrics."""
     overrides = dict(condition.overrides)
+    if condition.name == "verification":
+        distance = read_yaml(known.recipe(loss))["evaluation"]["distance"]
+        overrides["evaluation.own_metrics"] = [f"_verification.accepted_by_{distance}"]
     if condition.images is not None:
         assert root is not None
         labels = out / f"{condition.images}-images.csv"
