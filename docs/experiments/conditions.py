@@ -1,4 +1,4 @@
-"""What becomes of each loss where labels are wrong, images few or batches small; and how it verifies pairs.
+"""What becomes of each loss where labels are wrong, images few, batches small or K another; and how it verifies pairs.
 
     python docs/experiments/conditions.py cars-features wrong-labels --root runs/cars/features.parquet
     python docs/experiments/conditions.py cars-features wrong-labels --table docs/experiments
@@ -26,7 +26,11 @@ LOSSES = (
     *("softmax", "arcface", "proxy-anchor", "mpa-ap", "euclidean-softmax", "euclidean-softmax-two-phases"),
     *("warp-off-first-attracting", "multi-similarity", "soft-triple", "arcface-sub-centers"),
 )
-FACES = ("cosface", "magface", "adaface", "curricularface", "elasticface")
+WHOSE = {
+    "verification": (*LOSSES, "cosface", "magface", "adaface", "curricularface", "elasticface"),
+    "proxies": ("soft-triple", "mpa", "mpa-dw", "mpa-ap"),
+}
+"""The losses of a condition that are not `LOSSES`."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ CONDITIONS = {
     "wrong-labels": [Condition(f"{share}% wrong", {"training.label_noise": share / 100}) for share in (10, 20, 40)],
     "few-images": [Condition(f"{count} images", images=count) for count in (10, 5, 3)],
     "small-batches": [Condition(f"batches of {size}", {"batches.size": size}) for size in (64, 32, 16)],
+    "proxies": [Condition(f"K={count}", {"loss.proxies_per_class": count}) for count in (1, 2, 4, 8, 12, 16)],
     "verification": [Condition("verification")],
 }
 
@@ -51,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=["glyphs-small", "cars-features"])
     parser.add_argument("condition", choices=CONDITIONS)
-    parser.add_argument("losses", nargs="*", metavar="LOSS", help=f"of {', '.join(LOSSES)} (all); more to verify pairs")
+    parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of those of the condition (all)")
     parser.add_argument("--root", type=Path, metavar="FILE", help="the file of cars.py, for cars-features")
     parser.add_argument("--out", type=Path, default=Path("runs/conditions"), metavar="DIR", help="for the runs")
     parser.add_argument("--seeds", type=int, default=5, metavar="N")
@@ -60,7 +65,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     dataset, condition = arguments.dataset, arguments.condition
     known, seeds = kept(dataset, arguments.kept), range(arguments.seeds)
-    losses = check_losses(arguments.losses, LOSSES + (FACES if condition == "verification" else ()))
+    losses = check_losses(arguments.losses, WHOSE.get(condition, LOSSES))
     if arguments.table is None:
         if condition == "few-images" and (dataset != "cars-features" or arguments.root is None):
             raise SystemExit("few-images takes some of the photographs: name cars-features, and --root FILE.")
