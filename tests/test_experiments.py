@@ -187,11 +187,10 @@ def test_few_images_are_the_first_of_each_class_and_make_as_many_steps(
 
     conditions = script("conditions")
     splits = ["train"] * 6 + ["test"] * 3
-    columns = {"path": [f"{n}.jpg" for n in range(9)], "label": [*"aabaaa", *"ccc"], "split": splits}
+    columns = {"embedding": [[float(n)] for n in range(9)], "label": [*"aabaaa", *"ccc"], "split": splits}
     pq.write_table(pa.table(columns), tmp_path / "features.parquet")
-    times = conditions.few_images(tmp_path / "features.parquet", 2, tmp_path / "two.csv")
-    with (tmp_path / "two.csv").open(newline="") as file:
-        assert [row["path"][0] for row in csv.DictReader(file)] == [*"012678"]
+    file, times = conditions.few_images(tmp_path / "features.parquet", 2, tmp_path)
+    assert pq.read_table(file)["embedding"].to_pylist() == [[float(n)] for n in (0, 1, 2, 6, 7, 8)]
     assert times == 6 / 3
     longer = conditions.more_epochs(FOLDER / "kept/cars-features/searches/euclidean-softmax-two-phases.yaml", times)
     assert longer == {"training.epochs": 28, "second_phase.epochs": 12}

@@ -145,13 +145,13 @@ def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
     return [*(names or known)]
 
 
-def read_features(file: Path, columns: Sequence[str]) -> Any:
-    """Columns of the file that cars.py writes, as an Arrow table."""
+def read_features(file: Path, columns: Sequence[str] | None = None) -> Any:
+    """Columns of the file that cars.py writes, or all, as an Arrow table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(file, columns=[*columns])
+        return pq.read_table(file, columns=columns and [*columns])
     except (OSError, pa.ArrowInvalid) as error:
         said = str(error).splitlines()[0].rstrip(".")
         raise UserError(f"{file} is no file of features ({said}): python docs/experiments/cars.py makes it.") from None
@@ -207,7 +207,11 @@ def make_runs(
     condition: str = "",
     overrides: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Train the best recipe of a loss with each seed, or go on, and keep the test metrics."""
+    """Train the best recipe of a loss with each seed, or go on, and keep the test metrics.
+
+    Raises:
+        UserError: If a run failed, once the others are kept.
+    """
     changed = LEAN | place_of(root) | {**overrides}
     folder = out / f"{loss} {condition}".rstrip().replace(" ", "-").replace("%", "")
     compared = compare([known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
@@ -215,6 +219,8 @@ def make_runs(
     known.keep_runs(loss, {metric: metric_values(results, metric) for metric in (*METRICS, TAR)}, condition)
     for cell in compared.cells():  # gigabytes that no table needs
         RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
+    if failed := compared.failed():
+        raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
 
 
 def commit() -> str:

@@ -9,6 +9,7 @@ search is not finished are left out, and added by the same command later. Finish
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from _kept import TAR, Kept
 from _searches import HERE, check_losses, keep_table, kept, make_runs, read_features, run_script
 from compare import paired
 
-from proxemic.files import write_csv
+from proxemic.files import write_atomically
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.recipes.yaml_files import read_yaml
 from proxemic.tables import Table
@@ -85,24 +86,26 @@ def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out:
         overrides["evaluation.own_metrics"] = [f"_verification.accepted_by_{distance}"]
     if condition.images is not None:
         assert root is not None
-        labels = out / f"{condition.images}-images.csv"
-        longer = few_images(root, condition.images, labels)
-        overrides |= {"data.labels": str(labels)} | more_epochs(known.recipe(loss), longer)
+        root, times = few_images(root, condition.images, out)
+        overrides |= more_epochs(known.recipe(loss), times)
     make_runs(known, loss, seeds, out, root, condition.name, overrides)
 
 
-def few_images(features: Path, count: int, out: Path) -> float:
-    """Write the labels with the first ``count`` training images of each class; how many times fewer they are."""
-    rows = read_features(features, ["path", "label", "split"]).to_pylist()
-    seen: dict[str, int] = {}
+def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
+    """Write features with the first ``count`` training images of each class; how many times fewer these are."""
+    import pyarrow.parquet as pq
+
+    rows = read_features(features)
+    seen: Counter[str] = Counter()
     left = []
-    for row in rows:
-        if row["split"] == "train":
-            seen[row["label"]] = seen.get(row["label"], 0) + 1
-        if row["split"] != "train" or seen[row["label"]] <= count:
+    for row, (label, split) in enumerate(zip(*(rows[name].to_pylist() for name in ("label", "split")), strict=True)):
+        seen[label] += split == "train"
+        if split != "train" or seen[label] <= count:
             left.append(row)
-    write_csv(out, ("path", "label", "split"), [[row["path"], row["label"], row["split"]] for row in left])
-    return sum(seen.values()) / sum(min(number, count) for number in seen.values())
+    file = out / f"{count}-images.parquet"
+    with write_atomically(file) as temporary:
+        pq.write_table(rows.take(left), temporary)
+    return file, seen.total() / sum(min(number, count) for number in seen.values())
 
 
 def more_epochs(recipe: Path, times: float) -> dict[str, object]:
