@@ -158,6 +158,8 @@ def _join() -> tuple[Processes, dist.Store]:
         group = dist.PrefixStore("group", store.clone())  # a connection of its own
         dist.init_process_group(backend, store=group, rank=rank, world_size=world, timeout=_COLLECTIVES)
         reading = dist.new_group(timeout=_READING, backend="gloo")
+        # One that then fails at once would look, to another that is still here, as if it had not come.
+        dist.barrier(group=reading)
     except RuntimeError as error:
         if not _is_lost_connection(error):
             raise
