@@ -158,6 +158,7 @@ def _join() -> tuple[Processes, dist.Store]:
         group = dist.PrefixStore("group", store.clone())  # a connection of its own
         dist.init_process_group(backend, store=group, rank=rank, world_size=world, timeout=_COLLECTIVES)
         reading = dist.new_group(timeout=_READING, backend="gloo")
+        assert isinstance(reading, dist.ProcessGroup)
         # One that then fails at once would look, to another that is still here, as if it had not come.
         dist.barrier(group=reading)
     except RuntimeError as error:
@@ -168,7 +169,6 @@ def _join() -> tuple[Processes, dist.Store]:
             f"{_JOINING.seconds // 60} minutes, and stayed: start as many by torchrun or srun, on machines that reach "
             "each other."
         ) from error
-    assert isinstance(reading, dist.ProcessGroup)
     return Processes(rank, world, local_rank, reading), dist.PrefixStore("proxemic", store)
 
 
