@@ -6,10 +6,10 @@ RUN = $(UV) run --frozen --all-extras --
 # What libraries keep for themselves (fonts, rendered glyphs, pyright's program) stays in this folder.
 CACHES = "XDG_CACHE_HOME=$(CURDIR)/.cache" "MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib"
 HERE = env $(CACHES)
-# Three workers of one thread each, on two processors: a third of their time, tests wait for servers, browsers and processes.
-# What is compiled is kept, so that the hundreds of processes that the tests start need not compile it anew.
+# Two workers of one thread each: with more threads than processors, torch's wait for each other. What is compiled is
+# kept, so that the hundreds of processes that the tests start need not compile it anew.
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
-PYTEST = pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test coverage docs dist lint types lowest gpu-packages setup
 
