@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from proxemic.errors import UserError
 from proxemic.protocols.reality_check import RealityCheckResult
 from proxemic.protocols.reality_check.tables import ResultRow
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
@@ -273,6 +274,10 @@ def test_runs_are_made_with_each_seed_and_kept(searches: Any, known: Any, tmp_pa
     assert before["map@r"].keys() == after["map@r"].keys() == after["tar"].keys() == {0, 1}
     assert before["map@r"] != after["map@r"]
     assert before["tar"] == {}
+    broken = {"optim.lr": 1e30}
+    with pytest.raises(UserError, match=r"^1 runs failed, the first of them softmax.*finite"):
+        searches.make_runs(known, "softmax", range(1), tmp_path / "runs", None, "broken", broken)
+    assert known.lacking(["softmax"], range(1), "broken") == ["softmax"]
     run = tmp_path / "runs" / "softmax-40-wrong"
     assert [*run.rglob("metrics.json")] != []
     assert [*run.rglob("*.ckpt")] == []
