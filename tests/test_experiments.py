@@ -180,6 +180,19 @@ def test_the_table_of_a_condition_pairs_the_worst_with_none(
         conditions.table(known, "few-images", conditions.LOSSES, range(3))
 
 
+def test_the_table_of_k_pairs_the_papers_with_one_proxy(script: Callable[[str], Any], known: Any) -> None:
+    conditions = script("conditions")
+    known.recipe("mpa").parent.mkdir(parents=True)
+    known.recipe("mpa").touch()
+    for name, value in zip(
+        ("", *(f"K={k}" for k in (1, 2, 4, 8, 12, 16))), (0.9, 0.5, 0.6, 0.7, 0.75, 0.3, 0.2), strict=True
+    ):
+        keep(known, "mpa", (value, value + 0.02), name)
+    table = conditions.table(known, "proxies", ["mpa"], range(2))
+    assert table.columns[-1] == "K=8 − K=1"
+    assert str(table.rows[0][-1]).startswith("25.00 ")
+
+
 def test_few_images_are_the_first_of_each_class_and_make_as_many_steps(
     script: Callable[[str], Any], tmp_path: Path
 ) -> None:
