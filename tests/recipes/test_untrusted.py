@@ -19,11 +19,6 @@ CASES = list(hostile_recipes(Path()))
 
 
 @pytest.fixture
-def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    return Here(capsys, monkeypatch)
-
-
-@pytest.fixture
 def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """What is there if the module beside, or a command, has run; the folder is the current one, and on the path."""
     path = write_trap_module(tmp_path)

@@ -4,19 +4,21 @@ from typing import Any
 
 import pytest
 
-from command_line import Here
+from images import write_folder, write_recipe
 from processes import run_processes
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    return Here(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="session")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes finds; they start once, as that takes seconds."""
     return run_processes(Path(__file__).parent / "gathering.py", tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In a folder of its own with its images, where the tests of a module may put their runs."""
+    folder = tmp_path_factory.mktemp("recipe")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """What follows from how many images each class has: margins of classes, and weights that balance them."""
 
-import csv
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,21 +12,18 @@ from proxemic.errors import UserError
 from proxemic.losses import ArcFaceLoss, DynamicMargin
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
-from proxemic.training import RunDirectory, train
+from proxemic.training import RunDirectory
 from proxemic.training.components import build_components, held_out_images
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
 from proxemic.training.times import Times
+from stopping import Stopped, losses, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 SHORT = ["--evaluation.select_on", "last", "--evaluation.untrained", "false", "--training.epochs", "2"]
 RULE = ["--loss", "ArcFaceLoss", "--loss.scale", "8", "--loss.margin", "DynamicMargin", "--loss.margin.a", "0.4"]
 SECOND = ["--second_phase.epochs", "1", "--second_phase.loss.margin.a", "0.2"]
-
-
-class Stopped(Exception):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +35,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for path in sorted(each.iterdir())[number % 5 + 2 :]:
             path.unlink()
     return write_recipe(folder / "tiny.yaml", images)
-
-
-def run(recipe: Path, out: Path, *flags: str | Path, stop_after: int | None = None, resume: bool = False) -> Path:
-    def on_epoch(row: Mapping[str, float]) -> None:
-        if row["epoch"] == stop_after:
-            raise Stopped
-
-    read = read_recipe(out / "recipe.yaml" if resume else recipe, [str(flag) for flag in flags])
-    train(read.recipe, out, resume=resume, report=[].append, on_epoch=on_epoch)
-    return out
-
-
-def losses(run: Path) -> list[float]:
-    with (run / "history.csv").open(newline="") as file:
-        return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
 def test_margins_and_weights_follow_from_the_training_images(recipe: Path, tmp_path: Path) -> None:

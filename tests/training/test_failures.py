@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from images import write_folder, write_recipe
 from proxemic.errors import OutOfMemory, UserError
 from proxemic.models import EmbeddingModel
 from proxemic.recipes.reader import ReadRecipe, read_recipe
@@ -18,12 +17,6 @@ from proxemic.training.failures import explained
 from proxemic.training.module import EmbeddingTask
 
 NO_CPU_MEMORY = "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("failures")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 @pytest.fixture(scope="module")

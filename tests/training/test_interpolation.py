@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 import warm
 from command_line import TERMINAL, Here, assert_refused
-from images import write_folder, write_recipe
 from proxemic.data import EmbeddingDataset
 from proxemic.metrics import retrieval_metrics
 from proxemic.models import build_model, load_model
@@ -25,12 +24,6 @@ FLAGS = [
     *("--training.interpolate", "[0.001, 0.5]"),
 ]
 FILES = ("model.safetensors", "model.json", "loss.safetensors", "metrics.json")
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("interpolation")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Two phases, warm-up, starting from a run, plateaus and clipping: what a recipe says happens, also when resumed."""
 
-import csv
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.losses import CurricularFaceLoss, PairwiseLoss, WarpedSoftmaxLoss
 from proxemic.models import build_model
@@ -23,16 +21,13 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.training import train
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import continue_optimizer, share_parameters
+from stopping import Stopped, losses, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
 LAST = ["--evaluation.select_on", "last", "--evaluation.untrained", "false"]
-
-
-class Stopped(Exception):
-    pass
 
 
 def test_averages_are_carried_on_and_the_state_of_what_is_no_longer_trained_is_not() -> None:
@@ -47,27 +42,6 @@ def test_averages_are_carried_on_and_the_state_of_what_is_no_longer_trained_is_n
     later = torch.optim.AdamW([two.proxies])
     continue_optimizer(later, earlier)
     assert list(later.state) == [two.proxies]
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("phases")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
-
-
-def run(recipe: Path, out: Path, *flags: str | Path, stop_after: int | None = None, resume: bool = False) -> Path:
-    def on_epoch(row: Mapping[str, float]) -> None:
-        if row["epoch"] == stop_after:
-            raise Stopped
-
-    read = read_recipe(out / "recipe.yaml" if resume else recipe, [str(flag) for flag in flags])
-    train(read.recipe, out, resume=resume, report=[].append, on_epoch=on_epoch)
-    return out
-
-
-def losses(run: Path) -> list[float]:
-    with (run / "history.csv").open(newline="") as file:
-        return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
 def optimizer_state(run: Path) -> dict[str, Any]:

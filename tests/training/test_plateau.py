@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from lightning.pytorch.callbacks import EarlyStopping
 
 from command_line import warm_start
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import UntilPlateau, train
 from proxemic.training.phases import EndedPhase, ended_phases
+from stopping import Stopped
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -28,10 +28,6 @@ SECOND = ["--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
 UNTIL = ["--training.until_plateau.patience", "2", "--training.until_plateau.min_improvement", "1"]
 FLAGS = [*WARPED, *SECOND, *UNTIL, "--second_phase.epochs", "5", "--training.epochs", "12"]
 OTHER = ["--evaluation.untrained", "false", "--training.loggers", "[]", "--training.threads", "1"]
-
-
-class Stopped(Exception):
-    pass
 
 
 def run(recipe: Path, out: Path, *flags: str, stop_after: int | None = None, resume: bool = False) -> list[str]:
@@ -59,12 +55,6 @@ def assert_same(run: Path, expected: Path) -> None:
     ((found,), (wanted,)) = one["optimizer_states"], other["optimizer_states"]
     torch.testing.assert_close(found["state"], wanted["state"], rtol=0, atol=0)
     assert found["param_groups"] == wanted["param_groups"]
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plateau")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 @pytest.fixture(scope="module")

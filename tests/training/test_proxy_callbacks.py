@@ -13,7 +13,6 @@ from torch.nn.functional import normalize
 
 import warm
 from command_line import TERMINAL, Here
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores import SoftmaxPooling
@@ -26,12 +25,6 @@ pytestmark = pytest.mark.usefixtures("without_plots")
 SHORT = ["--training.epochs", "3", "--training.loggers", "[]", "--evaluation.untrained", "false"]
 SPREAD = ["--training.start_proxies", "k_means", "--training.spread_after", "1", "--loss.proxies_per_class", "3"]
 ANNEALED = ["--training.anneal_gamma.begin", "1.6", "--training.anneal_gamma.epochs", "3"]
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("proxies")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 class Watch(Callback):

@@ -11,7 +11,6 @@ import torch
 
 import warm
 from command_line import TERMINAL, Here, assert_refused
-from images import write_folder, write_recipe
 from onnx_files import network
 from proxemic.data import EmbeddingDataset
 from proxemic.losses import load_loss
@@ -24,12 +23,6 @@ from proxemic.training.start import advice, better_start
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 WORSE = ["--evaluation.start", "true", "--optim.lr", "0.1", "--training.epochs", "2", "--training.loggers", "[]"]
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("start")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import warm
 from command_line import TERMINAL, Here
-from images import write_folder, write_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Averaging, train
 from proxemic.training.module import EmbeddingTask
@@ -21,12 +20,6 @@ from proxemic.training.module import EmbeddingTask
 pytestmark = pytest.mark.usefixtures("without_plots")
 SHORT = ["--training.epochs", "3", "--training.loggers", "[]", "--evaluation.untrained", "false"]
 AVERAGED = ["--optim.lr", "0.0005", "--training.average.decay", "0.8"]
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("average")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 class Weights(Callback):
