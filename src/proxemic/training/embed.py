@@ -22,6 +22,7 @@ from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.folding import folded
 from proxemic.training.gathering import as_integers, gather_uneven, split_roles
+from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
 from proxemic.training.workers import worker_settings
 
@@ -203,6 +204,24 @@ def join_shares(
         return share
     shares = [share_of(count, batch_size, rank, world) for rank in range(world)]
     return torch.cat(gather_uneven(share))[torch.cat(shares).argsort()]
+
+
+def embed_training_images(
+    model: nn.Module, images: ImageSet, recipe: Recipe, processes: Processes
+) -> Float[Tensor, "images dim"]:
+    """Embed training images without augmentation; the processes share them, and all get all embeddings."""
+    size = recipe.evaluation.batch_size
+    share = embed_images(
+        model,
+        images,
+        recipe.images,
+        batch_size=size,
+        workers=recipe.batches.workers,
+        description="training images",
+        rank=processes.rank,
+        world=processes.world,
+    )
+    return join_shares(share, len(images), size, processes.world)
 
 
 def evaluate_embeddings(

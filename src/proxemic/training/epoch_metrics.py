@@ -20,7 +20,7 @@ from proxemic.losses.scores.similarity import Cosine, unit
 from proxemic.losses.user_defined import Loss, loss_name
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.training.data_module import TrainingData
-from proxemic.training.embed import embed_images, join_shares
+from proxemic.training.embed import embed_training_images
 from proxemic.training.module import EmbeddingTask, check_embeddings
 
 
@@ -180,16 +180,6 @@ def as_compared(
 def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """The embeddings of all training images, of which each process computes a share, and the proxies."""
-    rank, world, size = task.processes.rank, task.processes.world, data.recipe.evaluation.batch_size
-    share = embed_images(
-        task.model,
-        data.images,
-        data.recipe.images,
-        batch_size=size,
-        workers=data.recipe.batches.workers,
-        description="training images",
-        rank=rank,
-        world=world,
-    )
-    return as_compared(task.loss, join_shares(share, len(data.images), size, world))
+    """The embeddings of all training images, and the proxies."""
+    embeddings = embed_training_images(task.model, data.images, data.recipe, task.processes)
+    return as_compared(task.loss, embeddings)

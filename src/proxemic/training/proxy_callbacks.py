@@ -10,7 +10,7 @@ from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores import SoftmaxPooling
 from proxemic.training.annealing import GammaAnnealing
-from proxemic.training.embed import embed_images, join_shares
+from proxemic.training.embed import embed_training_images
 from proxemic.training.head_start import cluster_seed, draw_images
 from proxemic.training.module import EmbeddingTask, check_embeddings
 from proxemic.training.recipe import Recipe
@@ -49,18 +49,7 @@ class SpreadProxies(Callback):
         task = pl_module
         assert isinstance(task, EmbeddingTask)
         assert isinstance(task.loss, ProxyLoss)
-        rank, world, size = task.processes.rank, task.processes.world, self.recipe.evaluation.batch_size
-        share = embed_images(
-            task.model,
-            self.images,
-            self.recipe.images,
-            batch_size=size,
-            workers=self.recipe.batches.workers,
-            description="training images",
-            rank=rank,
-            world=world,
-        )
-        embeddings = join_shares(share, len(self.images), size, world)
+        embeddings = embed_training_images(task.model, self.images, self.recipe, task.processes)
         check_embeddings(embeddings, "training", task, trainer.current_epoch)
         task.loss.begin_at_clusters(embeddings, self.labels, seed=cluster_seed(self.recipe))
         trainer.optimizers[0].state.pop(task.proxies, None)  # which was gathered in other places
