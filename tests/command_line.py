@@ -11,6 +11,8 @@ import pytest
 
 import warm
 from proxemic.cli import main
+from proxemic.errors import UserError
+from proxemic.protocols.runs.jobs import Job, Workers, run_job
 
 TERMINAL = {"COLUMNS": "120", "NO_COLOR": "1"}
 ENVIRONMENT = {**os.environ, **TERMINAL}
@@ -39,6 +41,8 @@ FORKED_WORKERS = """
 import multiprocessing, sys
 from types import SimpleNamespace
 from proxemic.cli import main
+from proxemic.errors import UserError
+from proxemic.protocols.runs.jobs import Job, Workers, run_job
 from proxemic.protocols.runs import jobs
 
 fork = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
@@ -51,6 +55,17 @@ def start_with_workers(*words: str | Path, threads: int = 1) -> warm.Process:
     """The same, where its worker processes are forked from it too: what they import otherwise takes most of a test."""
     environment = {**TERMINAL, "OMP_NUM_THREADS": str(threads)}
     return warm.Process("-c", FORKED_WORKERS, *words, environment=environment)
+
+
+def run_here(workers: Workers, jobs: Sequence[Job], *, on_result: Any, on_failure: Any) -> None:
+    """As `Workers.run`, without processes, which take seconds to start."""
+    for job in jobs:
+        try:
+            found = run_job(job, report=str)
+        except UserError as error:
+            on_failure(job, error)
+        else:
+            on_result(job, found)
 
 
 FIRST_LINES = (

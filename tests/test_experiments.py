@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from command_line import run_here
 from proxemic.errors import UserError
 from proxemic.protocols.reality_check import RealityCheckResult
 from proxemic.protocols.reality_check.tables import ResultRow
+from proxemic.protocols.runs.jobs import Workers
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.spaces import default_space, load_space, read_stages, resolve_factors
 from proxemic.protocols.tuning.trials import FinishedTrial
@@ -281,7 +283,10 @@ def test_a_kept_search_is_not_made_again_and_names_no_folder(searches: Any, know
     assert not (tmp_path / "out").exists()
 
 
-def test_runs_are_made_with_each_seed_and_kept(searches: Any, known: Any, tmp_path: Path) -> None:
+def test_runs_are_made_with_each_seed_and_kept(
+    searches: Any, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workers, "run", run_here)
     known.recipe("softmax").parent.mkdir(parents=True)
     small = {"data.train_classes": 8, "data.test_classes": 4, "training.epochs": 1, "model.width": 8}
     small |= {"evaluation.start": False}

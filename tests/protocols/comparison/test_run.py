@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from command_line import start_with_workers
+from command_line import run_here, start_with_workers
 from proxemic.errors import UserError
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.directory import Comparison
 from proxemic.protocols.comparison.run import compare, finish_comparison, plan_comparison
-from proxemic.protocols.runs.jobs import Job, Workers, run_job
+from proxemic.protocols.runs.jobs import Job, Workers
 from proxemic.recipes.flags import as_flags
 
 OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
@@ -30,17 +30,6 @@ def values(path: Path) -> dict[tuple[str, ...], str]:
     found = {tuple(row[key] for key in ("recipe", "seed", "split", "metric", "epoch")): row["value"] for row in rows}
     assert len(found) == len(rows)
     return found
-
-
-def run_here(workers, jobs, *, on_result, on_failure):
-    """As `Workers.run`, without processes, which take seconds to start."""
-    for job in jobs:
-        try:
-            found = run_job(job, report=str)
-        except UserError as error:
-            on_failure(job, error)
-        else:
-            on_result(job, found)
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(
