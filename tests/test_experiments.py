@@ -195,12 +195,15 @@ def test_the_table_of_k_pairs_the_papers_with_one_proxy(script: Callable[[str], 
     assert str(table.rows[0][-1]).startswith("25.00 ")
 
 
-def test_conditions_need_a_finished_search(
-    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "words"), [("conditions", ["glyphs-small", "proxies"]), ("compare", ["cars-pretrained"])]
+)
+def test_runs_need_a_finished_search(
+    name: str, words: list[str], script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["conditions.py", "glyphs-small", "proxies", "mpa", "--kept", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", [f"{name}.py", *words, "mpa", "--kept", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"holds no finished search of these losses: python .* mpa comes first\.$"):
-        script("conditions").main()
+        script(name).main()
 
 
 def test_few_images_are_the_first_of_each_class_and_make_as_many_steps(

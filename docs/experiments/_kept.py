@@ -67,6 +67,12 @@ class Kept:
         sorted_rows = [[rows[key][name] for name in COLUMNS] for key in sorted(rows)]
         write_csv(self._file(loss), COLUMNS, sorted_rows)
 
+    def check_searched(self, losses: Sequence[str]) -> None:
+        """End the command where none of the losses has a finished search."""
+        if not any(self.recipe(loss).exists() for loss in losses):
+            search = f"python docs/experiments/search.py {self.folder.name} {' '.join(losses)}"
+            raise SystemExit(f"{self.folder} holds no finished search of these losses: {search} comes first.")
+
     def lacking(self, losses: Sequence[str], seeds: Sequence[int], condition: str = "") -> list[str]:
         """The losses of finished searches without a run of some seed."""
         finished = [loss for loss in losses if self.recipe(loss).exists()]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from _kept import METRICS, Kept, Values
-from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, make_runs, run_script
+from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, make_runs, run_script, searched
 
 from proxemic.protocols.comparison.directory import Result
 from proxemic.protocols.comparison.statistics import seed_variation
@@ -61,7 +61,9 @@ def main() -> None:
     dataset = arguments.dataset
     known, seeds = kept(dataset, arguments.kept), range(arguments.seeds or DATA_SETS[dataset].seeds)
     if arguments.table is None:
-        for loss in known.lacking(check_losses(arguments.losses, [*SEARCHES]), seeds):
+        losses = check_losses(arguments.losses, searched(dataset))
+        known.check_searched(losses)
+        for loss in known.lacking(losses, seeds):
             make_runs(known, loss, seeds, arguments.out / dataset, arguments.root)
         return
     command = f"python docs/experiments/compare.py {dataset}"

@@ -72,9 +72,7 @@ def main() -> None:
     if arguments.table is None:
         if condition == "few-images" and (dataset != "cars-features" or arguments.root is None):
             raise SystemExit("few-images takes some of the photographs: name cars-features, and --root FILE.")
-        if not any(known.recipe(loss).exists() for loss in losses):
-            search = f"python docs/experiments/search.py {dataset} {' '.join(losses)}"
-            raise SystemExit(f"{known.folder} holds no finished search of these losses: {search} comes first.")
+        known.check_searched(losses)
         for each in CONDITIONS[condition]:
             for loss in known.lacking(losses, seeds, each.name):
                 run(known, loss, each, seeds, arguments.out / dataset, arguments.root)
