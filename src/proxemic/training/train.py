@@ -33,6 +33,7 @@ from proxemic.training.times import Times
 from proxemic.training.warm_start import start_from, trained_before
 
 if TYPE_CHECKING:
+    from proxemic.recipes.reader import ReadRecipe
     from proxemic.training.components import Components
 
 _SEEN_BY = 120.0  # seconds in which a file of one machine is seen by the others in a folder they share; NFS may take 60
@@ -56,7 +57,7 @@ class TrainingResult:
 
 
 def train(
-    recipe: Recipe | str | Path | None = None,
+    recipe: "Recipe | ReadRecipe | str | Path | None" = None,
     out: str | Path | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
@@ -73,8 +74,8 @@ def train(
     """Train, choose the epoch on held-out classes, evaluate once on the test classes, write everything to ``out``.
 
     Args:
-        recipe: What to do, or the name or the file of a recipe. Its text, defaults included, is kept in the run
-            directory. None, with ``resume``, takes the recipe of the run.
+        recipe: What to do, or the name or the file of a recipe, or what `read_recipe` gives. Its text, defaults
+            included, is kept in the run directory. None, with ``resume``, takes the recipe of the run.
         out: The run directory: a new one, or that of the run to resume; None is a new one under ``runs``.
         overrides: Values of the recipe that is named, by dotted keys (``{"training.epochs": 5}``).
         resume: Continue the run in ``out`` from its last checkpoint.
@@ -99,7 +100,7 @@ def train(
         ValueError: If a value of the recipe is not allowed.
     """
     from proxemic.recipes import find_recipe
-    from proxemic.recipes.reader import read_recipe, to_yaml
+    from proxemic.recipes.reader import ReadRecipe, read_recipe, to_yaml
 
     with ExitStack() as held:
         if processes is None:
@@ -108,27 +109,29 @@ def train(
         report = (report or logging.getLogger("proxemic").info) if processes.is_first else (lambda _: None)
         run = RunDirectory(
             Path(
-                processes.broadcast(
-                    str(out or new_directory("run" if recipe is None or isinstance(recipe, Recipe) else str(recipe)))
-                )
+                processes.broadcast(str(out or new_directory(str(recipe) if isinstance(recipe, str | Path) else "run")))
             )
         )
         check_folder(run.path)
         if processes.is_first:
             run.check_run(test) if resume else run.check_new()
-        if not isinstance(recipe, Recipe):
-            if recipe is None and not resume:
-                raise UserError("train is given no recipe: give a Recipe, a name or a file, or resume the run in out.")
+        if recipe is None and not resume:
+            raise UserError("train is given no recipe: give a Recipe, a name or a file, or resume the run in out.")
+        if isinstance(recipe, Recipe | ReadRecipe):
+            if overrides:
+                raise UserError(
+                    "train is given a Recipe and overrides: give them to proxemic.recipes.load, which makes it."
+                )
+        else:
             path = run.recipe if recipe is None else find_recipe(str(recipe))
-            recipe = read_recipe(path, overrides or {}, own_code=True).recipe
-        elif overrides:
-            raise UserError(
-                "train is given a Recipe and overrides: give them to proxemic.recipes.load, which makes it."
-            )
+            recipe = read_recipe(path, overrides or {}, own_code=True)
+        text = None
+        if isinstance(recipe, ReadRecipe):  # whose text need not be written anew, which takes as long as reading it
+            recipe, text = recipe.recipe, recipe.yaml
         before = recipe.training.epochs
         if epochs is not None:
-            recipe = with_epochs(recipe, epochs)
-        recipe_yaml = to_yaml(recipe) if epochs is not None or not resume else ""
+            recipe, text = with_epochs(recipe, epochs), None
+        text = text or to_yaml(recipe)
         if resume:
             _check_shared(run, processes)
             if run.metrics.exists() and epochs is None:
@@ -178,7 +181,7 @@ def train(
                     run.check_new()
                 earlier = trained_before(recipe)
                 run.create(
-                    recipe_yaml,
+                    text,
                     recipe.data,
                     splits,
                     earlier=earlier,
@@ -187,7 +190,7 @@ def train(
                     precision=precision,
                 )
             elif epochs is not None:
-                extend(run, recipe_yaml)
+                extend(run, text)
             run.restore_chosen()
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))

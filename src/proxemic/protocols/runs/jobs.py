@@ -84,7 +84,7 @@ def run_job(
         branch(RunDirectory(job.begin), run, read.yaml)
         begun = True
     return train(
-        read.recipe,
+        read,
         job.out,
         resume=begun,
         threads=RUN_THREADS,
