@@ -9,20 +9,26 @@ import pytest
 
 from images import write_folder, write_recipe
 from proxemic.errors import Interrupted, UserError
-from proxemic.recipes.reader import read_recipe
+from proxemic.recipes.reader import ReadRecipe, read_recipe, to_yaml
 from proxemic.training import Recipe, train
+from proxemic.training.extending import with_epochs
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 MODULE = sys.modules["proxemic.training.train"]  # whose name the function has taken
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def read(tmp_path_factory: pytest.TempPathFactory) -> ReadRecipe:
     folder = tmp_path_factory.mktemp("train")
     path = write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
     measured = "[{class_path: proxemic.training.DistanceToProxy}]"
     flags = ["--training.epochs", "1", "--evaluation.untrained", "false", "--training.callbacks", measured]
-    return read_recipe(path, flags).recipe
+    return read_recipe(path, flags)
+
+
+@pytest.fixture
+def recipe(read: ReadRecipe) -> Recipe:
+    return read.recipe
 
 
 def test_arguments_that_contradict_each_other_are_refused(recipe: Recipe, tmp_path: Path) -> None:
@@ -31,6 +37,16 @@ def test_arguments_that_contradict_each_other_are_refused(recipe: Recipe, tmp_pa
     with pytest.raises(UserError, match="train is given a Recipe and overrides"):
         train(recipe, tmp_path / "run", overrides={"training.epochs": 2})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_was_read_is_kept_as_it_is_written(read: ReadRecipe, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(read, run, report=[].append)
+    assert (run / "recipe.yaml").read_text() == to_yaml(read.recipe)
+    train(out=run, resume=True, epochs=2, report=[].append)
+    assert (run / "recipe.yaml").read_text() == to_yaml(with_epochs(read.recipe, 2))
+    with pytest.raises(UserError, match=r"and overrides: give them to proxemic\.recipes\.load or read_recipe"):
+        train(read, tmp_path / "other", overrides={"training.epochs": 2})
 
 
 def test_another_run_that_has_begun_in_the_meantime_is_left_alone(

@@ -120,7 +120,8 @@ def train(
         if isinstance(recipe, Recipe | ReadRecipe):
             if overrides:
                 raise UserError(
-                    "train is given a Recipe and overrides: give them to proxemic.recipes.load, which makes it."
+                    "train is given a Recipe and overrides: give them to proxemic.recipes.load or read_recipe, which "
+                    "makes it."
                 )
         else:
             path = run.recipe if recipe is None else find_recipe(str(recipe))
