@@ -18,7 +18,7 @@ from images import write_folder, write_recipe
 from proxemic.errors import Interrupted, OutOfMemory, UserError
 from proxemic.protocols.runs import jobs
 from proxemic.protocols.runs.jobs import Job, Workers, run_job
-from proxemic.recipes.reader import read_recipe
+from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import Recipe
 
 
@@ -33,8 +33,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, dict[str, Any
     """The recipes and keywords that `train` is called with, which trains nothing."""
     calls: list[tuple[Recipe, dict[str, Any]]] = []
 
-    def train(recipe: Recipe, *_: Any, **options: Any) -> SimpleNamespace:
-        calls.append((recipe, options))
+    def train(read: ReadRecipe, *_: Any, **options: Any) -> SimpleNamespace:
+        calls.append((read.recipe, options))
         return SimpleNamespace(metrics={})
 
     monkeypatch.setattr("proxemic.training.train", train)
