@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-import yaml
 from lightning.pytorch import Callback, Trainer
 from PIL import Image
 from torch import nn
@@ -38,7 +37,8 @@ from proxemic.losses.user_defined import make_loss
 from proxemic.models import bn_inception, build_model, iresnet
 from proxemic.recipes import find_recipe, list_recipes, recipe_summary
 from proxemic.recipes.flags import merge
-from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.recipes.reader import read_recipe
+from proxemic.recipes.yaml_files import parse_yaml
 from proxemic.training.advice import advice
 from proxemic.training.components import fit_to_data
 from proxemic.training.data_module import EpochOrder, TrainingData
@@ -50,6 +50,7 @@ from recipes.published_values import PUBLISHED, REALITY
 from vectors import some_vectors, write_table
 
 read = functools.cache(lambda name: read_recipe(find_recipe(name)))
+content_of = functools.cache(lambda name: parse_yaml(read(name).yaml))
 
 LOSSES = [
     *("softmax", "softmax-mean-proxy", "soft-triple", "proxy-anchor", "proxy-anchor-bn-inception", "proxy-nca"),
@@ -94,17 +95,17 @@ def test_backbones_start_from_the_weights_of_the_papers_and_only_marked_recipes_
         assert (recipe.images.channel_order, recipe.images.white) == ("rgb", 1)
     marked = name.endswith(("on-test", "large-crop"))
     assert (recipe.evaluation.select_on == "test") == marked
-    held_out = value(yaml.safe_load(read(name).yaml), "data.validation_fraction")
+    held_out = value(content_of(name), "data.validation_fraction")
     assert (held_out > 0) == (recipe.evaluation.select_on == "validation")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_values_are_the_published_ones(name: str) -> None:
     expected = PUBLISHED[name]
-    content = yaml.safe_load(read(name).yaml)
+    content = content_of(name)
     if content["second_phase"] is not None:
         first = {key: content[key] for key in ("loss", "optim")}
-        content["second_phase"] = merge(first, content["second_phase"])
+        content = content | {"second_phase": merge(first, content["second_phase"])}
     found = {key: value(content, key) for key in expected if key not in ("falls", "mean proxy")}
     if "falls" in expected:
         found["falls"] = falls(read(name).recipe, *expected["falls"])
@@ -223,7 +224,7 @@ def shrunk(recipe: Recipe, place: dict[str, Any]) -> Recipe:
 KINDS: set[str] = set()
 
 
-def new_kind(whole: ReadRecipe) -> bool:
+def new_kind(name: str) -> bool:
     """Whether none before trained the same: all but images and numbers, of which 0 and 1 often turn a part off."""
 
     def kind(content: Any) -> Any:
@@ -235,7 +236,7 @@ def new_kind(whole: ReadRecipe) -> bool:
             return content
         return "a number" if isinstance(content, int | float) else content
 
-    content = kind(yaml.safe_load(whole.yaml) | dict.fromkeys(("data", "augment", "evaluation", "published")))
+    content = kind(content_of(name) | dict.fromkeys(("data", "augment", "evaluation", "published")))
     before = len(KINDS)
     KINDS.add(str(content))
     return len(KINDS) > before
@@ -292,10 +293,10 @@ def test_results_hold_the_metric_that_chooses_the_epoch(places: dict[type[ImageS
 )
 @pytest.mark.parametrize("name", list_recipes())
 def test_two_steps(name: str, places: dict[type[ImageSource], dict[str, Any]], narrow: None, tmp_path: Path) -> None:
-    whole: ReadRecipe = read(name)
-    if not new_kind(whole):
+    if not new_kind(name):
         return
-    recipe = shrunk(whole.recipe, places[type(whole.recipe.data)])
+    recipe = read(name).recipe
+    recipe = shrunk(recipe, places[type(recipe.data)])
     splits = recipe.data.load()
     torch.manual_seed(recipe.seed)
     classes, size = splits.train.num_classes, recipe.model.embedding_size
