@@ -202,9 +202,11 @@ class Loosely(nn.Module):
         *,
         margin: Annotated[float, "radians"] = 0.5,
         weights: dict[str, int] | None = None,
+        anything: Any = None,
     ) -> None:
         super().__init__()
         self.arguments = scale, squared, margin, weights
+        self.anything = anything
 
 
 def test_types_that_the_parser_or_the_defaults_tell() -> None:
@@ -218,6 +220,16 @@ def test_types_that_the_parser_or_the_defaults_tell() -> None:
     ):
         with pytest.raises(UserError, match=sentence):
             read_recipe(find_recipe("glyphs-small"), [*flags, flag])
+
+
+def test_the_full_text_keeps_what_no_type_restores(tmp_path: Path) -> None:
+    """A run that is resumed has its arguments from that text."""
+    given = {0: 1.5, 2: [1, float("inf")], "true": None}
+    flags = ["--loss", f"{__name__}.Loosely", "--loss.anything", yaml.safe_dump(given, default_flow_style=True)]
+    first, again = find_recipe("glyphs-small"), tmp_path / "recipe.yaml"
+    assert made(first, *flags).anything == given
+    again.write_text(read_recipe(first, flags).yaml)
+    assert made(again).anything == given
 
 
 def test_a_second_phase_with_another_loss_is_read_again(tmp_path: Path) -> None:

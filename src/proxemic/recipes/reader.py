@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from proxemic.recipes.flags import (
 from proxemic.recipes.pairs import make_inside
 from proxemic.recipes.places import Place, arms, elements, field_types, is_section
 from proxemic.recipes.writing import as_content, remember
-from proxemic.recipes.yaml_files import read_yaml, shown, with_current_names, write_yaml
+from proxemic.recipes.yaml_files import parse_yaml, read_yaml, shown, with_current_names, write_yaml
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
@@ -188,7 +187,7 @@ def _spell_out(config: Namespace, second: tuple[int, Namespace] | None = None) -
 
 
 def _full(config: Namespace) -> dict[str, Any]:
-    return json.loads(_parser(Recipe).dump(config, format="json", skip_unset=False, skip_validation=True))
+    return parse_yaml(_parser(Recipe).dump(config, skip_unset=False, skip_validation=True))
 
 
 def read_evaluation(
