@@ -1,6 +1,7 @@
 """Recipes of pair losses: classes inside a class, by file and by flag."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -290,3 +291,13 @@ def test_an_optimiser_that_a_flag_names_has_its_own_defaults() -> None:
     assert content["optimizer"]["init_args"]["weight_decay"] == 0
     assert content["optimizer"]["init_args"]["momentum"] == 0.9
     assert content["schedule"]["init_args"] == {"milestones": [3, 5], "gamma": 0.1, "last_epoch": -1}
+
+
+def test_a_second_phase_may_name_the_class_whose_arguments_the_extended_recipe_changes(tmp_path: Path) -> None:
+    change = {"class_path": "proxemic.losses.WarpedSoftmaxLoss", "init_args": {"k1": 0.7}}
+    values = {"extends": "cars-pretrained/warped-softmax-warp-off-first", "second_phase": {"loss": change}}
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(values))
+    second = read_recipe(file).recipe.second_phase
+    assert second is not None
+    assert [second.loss.keywords[name] for name in ("f1", "k1", "k2")] == [None, 0.7, 1.2]

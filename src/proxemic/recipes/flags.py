@@ -133,6 +133,8 @@ def merge(base: Any, changes: Any) -> Any:
     {'loss': {'class_path': 'Loss', 'init_args': {'alpha': 3, 'beta': 2}}, 'seed': 0}
     >>> merge(loss, {"class_path": "Other"})
     {'class_path': 'Other'}
+    >>> merge({"alpha": 3}, loss)  # what had changes alone, as the loss of a second phase
+    {'class_path': 'Loss', 'init_args': {'alpha': 1, 'beta': 2}}
     """
     if not (isinstance(base, Mapping) and isinstance(changes, Mapping)):
         return changes
@@ -143,6 +145,8 @@ def merge(base: Any, changes: Any) -> Any:
         inner = changes.get("init_args") or {} if named else changes
         more = {key: value for key, value in changes.items() if named and key != "class_path"}
         return {**base, **more, "init_args": merge(base.get("init_args") or {}, inner)}
+    if "class_path" in changes:
+        return {**changes, "init_args": merge(base.get("init_args", base), changes.get("init_args") or {})}
     return {**base, **{key: merge(base.get(key), value) for key, value in changes.items()}}
 
 
