@@ -26,14 +26,15 @@ from proxemic.recipes.flags import (
     split_overrides,
 )
 from proxemic.recipes.pairs import make_inside
+from proxemic.recipes.parsers import LINKS, parsers_of
 from proxemic.recipes.places import Place, arms, elements, field_types, is_section
 from proxemic.recipes.writing import as_content, remember
-from proxemic.recipes.yaml_files import parse_yaml, read_yaml, shown, with_current_names, write_yaml
+from proxemic.recipes.yaml_files import read_yaml, shown, with_current_names, write_yaml
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
 with optional_dependency("train"):
-    from jsonargparse import ArgumentError, ArgumentParser, Namespace
+    from jsonargparse import ArgumentError, Namespace
 
 MAX_EXTENDED = 20
 
@@ -111,7 +112,7 @@ def to_yaml(recipe: Recipe) -> str:
       class_path: proxemic.data.Glyphs
     """
     content = as_content(recipe, Recipe)
-    for target in _LINKS.values():
+    for target in LINKS.values():
         section, _, name = target.partition(".")
         del content[section][name]
     second = content.pop("second_phase")
@@ -160,19 +161,6 @@ def _make(config: Namespace, second: tuple[int, Namespace] | None) -> Recipe:
         return Recipe(**values, second_phase=SecondPhase(epochs, new["loss"], new["optim"]))
 
 
-@functools.cache
-def _parser(made: type) -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    parser.add_class_arguments(made, skip={"second_phase"})  # whose keys are those of the recipe itself
-    for source, target in _LINKS.items() if made is Recipe else ():
-        parser.link_arguments(source, target)
-    return parser
-
-
-_LINKS = {"images.channels": "model.in_channels", "images.size": "model.image_size"}
-"""Keys that the values of others follow from: the network takes what the transforms make."""
-
-
 def _spell_out(config: Namespace, second: tuple[int, Namespace] | None = None) -> str:
     """The full text of a recipe; `ValueError` if a value is out of its range."""
     full, epochs = _full(config), None if second is None else {"epochs": second[0]}
@@ -187,7 +175,7 @@ def _spell_out(config: Namespace, second: tuple[int, Namespace] | None = None) -
 
 
 def _full(config: Namespace) -> dict[str, Any]:
-    return parse_yaml(_parser(Recipe).dump(config, skip_unset=False, skip_validation=True))
+    return parsers_of(Recipe).dump(config)
 
 
 def read_evaluation(
@@ -256,12 +244,12 @@ def _parse(
 ) -> Namespace:
     content = _with_full_name(apply_overrides(content, overrides or {}))
     flags = overrides if isinstance(overrides, Flags) else ()
-    check = Check(where, flags, _LINKS.values(), own_code=own_code)
+    check = Check(where, flags, LINKS.values(), own_code=own_code)
     check.section(content, made)
     check.types()
     try:
         # The parser changes what it is given, down to the elements of lists.
-        return _parser(made).parse_object(copy.deepcopy(content), env=False)
+        return parsers_of(made).parse(copy.deepcopy(content))
     except (ArgumentError, TypeError) as error:
         raise UserError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
@@ -294,7 +282,7 @@ def _instantiate(kind: type, config: Namespace) -> dict[str, Any]:
         return made
 
     try:
-        values = _parser(kind).instantiate(config, instantiators=[(make, object, True)]).as_dict()
+        values = parsers_of(kind).instantiate(config, make)
     except ValueError as error:
         # For a class in a list, the parser's own message lists all that it tried besides.
         raise refused[0] if refused else error  # noqa: B904
