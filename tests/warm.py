@@ -20,11 +20,17 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = [
+    "alembic",
+    "attrs",
+    "docstring_parser",
     "numpy",
+    "optuna.storages._rdb.models",
+    "pandas",
     "proxemic.cli.show",
     "proxemic.protocols.runs.evaluation",
     "proxemic.protocols.tuning",
     "proxemic.recipes.reader",
+    "proxemic.report",
     "proxemic.retrieval.stores.local",
     "proxemic.training.features.cache",
     "proxemic.training.fit",
@@ -32,6 +38,7 @@ IMPORTED = [
     "pytest",  # the main module of those who ask
     "pytorch_metric_learning.losses",
     "pytorch_metric_learning.miners",
+    "sklearn.cluster",
     "torch._dynamo",  # of the optimiser, in its first step
     "torch.utils.tensorboard",
     "torchvision.transforms.v2",

@@ -190,12 +190,12 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The large networks with an eighth of the channels inside and, where they repeat a block, one per stage."""
     create: Any = timm.create_model
 
-    def narrow_resnet(name: str, **arguments: Any) -> nn.Module:
-        return create(
-            name, **arguments | ({"base_width": 8, "layers": (1, 1, 1, 1)} if name.startswith("resnet50") else {})
-        )
+    def narrow_network(name: str, **arguments: Any) -> nn.Module:
+        if name.startswith("resnet50"):
+            arguments |= {"base_width": 8, "layers": (1, 1, 1, 1)}
+        return create({"tf_efficientnet_lite0": "test_efficientnet"}.get(name, name), **arguments)
 
-    monkeypatch.setattr(timm, "create_model", narrow_resnet)
+    monkeypatch.setattr(timm, "create_model", narrow_network)
     blocks = {name: type(block)(*(width // 8 for width in block)) for name, block in bn_inception._BLOCKS.items()}
     monkeypatch.setattr(bn_inception, "_BLOCKS", blocks)
     for name in iresnet.IRESNETS:

@@ -5,6 +5,7 @@ names is imported or called unless the type of the key asks for it.
 """
 
 import difflib
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,13 @@ FOLDER = Path(__file__).parent
 
 def list_recipes() -> list[str]:
     """Names of all recipes in the package, sorted, without those with a leading underscore, which others extend."""
+    return list(_names())
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
     paths = [path for path in FOLDER.rglob("*.yaml") if not path.name.startswith("_")]
-    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths)
+    return tuple(sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths))
 
 
 def recipe_summary(name: str) -> str:

@@ -113,14 +113,19 @@ class EmbeddingTask(LightningModule):
 
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         rank = self.processes.rank
-        torch.manual_seed(derive_seed(self.seed, self.global_step, *([rank] if rank else [])))
+        self._seed_step(*([rank] if rank else []))
+
+    def _seed_step(self, *parts: int) -> None:
+        # Without a GPU, `torch.manual_seed` writes down the stack for each kind of GPU that torch knows.
+        generator = torch.default_generator if self.device.type == "cpu" else torch
+        generator.manual_seed(derive_seed(self.seed, self.global_step, *parts))
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Float[Tensor, ""]:
         images, labels = batch
         embeddings = embed_in_micro_batches(self.model, images, self.micro_batches)
         if self.processes.world > 1 and self.shards is None:
             # What a loss draws, every process draws alike, where each computes the same.
-            torch.manual_seed(derive_seed(self.seed, self.global_step))
+            self._seed_step()
         weights = None if self._class_weights is None else self._class_weights[labels]
         loss = self.loss(embeddings, labels, weights=weights)
         # On a GPU, asking each step would make the processor wait for it; there the weights are checked once an epoch.
