@@ -4,6 +4,7 @@ They are killed, limited, interrupted and waited for as any other, but do not sp
 importing does, alone or in another order, only a new interpreter shows: see `command_line.proxemic`.
 """
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,9 @@ IMPORTED = [
 def _server() -> ForkServerContext:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(IMPORTED)
+    # It finds `preloaded` in its working directory, as older Pythons do not tell it where this process looks.
+    with contextlib.chdir(Path(__file__).parent):
+        forkserver.ensure_running()
     return server
 
 
@@ -122,6 +127,7 @@ def _interpret(
     import numpy as np
     import torch
 
+    assert IMPORTED[-1] in sys.modules, "the server says nothing of what it cannot import"
     os.setsid()
     multiprocessing.set_start_method(None, force=True)  # its own processes start as those of any other
     for number, output in enumerate(outputs, start=1):

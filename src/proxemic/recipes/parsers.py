@@ -24,19 +24,20 @@ class Parsers:
     def __init__(self, made: type) -> None:
         types = field_types(made)
         self.names = [name for name in types if name != "second_phase"]  # whose keys are those of the recipe itself
-        linked = {key.partition(".")[0] for link in LINKS.items() for key in link} & set(types)
-        sections = [name for name in self.names if is_section(types[name]) and name not in linked]
+        sections = [name for name in self.names if is_section(types[name])]
+        inside = {key.partition(".")[0] for link in LINKS.items() for key in link}
+        linked = [name for name in sections if name in inside]
         self._parts: list[tuple[ArgumentParser, list[str]]] = []
-        for part in (sorted(linked), *([name] for name in sections)):
+        for part in filter(None, (linked, *([name] for name in sections if name not in linked))):
             parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
             for name in part:
                 parser.add_class_arguments(types[name], name)
-            for source, target in LINKS.items() if linked.issuperset(part) else ():
+            for source, target in LINKS.items() if part is linked else ():
                 parser.link_arguments(source, target)
             self._parts.append((parser, part))
         parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-        parser.add_class_arguments(made, skip={"second_phase", *linked, *sections})
-        self._parts.append((parser, [name for name in self.names if name not in (*linked, *sections)]))
+        parser.add_class_arguments(made, skip={"second_phase", *sections})
+        self._parts.append((parser, [name for name in self.names if name not in sections]))
 
     def parse(self, content: dict[str, Any]) -> Namespace:
         """The typed values, defaults included; ``content`` may be changed."""
