@@ -1,5 +1,6 @@
 import hashlib
 import json
+import multiprocessing
 import re
 import subprocess
 import sys
@@ -108,6 +109,7 @@ def test_what_cannot_be_read_is_said_or_left_out(saved: Path, tmp_path: Path) ->
     for workers in (0, 1):
         with pytest.raises(UnreadableImageError, match=r"bad\.jpg cannot be read as an image"):
             embedder.embed([PICTURES[0], bad], workers=workers)
+        assert not multiprocessing.active_children()
     batches = [*embedder.embed_readable([bad, bad, PICTURES[0], bad, PICTURES[1], bad], batch_size=2)]
     assert [(len(vectors), places, [*failures]) for vectors, places, failures in batches] == [
         (0, [], [0, 1]),

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,7 +74,13 @@ class Preparation:
         settings = worker_settings(workers)
         # A loader draws a seed, which is not to change that of the caller.
         settings |= {"generator": torch.Generator(), "pin_memory": pin}
-        yield from DataLoader(_Pictures(self, pictures, strict), batch_size, collate_fn=_collate, **settings)
+        try:
+            yield from DataLoader(_Pictures(self, pictures, strict), batch_size, collate_fn=_collate, **settings)
+        except UnreadableImageError as error:
+            # torch's frames hold the loading processes and the error, which holds the frames. Left to the garbage
+            # collector, the processes would be waited for in vain, for five seconds.
+            traceback.clear_frames(error.__traceback__)
+            raise
 
 
 class _Pictures(Dataset[tuple[int, Tensor | str]]):

@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import struct
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -229,8 +230,11 @@ def test_a_record_that_is_no_image_is_named(tmp_path: Path, workers: int) -> Non
     path = write_records(tmp_path / "bad.rec", [header(0.0) + grey(1), header(0.0) + b"no image"], keys=[3, 8])
     images = ImageSet.from_names(read_record_index(path).pixels, ["a", "a"])
     loader = DataLoader(EmbeddingDataset(images, PREPROCESSING.evaluation()), batch_size=2, num_workers=workers)
-    with pytest.raises(UnreadableImageError, match=r"bad\.rec, record 8, cannot be read as an image: its content is"):
+    with pytest.raises(
+        UnreadableImageError, match=r"bad\.rec, record 8, cannot be read as an image: its content is"
+    ) as said:
         list(loader)
+    traceback.clear_frames(said.tb)  # which hold the loading process until the garbage collector waits for it
 
 
 class Slow(io.FileIO):
