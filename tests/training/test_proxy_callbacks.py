@@ -189,10 +189,6 @@ def test_kill_9_and_resume(recipe: Path, tmp_path: Path, here: Here) -> None:
             [*ANNEALED, "--loss", "ArcFaceLoss", "--loss.pooling", "MaxPooling"],
             "has no pooling of proxies with a gamma",
         ),
-        (
-            [*ANNEALED, "--loss.proxies_per_class", "1"],
-            "has one proxy of a class, so that no gamma counts",
-        ),
     ],
 )
 def test_what_is_refused(recipe: Path, tmp_path: Path, flags: list[str], words: str) -> None:

@@ -40,11 +40,6 @@ def check_start(recipe: Recipe, loss: nn.Module) -> None:
             f"training.anneal_gamma is given, but {loss_name(loss)} has no pooling of proxies with a gamma: leave it "
             "null, or take a loss with one, as SoftTripleLoss, or loss.pooling SoftmaxPooling."
         )
-    if recipe.training.anneal_gamma is not None and isinstance(loss, ProxyLoss) and loss.proxies_per_class == 1:
-        raise UserError(
-            f"training.anneal_gamma is given, but {loss_name(loss)} has one proxy of a class, so that no gamma "
-            "counts: leave it null, or set loss.proxies_per_class to 2 or more."
-        )
     if recipe.training.start_proxies == "drawn":
         return
     key = f"training.start_proxies is {recipe.training.start_proxies}"
