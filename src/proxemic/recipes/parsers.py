@@ -23,8 +23,8 @@ class Parsers:
 
     def __init__(self, made: type) -> None:
         types = field_types(made)
-        self.names = [name for name in types if name != "second_phase"]  # whose keys are those of the recipe itself
-        sections = [name for name in self.names if is_section(types[name])]
+        self._names = [name for name in types if name != "second_phase"]  # whose keys are those of the recipe itself
+        sections = [name for name in self._names if is_section(types[name])]
         inside = {key.partition(".")[0] for link in LINKS.items() for key in link}
         linked = [name for name in sections if name in inside]
         self._parts: list[tuple[ArgumentParser, list[str]]] = []
@@ -37,7 +37,7 @@ class Parsers:
             self._parts.append((parser, part))
         parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
         parser.add_class_arguments(made, skip={"second_phase", *sections})
-        self._parts.append((parser, [name for name in self.names if name not in sections]))
+        self._parts.append((parser, [name for name in self._names if name not in sections]))
 
     def parse(self, content: dict[str, Any]) -> Namespace:
         """The typed values, defaults included; ``content`` may be changed."""
@@ -53,7 +53,7 @@ class Parsers:
             for parser, part in self._parts
         )
         found = parse_yaml("".join(dumped))
-        return {name: found[name] for name in self.names}
+        return {name: found[name] for name in self._names}
 
     def instantiate(self, config: Namespace, make: Callable[..., Any]) -> dict[str, Any]:
         """The objects, each made by ``make`` of its class and its arguments."""
