@@ -19,6 +19,8 @@ def centers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         result = warm_proxemic(
             "train",
             *words,
+            "--loss.proxies_per_class",
+            "2",
             "--evaluation.start",
             "false",  # whose features one epoch is not better than, and which have no proxies
             "--model.width",
