@@ -109,6 +109,31 @@ def test_every_search_has_its_recipe_and_the_same_rates(dataset: str, rates: Any
             assert {"loss.proxies_per_class", "loss.gamma"} <= stages[0].search.keys()
 
 
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """The values of nested mappings and lists by their path, whether a class's arguments are named alone or not."""
+    if not isinstance(value, dict | list):
+        return {path.replace(".init_args", ""): value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {name: leaf for key, child in items for name, leaf in leaves(child, f"{path}.{key}").items()}
+
+
+@pytest.mark.parametrize("dataset", ["glyphs-small", "omniglot"])
+def test_recipes_of_characters_have_what_the_searches_found(dataset: str, searches: Any) -> None:
+    for name in searches.searched(dataset):
+        if name.endswith("-attracting"):
+            continue  # the recipe is that of the search over the whole range of k1
+        found = leaves(yaml.safe_load(searches.kept(dataset).recipe(name).read_text(encoding="utf-8")))
+        recipe = in_full(f"{dataset}/{searches.SEARCHES[name].recipe}")
+        sections = ("model", "loss", "optim", "batches", "second_phase", "images", "augment")
+        values = leaves({section: recipe[section] for section in sections}) | {
+            ".training.epochs": recipe["training"]["epochs"]
+        }
+        for path, value in values.items():
+            # Recipes are rounded to three digits.
+            expected = pytest.approx(found[path], rel=0.005) if isinstance(value, float) else found[path]
+            assert value == expected, f"{dataset}, {name}: {path}"
+
+
 def test_the_warp_is_searched_below_the_push_of_the_others() -> None:
     for path in (FOLDER / "spaces").glob("warp-*.yaml"):
         ranges = [stage["search"]["loss.k1"] for stage in read_yaml(path) if "loss.k1" in stage["search"]]
