@@ -90,14 +90,14 @@ def searches(script: Callable[[str], Any]) -> Any:
 def test_every_search_has_its_recipe_and_the_same_rates(dataset: str, rates: Any, searches: Any) -> None:
     names = searches.searched(dataset)
     assert {"softmax", "mpa-ap", "multi-similarity", "warp-off-first"} < {*names}
+    around = in_full(searches.AROUND) if dataset in ("glyphs-small", "omniglot") else None
     for name in names:
         search = searches.SEARCHES[name]
         content = in_full(f"{dataset}/{search.recipe}")
         for sibling in search.siblings if dataset != "cars-pretrained" else ():
             find_recipe(f"{dataset}/{sibling}")
         space = default_space(content) if search.space is None else load_space(search.space)
-        base = in_full(searches.AROUND) if dataset in ("glyphs-small", "omniglot") else content
-        stages = read_stages(resolve_factors(space, base, name), name)
+        stages = read_stages(resolve_factors(space, around or content, name), name)
         # Of features that are normalised by their layer, and so 36 times as long, for a head.
         of_a_head = dataset == "cars-features" and content["model"]["layer_norm"]
         for key, bounds in zip(("optim.lr", "optim.loss_lr"), rates, strict=True):
