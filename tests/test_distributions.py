@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, str, list[str], str]] = {
     "datasets": ("train,datasets", "datasets", ["datasets", "--help"], "prepare"),
     "webdataset": ("train,webdataset", "webdataset", ["datasets", "list"], "glyphs"),
 }
-QUICK = [("3.11", ""), ("3.11", "retrieval"), (NEWEST, "")]
+QUICK = [("3.11", "retrieval"), (NEWEST, "")]
 CHOSEN = (
     sorted({(python, extra) for python in ("3.11", NEWEST) for extra in CASES}) if MADE else [*dict.fromkeys(QUICK)]
 )
