@@ -268,6 +268,10 @@ def test_a_reality_check_is_kept_once_finished_and_printed(
     table = reality.table(reality.CHECKS["glyphs-small"], known)
     assert table.columns[:3] == ["loss", "separated MAP@R", "separated P@1"]
     assert [row[:3] for row in table.rows] == [["warp", "55.00 ± 63.53", "75.00 ± 0.00"]]
+    control = [(row.kind, row.metric, row.repeat, row.value - 0.1 - row.repeat / 100) for row in reversed(rows)]
+    known.keep_check("euclidean-softmax-two-phases", control)
+    *_, difference = reality.table(reality.CHECKS["glyphs-small"], known).rows
+    assert difference[:2] == ["warp − euclidean-softmax-two-phases", "10.50 ± 6.35"], "paired by repetition"
 
 
 def searched(folder: Path, recipe: str, root: str | None = None) -> None:

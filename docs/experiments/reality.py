@@ -22,6 +22,8 @@ from proxemic.tables import Table
 
 METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}
 KINDS = ("separated", "concatenated", "complete")
+WARP, CONTROL = "warp", "euclidean-softmax-two-phases"
+"""Both have the same phases; their repetitions have the same seeds."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,20 @@ def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object
 
 
 def table(check: Check, known: Kept) -> Table:
-    """The metrics of each kind of embedding on the test classes, in percent."""
-    rows: list[list[object]] = []
-    for loss in check.losses:
-        if values := known.check(loss):
-            estimates = (t_interval([*values[kind, metric].values()]) for kind in KINDS for metric in METRICS)
-            rows.append([loss, *map(format_estimate, estimates)])
-    if not rows:
+    """The metrics of each kind of embedding on the test classes, in percent, and what the warp adds to its control."""
+    columns = [(kind, metric) for kind in KINDS for metric in METRICS]
+    found = {loss: values for loss in check.losses if (values := known.check(loss))}
+    if not found:
         raise SystemExit(f"{known.folder} holds no finished check: run this command without --table first.")
-    return Table(["loss", *(f"{kind} {name}" for kind in KINDS for name in METRICS.values())], rows)
+    rows: list[list[object]] = [
+        [loss, *(format_estimate(t_interval([*values[each].values()])) for each in columns)]
+        for loss, values in found.items()
+    ]
+    if found.keys() >= {WARP, CONTROL}:
+        pairs = [(found[WARP][each], found[CONTROL][each]) for each in columns]
+        gains = [[warped[repeat] - plain[repeat] for repeat in warped] for warped, plain in pairs]
+        rows.append([f"{WARP} − {CONTROL}", *map(format_estimate, map(t_interval, gains))])
+    return Table(["loss", *(f"{kind} {METRICS[metric]}" for kind, metric in columns)], rows)
 
 
 if __name__ == "__main__":
