@@ -1,4 +1,4 @@
-# make demo, test, coverage, docs, dist, lint, types, lowest, gpu-packages: each sets everything up by itself and writes
+# make demo, test, test-docs, coverage, docs, dist, lint, types, lowest, gpu-packages: each sets everything up by itself and writes
 # nothing outside this folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
@@ -10,15 +10,21 @@ HERE = env $(CACHES)
 # kept, so that the hundreds of processes that the tests start need not compile it anew.
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
 PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder
+# The tests of what surrounds the package: documentation and its site, experiments, benchmarks, distributions.
+OF_DOCS = $(addprefix tests/test_,$(addsuffix .py,benchmarks centres conditions distributions docs experiments extending \
+	licences migrating plots site tutorials))
 
-.PHONY: demo test coverage docs dist lint types lowest gpu-packages setup
+.PHONY: demo test test-docs coverage docs dist lint types lowest gpu-packages setup
 
 demo: setup
 	@$(RUN) $(HERE) proxemic demo
 	@echo "In this folder, proxemic is .venv/bin/proxemic."
 
 test: setup
-	$(RUN) $(TESTING) $(PYTEST)
+	$(RUN) $(TESTING) $(PYTEST) $(addprefix --ignore=,$(OF_DOCS))
+
+test-docs: setup
+	$(RUN) $(TESTING) $(PYTEST) $(OF_DOCS)
 
 # Lines and branches of src that the tests run, and which they do not; pyproject.toml says how many are demanded.
 coverage: setup
