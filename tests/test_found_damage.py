@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -16,7 +17,7 @@ import torch
 import yaml
 
 from command_line import Here, assert_refused, run_here
-from found import not_yet
+from found import not_yet, unreadable
 from images import write_folder, write_recipe
 from onnx_files import network
 from proxemic.data import Preprocessing
@@ -64,11 +65,11 @@ def each_value(content: Mapping[str, Any], value: str) -> Iterator[str]:
         yield json.dumps({**content, name: "@"}).replace('"@"', value)
 
 
-DAMAGES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-    "empty": lambda content: [""],
+DAMAGES: dict[str, Callable[[dict[str, Any]], list[str]]] = {  # of the sound content
+    "empty": lambda _: [""],
     "cut in half": lambda content: [json.dumps(content)[: len(json.dumps(content)) // 2]],
-    "null": lambda content: ["null"],
-    "a list": lambda content: ["[1, 2]"],
+    "null": lambda _: ["null"],
+    "a list": lambda _: ["[1, 2]"],
     "an unknown key": lambda content: [json.dumps({**content, "another": 1})],
     "deeply nested": lambda content: [nested(content)],
     "values of other types": lambda content: [*each_value(content, '{"a": {}}'), *each_value(content, "true")],
@@ -110,6 +111,16 @@ def refused(result: Any, name: str) -> None:
     assert result.returncode == 2, result.stdout
     assert "Traceback" not in result.stderr
     assert name in result.stderr.splitlines()[-1]
+
+
+@not_yet(19, "called damage, or said not to be there")
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_that_may_not_be_read_is_not_called_damaged(name: str, studies: dict[str, Path], here: Here) -> None:
+    with unreadable(studies[name] / name):
+        result = here(*STUDIES[name], studies[name])
+    refused(result, name)
+    assert "ermission denied" in result.stderr
+    assert "damaged" not in result.stderr
 
 
 @not_yet(18, "a traceback")
@@ -342,3 +353,18 @@ def test_half_a_recipe_is_not_resumed(copy: Path, here: Here) -> None:
     text = file.read_text()
     file.write_text(text[: text.index("evaluation:")])
     refused(here("train", "--resume", copy), "recipe.yaml")
+
+
+@not_yet(23, "from 0 to 1")
+@pytest.mark.parametrize("name", ["tuning.json", "reality-check.json"])
+def test_studies_print_percent(
+    name: str, studies: dict[str, Path], here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxemic.protocols.runs.jobs.Workers.run", run_here)
+    result = here(*STUDIES[name], studies[name])
+    assert result.returncode == 0, result.stderr
+    printed = [line for line in result.stdout.splitlines() if "Best" in line or "test map@r" in line.lower()]
+    assert printed
+    for line in printed:
+        assert not re.search(r"\b[01]\.\d{4}\b", line)
+        assert re.search(r"\b\d{1,3}\.\d\d\b", line)
