@@ -89,12 +89,12 @@ def test_a_server_gives_back_the_memory_of_large_pictures(shelf: Path) -> None:
         wait_until(lambda process: "Serving" in errors(process), process)
         address = re.findall(r"http://[\d.:]+/", errors(process))[0]
         with httpx.Client(base_url=address, timeout=60) as client:
-            for number, picture in enumerate([small, large, large, large]):
+            sizes = []
+            for picture in (small, large, large, large):
                 answer = client.post("/search", files={"picture": ("a.png", picture.getvalue())})
                 assert answer.status_code == 200, answer.text
-                if number == 0:
-                    before = resident(process.pid)
-            grown = resident(process.pid) - before
+                sizes.append(resident(process.pid))
+        grown = sizes[-1] - sizes[0]
         assert grown < 2 * side**2  # bytes of a decoded picture, at least
     finally:
         os.killpg(process.pid, signal.SIGKILL)
