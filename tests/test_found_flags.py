@@ -1,0 +1,141 @@
+"""What users type on the command line and what the sentences suggest; texts that look like numbers."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from command_line import Here, assert_refused
+from found import not_yet
+from images import write_folder
+
+
+@pytest.fixture(scope="module")
+def loose(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures that lie in no folder of a class."""
+    root = tmp_path_factory.mktemp("loose") / "photos"
+    for number, picture in enumerate(sorted(write_folder(root.parent / "images", 4, 2, 16).glob("*/*.png"))):
+        root.mkdir(exist_ok=True)
+        picture.rename(root / f"{number}.png")
+    return root
+
+
+@not_yet(22, "the last part of a key is not looked up")
+@pytest.mark.parametrize(
+    ("flag", "suggested"),
+    [
+        ("--epochs", "--training.epochs"),
+        ("--lr", "--optim.lr"),
+        ("--optimizer", "--optim.optimizer"),
+        ("--backbone", "--model.backbone"),
+        ("--embedding_size", "--model.embedding_size"),
+        ("--embedding-size", "--model.embedding_size"),
+        ("--nmi", "--evaluation.nmi"),
+    ],
+)
+def test_the_last_part_of_a_key_suggests_the_flag(flag: str, suggested: str, here: Here) -> None:
+    assert_refused(here("train", "--recipe", "own", flag, "3"), [flag, suggested])
+
+
+@not_yet(22, "the last part of a key is not looked up")
+@pytest.mark.parametrize("command", ["tune --recipe own", "compare own"])
+def test_other_commands_suggest_the_flag_too(command: str, here: Here) -> None:
+    assert_refused(here(*command.split(), "--lr", "3"), ["--lr", "--optim.lr"])
+
+
+@not_yet(22, "a folder or a recipe after `train` gets a sentence that does not mention it")
+@pytest.mark.parametrize("recipe", ["own-pretrained", "own", "cub/mpa"])
+def test_a_recipe_without_its_flag(recipe: str, here: Here) -> None:
+    assert_refused(here("train", recipe), [f"--recipe {recipe}"])
+
+
+@not_yet(22, "a folder after `train` gets a sentence that does not mention it")
+def test_a_folder_without_its_flag(folder: Path, here: Here) -> None:
+    assert_refused(here("train", folder), [f"--recipe own-pretrained --data.root {folder}"])
+
+
+@not_yet(22, "the hint names the recipe own, which is worse than own-pretrained on photographs")
+def test_the_hint_for_own_images_names_the_recipe_for_photographs(folder: Path, here: Here) -> None:
+    assert_refused(here("train", "--data.root", folder), ["--recipe own-pretrained"])
+
+
+@not_yet(22, "a misspelt command lists all commands and suggests none")
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("trian", "train"), ("evalaute", "evaluate"), ("serch", "search"), ("galery", "gallery")]
+)
+def test_a_misspelt_command_suggests_the_right_one(typed: str, meant: str, here: Here) -> None:
+    result = here(typed)
+    assert_refused(result, [typed, meant])
+    assert "did you mean" in result.stderr.lower()
+    assert "reality-check" not in result.stderr
+
+
+@not_yet(22, "without a command there is an error of argparse")
+def test_without_a_command_help_is_printed(here: Here) -> None:
+    result = here()
+    assert "usage: proxemic" in result.stdout
+    assert "evaluate" in result.stdout
+    assert not result.stderr
+
+
+@not_yet(22, "the sentence names no flag, and not that images may be held out instead of classes")
+@pytest.mark.parametrize("fraction", ["0.01", "0.9"])
+def test_too_few_classes_name_both_flags(fraction: str, tiny: Path, tmp_path: Path, here: Here) -> None:
+    result = here("train", "--recipe", tiny, "--out", tmp_path / "run", "--data.test_fraction", fraction)
+    assert_refused(result, ["--data.test_fraction", "--data.hold_out images"])
+
+
+@not_yet(22, "the line is printed before anything is checked")
+@pytest.mark.parametrize("flags", [["--optim.lr", "fast"], ["--data.test_fraction", "0.9"], ["--nonsense", "1"]])
+def test_the_folder_of_a_run_is_named_once_it_exists(flags: list[str], tiny: Path, tmp_path: Path, here: Here) -> None:
+    out = tmp_path / "run"
+    result = here("train", "--recipe", tiny, "--out", out, *flags)
+    assert result.returncode == 2
+    assert not out.exists()
+    assert str(out) not in result.stdout
+
+
+@not_yet(23, "loose pictures are said to be no images")
+@pytest.mark.parametrize(
+    "words",
+    [["datasets", "check"], ["train", "--recipe", "own", "--out", "run", "--data.root"]],
+    ids=["check", "train"],
+)
+def test_loose_pictures_have_no_class_folders(words: list[str], loose: Path, tmp_path: Path, here: Here) -> None:
+    result = here(*words, loose, cwd=tmp_path)
+    assert_refused(result, ["class"])
+    assert "has no images" not in result.stderr
+    assert re.search(r"\b8\b", result.stderr)  # how many lie there
+
+
+def root_of(text: str) -> object:
+    return yaml.safe_load(text)["data"]["init_args"]["root"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=not_yet(30, "texts become numbers or nulls")) for name in ("12e5", "1e3", "1.5e10")),
+        *(pytest.param(name, marks=not_yet(30, "texts become nulls")) for name in ("null", "~", "#x")),
+        "yes",
+    ],
+)
+def test_texts_of_flags_stay_texts(name: str, tmp_path: Path, here: Here) -> None:
+    shown = here("recipes", "show", "own", "--data.root", name)
+    assert shown.returncode == 0, shown.stderr
+    assert root_of(shown.stdout) == name
+    (tmp_path / "shown.yaml").write_text(shown.stdout)
+    again = here("recipes", "show", tmp_path / "shown.yaml")
+    assert again.stdout == shown.stdout
+
+
+@not_yet(30, "the written recipe has the number 1200000.0 instead of the folder 12e5")
+def test_a_run_on_a_folder_that_looks_like_a_number_can_be_evaluated(tiny: Path, tmp_path: Path, here: Here) -> None:
+    write_folder(tmp_path / "12e5", classes=9, images=2, size=32)
+    flags = ["--data.root", "12e5", "--training.epochs", "1", "--training.loggers", "[]"]
+    trained = here("train", "--recipe", tiny, "--out", "run", *flags, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert Path(str(root_of((tmp_path / "run" / "recipe.yaml").read_text()))).name == "12e5"
+    evaluated = here("evaluate", "run", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr

@@ -1,0 +1,216 @@
+"""What commands print and write: names as they are, whole lines, percent, and cells that are no formulas."""
+
+import contextlib
+import csv
+import io
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from command_line import Here, assert_refused
+from found import not_yet, unreadable
+from proxemic.retrieval import Gallery
+
+RED = "\x1b[31mred\x1b[2J"
+ODD = {"class 00": "=1+1", "class 01": "+two", "class 02": "-three", "class 03": "@four", "class 06": RED}
+
+
+@pytest.fixture(scope="module")
+def odd(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos in folders with odd names, and their gallery, shop."""
+    folder = tmp_path_factory.mktemp("odd")
+    shutil.copytree(shelf / "photos", folder / "photos")
+    for name, other in ODD.items():
+        (folder / "photos" / name).rename(folder / "photos" / other)
+    Gallery.create(folder / "shop", shelf / "model", folder / "photos")
+    return folder
+
+
+@not_yet(19, "can't measure length of multiline text")
+def test_a_newline_in_a_name_stays_out_of_the_contact_sheet(shelf: Path, tmp_path: Path, here: Here) -> None:
+    query = tmp_path / "new\nline.png"
+    shutil.copy(shelf / "photos" / "class 00" / "0.png", query)
+    result = here("search", shelf / "shop", query, "-k", "2", "--png", tmp_path / "found.png")
+    assert result.returncode == 0, result.stderr
+    with Image.open(tmp_path / "found.png") as sheet:
+        assert sheet.size[0] > 100
+
+
+@not_yet(19, "escapes are printed raw")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "search {shop} {photos} -k 1",
+        "recognize {shop} {photos} --threshold 0.5",
+        "clean {photos} --model {model}",
+        "evaluate {model} --data.root {photos} --worst 7",
+        "search {shop} {photos}/none.png",
+    ],
+    ids=["search", "recognize", "clean", "evaluate", "a sentence"],
+)
+def test_escapes_for_the_terminal_are_not_printed(words: str, odd: Path, shelf: Path, here: Here) -> None:
+    places = {"shop": odd / "shop", "photos": odd / "photos", "model": shelf / "model"}
+    if "none.png" in words:
+        places["photos"] = odd / "photos" / RED
+    result = here(*(word.format(**places) for word in words.split(" ")))
+    assert "red" in result.stdout + result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+@not_yet(19, "reasons are put in lower case with the path in them")
+def test_paths_in_messages_keep_their_capitals(
+    run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(_: int) -> None:
+        raise OSError("the device of /Volumes/Photos is gone")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert_refused(here("evaluate", run, "--out", tmp_path / "A.md"), ["A.md", "/Volumes/Photos"])
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        pytest.param("evaluate {run}", "run/model.safetensors", marks=not_yet(19, "no such file or directory")),
+        pytest.param("gallery info {shop}", "shop/[!.]*", marks=not_yet(19, "called damage")),
+    ],
+)
+def test_what_may_not_be_read_is_not_called_damaged(
+    words: str, files: str, run: Path, shelf: Path, tmp_path: Path, here: Here
+) -> None:
+    places = {"run": shutil.copytree(run, tmp_path / "run"), "shop": shutil.copytree(shelf / "shop", tmp_path / "shop")}
+    with unreadable(*tmp_path.glob(files)):
+        result = here(*words.format(**places).split(" "))
+    assert_refused(result, ["ermission denied"])
+    assert "damaged" not in result.stderr
+
+
+FORMULA = re.compile(r"[=+\-@]")
+
+
+def cells(text: str) -> Iterator[str]:
+    """Those that spreadsheets would take for formulas: texts, as numbers may be negative."""
+    for row in csv.reader(io.StringIO(text)):
+        for cell in row:
+            with contextlib.suppress(ValueError):
+                float(cell)
+                continue
+            if FORMULA.match(cell):
+                yield cell
+
+
+@not_yet(19, "cells that begin with =, +, - or @ are written as they are")
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("search {shop} {photos} -k 1 --format csv", ""),
+        ("recognize {shop} {photos} --threshold 0.5 --format csv", ""),
+        ("clean {photos} --model {model} --out {out}/cleaned", "cleaned/labels.csv"),
+        ("evaluate {model} --data.root {photos} --per-class {out}/classes.csv", "classes.csv"),
+        ("evaluate {model} --data.root {photos} --per-query {out}/queries.csv", "queries.csv"),
+    ],
+    ids=["search", "recognize", "clean", "per class", "per query"],
+)
+def test_no_cell_is_a_formula(words: str, name: str, odd: Path, shelf: Path, tmp_path: Path, here: Here) -> None:
+    places = {"shop": odd / "shop", "photos": odd / "photos", "model": shelf / "model", "out": tmp_path}
+    result = here(*(word.format(**places) for word in words.split(" ")))
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / name).read_text() if name else result.stdout
+    assert "two" in text
+    assert not [*cells(text)]
+
+
+@pytest.fixture(scope="module")
+def deep(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos far down, and their gallery, shop."""
+    folder = tmp_path_factory.mktemp("deep")
+    photos = folder / "photographs of the shop in the year of the great move" / "originals as the camera had them"
+    shutil.copytree(shelf / "photos", photos)
+    Gallery.create(folder / "shop", shelf / "model", photos)
+    return photos
+
+
+TABLES = {
+    "search": "search {shop} {photos} -k 1",
+    "recognize": "recognize {shop} {photos} --threshold 0.5",
+    "clean": "clean {photos} --model {model}",
+    "evaluate": "evaluate {model} --data.root {photos} --worst 3",
+}
+
+
+def printed(name: str, shop: Path, photos: Path, model: Path, here: Here) -> list[str]:
+    places = {"shop": shop, "photos": photos, "model": model}
+    result = here(*(word.format(**places) for word in TABLES[name].split(" ")))
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+@not_yet(21, "paths are broken where a terminal of 80 or 120 columns would end")
+@pytest.mark.parametrize("name", TABLES)
+def test_no_line_is_wrapped_in_a_pipe(
+    name: str, deep: Path, shelf: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setenv = pytest.MonkeyPatch.setenv  # not the width that `here` gives
+    monkeypatch.setattr(
+        pytest.MonkeyPatch, "setenv", lambda self, key, value: setenv(self, key, "" if key == "COLUMNS" else value)
+    )
+    lines = printed(name, deep.parents[1] / "shop", deep, shelf / "model", here)
+    rows = [line for line in lines if ".png" in line]
+    assert len(rows) >= 3
+    for row in rows:
+        assert re.search(r"class \d\d/\d\.png", row)
+        assert re.search(r"\d\.\d", row), "the value stands on another line"
+    assert not [line for line in lines if "originals" in line and ".png" not in line and str(deep) not in line]
+
+
+@not_yet(21, "the root of all pictures is repeated on every line")
+@pytest.mark.parametrize("name", TABLES)
+def test_the_root_of_paths_is_printed_once(name: str, shelf: Path, here: Here) -> None:
+    text = "\n".join(printed(name, shelf / "shop", shelf / "photos", shelf / "model", here))
+    assert text.count(str(shelf / "photos")) == 1
+    assert re.search(r"[^/]class \d\d/\d\.png", text)
+
+
+@not_yet(23, "the validation is printed from 0 to 1")
+def test_the_validation_of_an_epoch_is_printed_in_percent(tiny: Path, tmp_path: Path, here: Here) -> None:
+    flags = ["--training.epochs", "1", "--training.loggers", "[]"]
+    result = here("train", "--recipe", tiny, "--out", tmp_path / "run", *flags)
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("epoch 1/1"))
+    assert re.search(r"map@r \d\d\.\d\d\b", line, re.IGNORECASE), line
+    assert not re.search(r"map@r 0\.\d{3}", line, re.IGNORECASE)
+
+
+@not_yet(23, "1.5e+03 s")
+@pytest.mark.parametrize("dim", [128, 512])
+def test_plans_have_no_powers_of_ten(dim: int, here: Here) -> None:
+    for rows in (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000):
+        result = here("plan", "--gallery", str(rows), "--dim", str(dim))
+        assert result.returncode == 0, result.stderr
+        assert not re.search(r"\de[+-]\d", result.stdout)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("compare", marks=not_yet(23, "95%%")),
+        pytest.param("analyze gap", marks=not_yet(23, "95%%")),
+        pytest.param("analyze robustness", marks=not_yet(23, "95%%")),
+    ],
+)
+def test_help_prints_one_percent_sign(command: str, here: Here) -> None:
+    assert "%%" not in here(*command.split(), "--help").stdout
+
+
+@not_yet(23, "the gallery's size is not printed")
+def test_the_size_of_the_gallery_is_printed(shelf: Path, tmp_path: Path, here: Here) -> None:
+    gallery = Path(shutil.copytree(shelf / "photos", tmp_path / "photos"))
+    for number in range(5):
+        (gallery / f"class {number:02d}" / "3.png").unlink()
+    result = here("evaluate", shelf / "model", "--query", shelf / "photos", "--gallery", gallery)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"\b23\b", result.stdout)
