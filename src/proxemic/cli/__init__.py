@@ -38,6 +38,7 @@ from proxemic.cli import (
 )
 from proxemic.errors import UserError, UserNote
 from proxemic.files import readable
+from proxemic.safe_path import safe_path
 
 __all__ = ["main"]
 
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     keep_freed_memory()
     try:
-        with _notes_as_lines(), _readers_may_leave():
+        with safe_path(), _notes_as_lines(), _readers_may_leave():
             arguments.run(arguments, rest)
     except KeyboardInterrupt:
         return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
