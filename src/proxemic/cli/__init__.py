@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = build_parser()
     words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
+    if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
+        # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
+        parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
     arguments, rest = parser.parse_known_args(words)
     # Recipes are text, and libraries that write files into a run take no other names.
     for word in (*flags, str(getattr(arguments, "out", ""))):

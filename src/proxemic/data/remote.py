@@ -31,7 +31,9 @@ def is_address(name: object) -> bool:
 
 
 def path_or_address(name: str | os.PathLike[str]) -> Path | str:
-    """A path; or an address as a text, but ``file://`` as the path that it is."""
+    """Return a `Path`, also for ``file://…``, or the text of another address; refuse an empty text."""
+    if name == "":
+        raise UserError("A path is empty: give one, such as . for the current folder.")
     if isinstance(name, str) and name.lower().startswith("file://"):
         return Path(open_filesystem(name)[1])
     return name if isinstance(name, str) and is_address(name) else Path(name)
