@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
-from proxemic.cli.pictures import without_password
+from ports import free_port
 from proxemic.retrieval import Gallery
 from shelves import CLASSES, DIM, EACH, write_model
 
@@ -153,7 +153,32 @@ def test_bad_input_is_one_sentence(shelf: Path, tmp_path: Path, here: Here, word
     assert not (tmp_path / "new").exists()
 
 
-def test_passwords_are_not_shown() -> None:
-    assert without_password("postgresql://ann:secr@t@host/shop") == "postgresql://ann@host/shop"
-    assert without_password("postgresql://ann@host/shop") == "postgresql://ann@host/shop"
-    assert without_password("C:/shop") == "C:/shop"
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:{secret}@127.0.0.1:{port}/db/shop",
+        "POSTGRESQL://me:{secret}@127.0.0.1:{port}/db/shop",
+        "postgresql://me:a/{secret}@127.0.0.1/shop",
+        "postgresql://127.0.0.1:{port}/db/shop?user=me&Password={secret}",
+        "milvus://127.0.0.1:{port}/shop?token={secret}",
+        "Milvus://me:{secret}@127.0.0.1:{port}",
+        "s3://me:{secret}@127.0.0.1/shop",
+        "mysql://me:{secret}@127.0.0.1/db/shop",
+    ],
+)
+def test_no_command_shows_a_password_or_makes_a_folder_of_an_address(
+    address: str, shelf: Path, tmp_path: Path, here: Here
+) -> None:
+    pytest.importorskip("pymilvus")
+    given = address.format(secret="s3cr3t", port=free_port())
+    for words in (
+        ["gallery", "create", given, shelf / "photos" / "class 00", "--model", shelf / "model"],
+        ["gallery", "delete", given, "--yes"],
+        ["search", given, shelf / "photos" / "class 00" / "0.png"],
+        ["recognize", given, shelf / "photos" / "class 00" / "0.png"],
+        ["report", given],
+    ):
+        result = here(*words, cwd=tmp_path)
+        assert_refused(result, ["127.0.0.1"])
+        assert "s3cr3t" not in result.stdout + result.stderr
+    assert not [*tmp_path.iterdir()]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from proxemic.addresses import without_password
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
@@ -105,4 +106,4 @@ def remote_errors(address: str) -> Iterator[None]:
         if isinstance(error, ImportError):
             package = next((word for word in why.split() if word.lower().endswith("fs")), error.name or scheme)
             why = f"{why}, by pip install {package}"
-        raise UnreachableError(f"{address} cannot be reached: {why}") from error
+        raise UnreachableError(f"{without_password(address)} cannot be reached: {why}") from error
