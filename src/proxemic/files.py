@@ -49,16 +49,18 @@ def write_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} could not be written: {reason}; free some space or check the folder.") from error
 
 
-def remove_stale_temporaries(folder: Path) -> None:
+def remove_stale_temporaries(folder: Path, names: re.Pattern[str] = re.compile(".+")) -> None:
     """Remove the temporary files of killed processes from a folder and those below it.
 
     Call it before this process writes there. The files of other processes that run on this machine stay; keep processes
-    of other machines out by a lock.
+    of other machines out by a lock. ``names`` matches the names that the files were to have.
     """
     for path in folder.rglob(".*.tmp"):
-        match = re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)
+        match = re.fullmatch(r"\.(.+)\.(\d{1,9})\.tmp", path.name)
+        if match is None or not names.fullmatch(match[1]):
+            continue
         # This process has not begun to write: in a container, the one before it had the same number.
-        if match and (int(match[1]) == os.getpid() or not process_runs(int(match[1]))):
+        if int(match[2]) == os.getpid() or not process_runs(int(match[2])):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 

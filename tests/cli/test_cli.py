@@ -51,6 +51,28 @@ def test_what_the_user_can_mend_is_a_sentence(here: Here, monkeypatch: pytest.Mo
         here("--traceback", "recipes", "list")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["gallery", "delete", "", "--yes"],
+        ["gallery", "create", "new", ""],
+        ["datasets", "check", ""],
+        ["evaluate", "model", "--query", "", "--gallery", "photos"],
+        ["report", ""],
+        ["embed", "model", "photos", "--out="],
+        ["train", "--recipe", "glyphs-small", "--out", ""],
+        ["search", "shop", "", "--html="],
+        ["serve", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_not_the_current_folder(words: list[str], here: Here, shelf: Path) -> None:
+    before = sorted(shelf.rglob("*"))
+    inside = shelf / "shop" if words[:2] == ["gallery", "delete"] else shelf
+    assert_refused(here(*words, cwd=inside), ["empty", "current folder"])
+    assert sorted(shelf.rglob("*")) == before
+
+
 WITHOUT_TORCH = """
 import contextlib, io, json, sys
 

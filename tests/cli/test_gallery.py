@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
-from proxemic.cli.pictures import without_password
+from images import write_folder
+from ports import free_port
 from proxemic.retrieval import Gallery
-from shelves import CLASSES, DIM, EACH, write_model
+from shelves import CLASSES, DIM, EACH, SIZE, write_model
 
 ROWS = CLASSES * EACH
 
@@ -153,7 +154,69 @@ def test_bad_input_is_one_sentence(shelf: Path, tmp_path: Path, here: Here, word
     assert not (tmp_path / "new").exists()
 
 
-def test_passwords_are_not_shown() -> None:
-    assert without_password("postgresql://ann:secr@t@host/shop") == "postgresql://ann@host/shop"
-    assert without_password("postgresql://ann@host/shop") == "postgresql://ann@host/shop"
-    assert without_password("C:/shop") == "C:/shop"
+def test_foreign_files_in_the_folder_stay(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shop = tmp_path / "shop"
+    shutil.copytree(shelf / "shop", shop)
+    (shop / "notes").mkdir()
+    names = ("notes.txt", "found.html", "items-20261126.parquet", ".notes.txt.999999999.tmp", "notes/.a.999999999.tmp")
+    for name in names:
+        (shop / name).write_text("ours")
+    for words in (
+        ["index", shop, "hnsw"],
+        ["remove", shop, "--where", "label=class 01", "--where", "label=class 02"],
+        ["add", shop, shelf / "photos" / "class 01", shelf / "photos" / "class 02", "--no-labels"],
+        ["index", shop, "exact"],
+        ["remove", shop, "--where", "label=class 03"],
+        ["delete", shop, "--yes"],
+    ):
+        done = here("gallery", *words)
+        assert done.returncode == 0, done.stderr
+        assert {name: (shop / name).read_text() for name in names} == dict.fromkeys(names, "ours"), words
+    assert {path.name for path in shop.rglob("*")} == {"notes", *(name.rpartition("/")[2] for name in names)}
+
+
+def test_damage_is_still_found_after_a_change(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shop = tmp_path / "shop"
+    shutil.copytree(shelf / "shop", shop)
+    vector = next(Gallery.open(shop).store.iterate())[0][0].tobytes()
+    (path,) = (path for path in shop.iterdir() if vector in path.read_bytes())
+    content = bytearray(path.read_bytes())
+    content[content.index(vector)] ^= 1
+    path.write_bytes(content)
+    assert here("gallery", "verify", shop).returncode == 1
+    write_folder(tmp_path / "more", classes=10, images=EACH, size=SIZE)
+    here("gallery", "add", shop, tmp_path / "more")
+    assert here("gallery", "verify", shop).returncode == 1
+    here("gallery", "remove", shop, *(word for name in range(1, 6) for word in ("--where", f"label=class {name:02d}")))
+    assert here("gallery", "verify", shop).returncode == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:{secret}@127.0.0.1:{port}/db/shop",
+        "POSTGRESQL://me:{secret}@127.0.0.1:{port}/db/shop",
+        "postgresql://me:a/{secret}@127.0.0.1/shop",
+        "postgresql://127.0.0.1:{port}/db/shop?user=me&Password={secret}",
+        "milvus://127.0.0.1:{port}/shop?token={secret}",
+        "Milvus://me:{secret}@127.0.0.1:{port}",
+        "s3://me:{secret}@127.0.0.1/shop",
+        "mysql://me:{secret}@127.0.0.1/db/shop",
+    ],
+)
+def test_no_command_shows_a_password_or_makes_a_folder_of_an_address(
+    address: str, shelf: Path, tmp_path: Path, here: Here
+) -> None:
+    pytest.importorskip("pymilvus")
+    given = address.format(secret="s3cr3t", port=free_port())
+    for words in (
+        ["gallery", "create", given, shelf / "photos" / "class 00", "--model", shelf / "model"],
+        ["gallery", "delete", given, "--yes"],
+        ["search", given, shelf / "photos" / "class 00" / "0.png"],
+        ["recognize", given, shelf / "photos" / "class 00" / "0.png"],
+        ["report", given],
+    ):
+        result = here(*words, cwd=tmp_path)
+        assert_refused(result, ["127.0.0.1"])
+        assert "s3cr3t" not in result.stdout + result.stderr
+    assert not [*tmp_path.iterdir()]

@@ -21,6 +21,7 @@ from PIL import Image
 from command_line import Here, assert_refused
 from ports import free_port
 from proxemic.retrieval import Embedder, Gallery
+from proxemic.serve.server import _listen
 from servings import Serving
 
 PHOTO = "photos/class 03/2.png"
@@ -43,6 +44,13 @@ def png(width: int, height: int, rows: bytes = b"") -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     body = chunk(b"IDAT", zlib.compress(rows or bytes((width + 1) * height)))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
+
+
+def test_connections_send_small_answers_at_once() -> None:
+    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def assert_serves(serving: Serving, stall: Path) -> None:

@@ -38,6 +38,7 @@ from proxemic.cli import (
 )
 from proxemic.errors import UserError, UserNote
 from proxemic.files import readable
+from proxemic.safe_path import safe_path
 
 __all__ = ["main"]
 
@@ -79,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = build_parser()
     words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
+    if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
+        # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
+        parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
     arguments, rest = parser.parse_known_args(words)
     # Recipes are text, and libraries that write files into a run take no other names.
     for word in (*flags, str(getattr(arguments, "out", ""))):
@@ -94,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     keep_freed_memory()
     try:
-        with _notes_as_lines(), _readers_may_leave():
+        with safe_path(), _notes_as_lines(), _readers_may_leave():
             arguments.run(arguments, rest)
     except KeyboardInterrupt:
         return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxemic.addresses import without_password
 from proxemic.cli.pictures import add_reading, check_reading
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Clean, and print the worst."""
     check_reading(arguments)
-    print(f"Looking at {' '.join(arguments.source)}", file=sys.stderr, flush=True)  # before seconds of imports
+    what = " ".join(map(without_password, arguments.source))
+    print(f"Looking at {what}", file=sys.stderr, flush=True)  # before seconds of imports
     from proxemic.retrieval.cleaning import clean
     from proxemic.tables import Table
 

@@ -5,6 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from proxemic.addresses import without_password
 from proxemic.cli.pictures import add_reading, check_reading
 
 
@@ -55,7 +56,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Cluster, and print."""
     check_reading(arguments)
-    print(f"Looking at {' '.join(arguments.source)}", file=sys.stderr, flush=True)  # before seconds of imports
+    what = " ".join(map(without_password, arguments.source))
+    print(f"Looking at {what}", file=sys.stderr, flush=True)  # before seconds of imports
     from proxemic.retrieval.clustering import cluster
 
     names = ("method", "min_size", "threshold", "out", "batch_size", "workers")

@@ -5,15 +5,14 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from proxemic.addresses import GALLERY_ADDRESS, without_password
 from proxemic.cli.pictures import (
-    ADDRESS,
     SOURCES,
     add_reading,
     add_where,
     check_reading,
     say,
     say_unreadable,
-    without_password,
 )
 from proxemic.conditions import read_conditions
 from proxemic.errors import UserError
@@ -39,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
     def action(name: str, does: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=text, allow_abbrev=False)
-        made.add_argument("gallery", metavar="GALLERY", help=ADDRESS)
+        made.add_argument("gallery", metavar="GALLERY", help=GALLERY_ADDRESS)
         made.set_defaults(run=run, does=does, takes_flags=False)
         return made
 

@@ -1,13 +1,11 @@
 """What commands on pictures and galleries have in common."""
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping
 
 from proxemic.errors import UserError
 
-ADDRESS = "a folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or milvus-lite:FILE"
 SOURCES = (
     "folders, .csv or .parquet tables, pictures, patterns as 'photos/**/*.jpg', .txt files with a path on each line; "
     "or files of vectors: .npy, .safetensors, .parquet with a column embedding"
@@ -52,12 +50,3 @@ def say_unreadable(unreadable: Mapping[str, str], one: str, many: str) -> None:
             len(unreadable) > 3
         )
         say(f"{len(unreadable):,} {one if len(unreadable) == 1 else many} cannot be read: {named}")
-
-
-def without_password(address: str) -> str:
-    """An address as it may be printed.
-
-    >>> without_password("postgresql://ann:secret@host/shop")
-    'postgresql://ann@host/shop'
-    """
-    return re.sub(r"(//[^:/@]*):[^/]*@", r"\1@", address)

@@ -2,14 +2,13 @@
 
 import argparse
 
+from proxemic.addresses import GALLERY_ADDRESS, without_password
 from proxemic.cli.pictures import (
-    ADDRESS,
     SOURCES,
     add_reading,
     check_reading,
     say,
     say_unreadable,
-    without_password,
 )
 
 
@@ -24,7 +23,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog="Queries that cannot be read are listed; the exit code is 2 where none can.",
         allow_abbrev=False,
     )
-    parser.add_argument("gallery", metavar="GALLERY", help=ADDRESS)
+    parser.add_argument("gallery", metavar="GALLERY", help=GALLERY_ADDRESS)
     parser.add_argument("query", nargs="+", metavar="QUERY", help=SOURCES)
     parser.add_argument("--rate", type=float, help="false accept rate whose threshold is taken (default: 0.01)")
     parser.add_argument("--threshold", type=float, help="a distance instead")

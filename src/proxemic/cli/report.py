@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxemic.addresses import without_password
 from proxemic.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,13 +49,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Write the page, and print where it is."""
     first, *others = arguments.targets
-    print(f"Reporting on {first}", file=sys.stderr, flush=True)  # before what takes seconds to import
+    shown = without_password(first)
+    print(f"Reporting on {shown}", file=sys.stderr, flush=True)  # before what takes seconds to import
     from proxemic.report import write_gallery_report, write_report
 
     report = partial(print, file=sys.stderr)
     if ":" in first or (Path(first) / "manifest.json").is_file():
         if others:
-            raise UserError(f"{first} is a gallery, of which a report is about one: leave {others[0]} out.")
+            raise UserError(f"{shown} is a gallery, of which a report is about one: leave {others[0]} out.")
         page = write_gallery_report(
             first,
             out=arguments.out or Path("report.html"),

@@ -3,15 +3,14 @@
 import argparse
 from pathlib import Path
 
+from proxemic.addresses import GALLERY_ADDRESS, without_password
 from proxemic.cli.pictures import (
-    ADDRESS,
     SOURCES,
     add_reading,
     add_where,
     check_reading,
     say,
     say_unreadable,
-    without_password,
 )
 from proxemic.conditions import read_conditions
 from proxemic.errors import UserError
@@ -26,7 +25,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog="Queries that cannot be read are listed; the exit code is 2 where none can.",
         allow_abbrev=False,
     )
-    parser.add_argument("gallery", metavar="GALLERY", help=ADDRESS)
+    parser.add_argument("gallery", metavar="GALLERY", help=GALLERY_ADDRESS)
     parser.add_argument("query", nargs="+", metavar="QUERY", help=SOURCES)
     parser.add_argument("-k", type=int, default=10, metavar="N", help="hits for each query (default: 10)")
     add_where(parser, "a condition on hits")

@@ -3,7 +3,8 @@
 import argparse
 import os
 
-from proxemic.cli.pictures import ADDRESS, say, without_password
+from proxemic.addresses import GALLERY_ADDRESS, without_password
+from proxemic.cli.pictures import say
 
 TOKEN = "PROXEMIC_TOKEN"
 
@@ -18,7 +19,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "given.",
         allow_abbrev=False,
     )
-    parser.add_argument("gallery", metavar="GALLERY", help=ADDRESS)
+    parser.add_argument("gallery", metavar="GALLERY", help=GALLERY_ADDRESS)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on, as 0.0.0.0 (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)")
     parser.add_argument(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from proxemic.addresses import without_password
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
@@ -31,7 +32,9 @@ def is_address(name: object) -> bool:
 
 
 def path_or_address(name: str | os.PathLike[str]) -> Path | str:
-    """A path; or an address as a text, but ``file://`` as the path that it is."""
+    """Return a `Path`, also for ``file://…``, or the text of another address; refuse an empty text."""
+    if name == "":
+        raise UserError("A path is empty: give one, such as . for the current folder.")
     if isinstance(name, str) and name.lower().startswith("file://"):
         return Path(open_filesystem(name)[1])
     return name if isinstance(name, str) and is_address(name) else Path(name)
@@ -103,4 +106,4 @@ def remote_errors(address: str) -> Iterator[None]:
         if isinstance(error, ImportError):
             package = next((word for word in why.split() if word.lower().endswith("fs")), error.name or scheme)
             why = f"{why}, by pip install {package}"
-        raise UnreachableError(f"{address} cannot be reached: {why}") from error
+        raise UnreachableError(f"{without_password(address)} cannot be reached: {why}") from error

@@ -20,14 +20,12 @@ from proxemic.errors import UserError
 
 
 def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code: bool) -> object:
-    """The attribute of a module that the value of a recipe's key names by its import path.
+    """Return the object that the value of a recipe's key names by its import path.
 
-    ``own_code`` allows modules of the current directory, which is put on the path. `UserError` names the nearest object
-    for which ``fits`` is true.
+    ``own_code`` allows modules of the current directory, which is put on the path once a recipe names one. `UserError`
+    names the nearest object for which ``fits`` is true.
     """
     module_name, _, name = path.rpartition(".")
-    if own_code and not any(_is_current(each) for each in sys.path):
-        sys.path.append(str(Path.cwd()))
     for part in accumulate(module_name.split("."), "{}.{}".format):
         if part not in sys.modules:
             _import(key, path, part, own_code)
@@ -62,12 +60,15 @@ def _import(key: str, path: str, name: str, own_code: bool) -> None:
         spec = importlib.util.find_spec(name)  # the packages around it are imported
     except (ImportError, ValueError):
         spec = None
-    beside = spec is None and "." not in name and PathFinder.find_spec(name, [str(Path.cwd())])
+    beside = PathFinder.find_spec(name, [str(Path.cwd())]) if spec is None and "." not in name else None
     if not own_code and (beside or (spec and _is_here(spec))):
         raise UserError(
             f"{key} is {path}, whose module lies in the current directory, from where only commands that train import: "
             "if you trust it, set PYTHONPATH=. for this command."
         )
+    if beside:
+        sys.path.append(str(Path.cwd()))
+        spec = beside
     if spec is None:
         parent = name.rpartition(".")[0]
         where = f"{parent} has no module {name.rpartition('.')[2]}" if parent else f"no module {name} is found"

@@ -1,6 +1,7 @@
 """What is done to pictures before a network sees them, one by one in the processes that read them."""
 
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from proxemic.data import Preprocessing, read_image
 from proxemic.data.pixels import ImageInput, Pixels, UnreadableImageError
@@ -75,7 +76,9 @@ class Preparation:
         # A loader draws a seed, which is not to change that of the caller.
         settings |= {"generator": torch.Generator(), "pin_memory": pin}
         try:
-            yield from DataLoader(_Pictures(self, pictures, strict), batch_size, collate_fn=_collate, **settings)
+            loader = DataLoader(_Pictures(self, pictures, strict), batch_size, collate_fn=_collate, **settings)
+            for batch, places, failures in loader:
+                yield pickle.loads(batch) if isinstance(batch, bytes) else batch, places, failures
         except UnreadableImageError as error:
             # torch's frames hold the loading processes and the error, which holds the frames. Left to the garbage
             # collector, the processes would be waited for in vain, for five seconds.
@@ -101,7 +104,7 @@ class _Pictures(Dataset[tuple[int, Tensor | str]]):
             return place, error.reason or str(error)
 
 
-def _collate(items: Sequence[tuple[int, Tensor | str]]) -> Prepared:
+def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor | bytes, list[int], dict[int, str]]:
     prepared = {place: item for place, item in items if isinstance(item, Tensor)}
     failures = {place: item for place, item in items if isinstance(item, str)}
     shapes = [*dict.fromkeys(tuple(item.shape) for item in prepared.values())]
@@ -110,7 +113,14 @@ def _collate(items: Sequence[tuple[int, Tensor | str]]) -> Prepared:
             f"images of one batch are prepared to {list(shapes[0])} and {list(shapes[1])}: have transform give "
             "one shape."
         )
-    return torch.stack([*prepared.values()]) if prepared else torch.empty(0), [*prepared], failures
+    batch: Tensor | bytes = torch.stack([*prepared.values()]) if prepared else torch.empty(0)
+    if get_worker_info() is not None:
+        # Here, as the queue between the processes does the same later, but hangs where that fails.
+        try:
+            batch.share_memory_()
+        except RuntimeError:  # a container has little to share: send a copy, which is slower
+            batch = pickle.dumps(batch)
+    return batch, [*prepared], failures
 
 
 def enough_workers(processes: int = 1) -> int:

@@ -1,5 +1,6 @@
 """Embedding on a cluster of Ray: as a stage of Ray Data, and of pictures in parts."""
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from proxemic.extras import optional_dependency
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.parts import Part, Parts
 from proxemic.retrieval.pictures import Pictures
+from proxemic.safe_path import safe_path
 
 _STARTING = 300  # seconds in which a worker must have loaded the model
 
@@ -81,7 +83,9 @@ def embed_on_ray(
     ray = import_ray()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        ray.init(address, **quiet, **({} if address else {"include_dashboard": False}))
+        # Ray puts the current directory on the path of its workers: let that be the folder of this package.
+        with safe_path(), contextlib.chdir(Path(__file__).parents[2]):
+            ray.init(address, **quiet, **({} if address else {"include_dashboard": False}))
     except (ConnectionError, ValueError, RuntimeError) as error:
         why = " ".join(str(error).split())[:200]
         raise UserError(f"Ray cannot be reached at {address or 'this machine'}: {why}") from error

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from proxemic.errors import UserError
+from proxemic.safe_path import safe_path
 from proxemic.serve.messages import AWAY, Answered, Asked, Embed, Question, Refused, Search, Settings
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -61,7 +62,8 @@ class WorkerProcess:
             context.set_forkserver_preload(["proxemic.serve.worker"])
         connection, others = context.Pipe()
         self._process = context.Process(target=_work, args=(others, self._settings), daemon=True)
-        self._process.start()
+        with safe_path():
+            self._process.start()
         others.close()
         self._connection: Connection = connection
         try:

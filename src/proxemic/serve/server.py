@@ -100,9 +100,12 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        listener = socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
         raise UserError(
             f"Port {port} of {host} cannot be listened on ({error.strerror or error}): give another --port, or end "
             "what listens there."
         ) from error
+    # Connections inherit it. Without it, the body of an answer waits until the client has acknowledged the headers.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

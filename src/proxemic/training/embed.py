@@ -24,7 +24,7 @@ from proxemic.models.folding import folded
 from proxemic.training.gathering import as_integers, gather_uneven, split_roles
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
-from proxemic.training.workers import worker_settings
+from proxemic.training.workers import shared_memory_errors, worker_settings
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
@@ -59,7 +59,8 @@ def embed_images(
     data = EmbeddingDataset(images, preprocessing.evaluation(), side=preprocessing.reduced_side)
     loader = _loader(Subset(data, share), batch_size, workers)
     batches = tqdm(loader, description, leave=False, disable=True if rank else None)
-    return _embed(model, (batch for batch, _ in batches), precision)
+    with shared_memory_errors():
+        return _embed(model, (batch for batch, _ in batches), precision)
 
 
 def embed_dataset(

@@ -13,6 +13,7 @@ import proxemic
 from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
+from proxemic.training.workers import NO_SHARED_MEMORY
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch says of modules and of optimisers
@@ -55,12 +56,14 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
         return _no_memory(message, recipe, run)
     if place := _own_code(error):
         return f"{place} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
+    if isinstance(error, RuntimeError) and "shared memory" in message:
+        return NO_SHARED_MEMORY
     if isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, RuntimeError) and "DataLoader worker" in message
     ):  # the first two where it was killed while it handed images over
         return (
-            "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm): lower "
-            f"batches.workers in {run.recipe}"
+            "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm: docker "
+            f"run --shm-size 2g): lower batches.workers in {run.recipe}"
         )
     if isinstance(error, RuntimeError | ValueError) and any(words in message for words in _OTHER_WEIGHTS):
         return (

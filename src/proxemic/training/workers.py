@@ -4,7 +4,16 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from proxemic.errors import UserError
+
+NO_SHARED_MEMORY = (
+    "The processes that load images need more shared memory than /dev/shm has: give the container more (docker run "
+    "--shm-size 2g), or load without them (batches.workers 0)"
+)
 
 
 def worker_settings(workers: int) -> dict[str, Any]:
@@ -12,6 +21,17 @@ def worker_settings(workers: int) -> dict[str, Any]:
     # From Python 3.14 on a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
     method = "fork" if workers and sys.platform == "linux" else None
     return {"num_workers": workers, "worker_init_fn": leave_signals, "multiprocessing_context": method}
+
+
+@contextmanager
+def shared_memory_errors() -> Iterator[None]:
+    """Turn the error of a `DataLoader` in the block, that no more memory can be shared, into a `UserError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "shared memory" not in str(error):
+            raise
+        raise UserError(f"{NO_SHARED_MEMORY}.") from error
 
 
 def leave_signals(_: int = 0) -> None:

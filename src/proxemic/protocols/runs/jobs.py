@@ -18,6 +18,7 @@ from proxemic.allocator import keep_freed_memory
 from proxemic.errors import Interrupted, OutOfMemory, UserError
 from proxemic.files import read_json
 from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.safe_path import safe_path
 
 RUN_THREADS = 1
 """CPU threads of a run whose recipe names none: the same figures with any number of workers, on any machine."""
@@ -202,7 +203,8 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            yield
+            with safe_path():  # the first job starts the processes
+                yield
         except BrokenProcessPool:
             if stopping:
                 raise Interrupted("Stopped at once: the same command goes on from the last checkpoints.") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from proxemic.addresses import MASK, without_password
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import new_directory, remove_stale_temporaries, write_text
@@ -17,7 +18,7 @@ from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.search import Pruner
 from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages, resolve_factors
 from proxemic.protocols.tuning.stages import budgets, check_stages, first_values
-from proxemic.protocols.tuning.study import masked, open_storage, storage_at_work
+from proxemic.protocols.tuning.study import open_storage, storage_at_work
 from proxemic.protocols.tuning.trials import FinishedTrial, Sampler
 from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
@@ -136,7 +137,7 @@ def tune(
     given = [first_values(_content(each), stages) for each in first]
     title = "recipe" if isinstance(recipe, Recipe) else str(recipe)
     source = title if isinstance(recipe, Recipe) else str(file)
-    shown = None if storage is None else masked(storage)
+    shown = None if storage is None else without_password(storage)
     out = new_directory(f"tune-{title}") if out is None else Path(out)
     named = study or out.resolve().name
     options = TuningOptions(
@@ -206,9 +207,9 @@ def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[
     directory = TuningDirectory(out)
     options = directory.read()
     storage = options.storage if storage is None else storage
-    if storage is not None and "***" in storage:
+    if storage is not None and MASK in storage:
         raise UserError(f"{directory.options} does not keep the password of {storage}: give --storage again.")
-    if storage is not None and masked(storage) != options.storage:
+    if storage is not None and without_password(storage) != options.storage:
         kept = options.storage or "in its own folder"
         raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
     remove_stale_temporaries(out)

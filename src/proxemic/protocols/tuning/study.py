@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from proxemic.addresses import without_password
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import process_runs
@@ -47,18 +48,6 @@ def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = N
     return study
 
 
-def masked(url: str) -> str:
-    """A storage URL without its password.
-
-    >>> masked("postgresql://me:secret@host/tuning")
-    'postgresql://me:***@host/tuning'
-    >>> masked("mysql://me:se@cret@host/tuning"), masked("postgresql://host/tuning?user=me&password=secret")
-    ('mysql://me:***@host/tuning', 'postgresql://host/tuning?user=me&password=***')
-    """
-    url = re.sub(r"(//[^:/@]*:)[^/?]+@", r"\1***@", url)
-    return re.sub(r"(?i)([?&](?:password|passwd|pwd)=)[^&#]*", r"\1***", url)
-
-
 @contextlib.contextmanager
 def storage_at_work(url: str) -> Iterator[None]:
     """Raise `UserError` in one sentence where the storage fails in the block, above all because the disk is full."""
@@ -77,8 +66,8 @@ def storage_at_work(url: str) -> Iterator[None]:
 
 def _failed(url: str, reason: str) -> UserError:
     return UserError(
-        f"The storage {masked(url)} failed ({reason[:200]}): free some space, or check its folder or server; the same "
-        "command goes on."
+        f"The storage {without_password(url)} failed ({reason[:200]}): free some space, or check its folder or server; "
+        "the same command goes on."
     )
 
 
@@ -224,8 +213,8 @@ def open_storage(url: str) -> BaseStorage:
             if re.search("disk|readonly", reason):  # what SQLite says of one that is full or may not be written
                 raise _failed(url, reason) from error
             raise UserError(
-                f"The storage {masked(url)} cannot be opened ({reason[:200]}): give an Optuna storage URL, such as "
-                "sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
+                f"The storage {without_password(url)} cannot be opened ({reason[:200]}): give an Optuna storage URL, "
+                "such as sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
             ) from error
         if is_sqlite:
             # SQLite has no row locks: two processes that both read that a trial is waiting, and then write that they

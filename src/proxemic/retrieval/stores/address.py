@@ -1,11 +1,14 @@
 """Which store an address means."""
 
+from proxemic.addresses import GALLERY_ADDRESS, read_scheme, without_password
+from proxemic.errors import UserError
 from proxemic.retrieval.stores.store import GalleryInfo, Store
 
 
 def create_store(address: str, info: GalleryInfo) -> Store:
     """Make an empty gallery at an address; see `open_store`."""
-    return _class_of(address).create(address, info)
+    store, address = _resolve(address)
+    return store.create(address, info)
 
 
 def open_store(address: str) -> Store:
@@ -21,24 +24,32 @@ def open_store(address: str) -> Store:
         UserError: If there is none, or it cannot be reached or read.
         ImportError: If what its store needs is not installed.
     """
-    return _class_of(address).open(address)
+    store, address = _resolve(address)
+    return store.open(address)
 
 
 def delete_store(address: str) -> None:
     """Delete the gallery at an address; see `open_store`."""
-    _class_of(address).delete(address)
+    store, address = _resolve(address)
+    store.delete(address)
 
 
-def _class_of(address: str) -> type[Store]:
+def _resolve(address: str) -> tuple[type[Store], str]:
+    """Return the class of store that an address means, and the address with its scheme in lower case."""
+    scheme, has_slashes = read_scheme(address)
+    lowered = scheme + address[len(scheme) :]
     # What is not asked for is not imported: it need not be installed.
-    if address.startswith(("postgresql://", "postgres://")):
+    if has_slashes and scheme in ("postgresql", "postgres"):
         from proxemic.retrieval.stores.postgres import PostgresStore
 
-        return PostgresStore
-    if address.startswith(("milvus://", "milvus-lite:")):
+        return PostgresStore, lowered
+    if (has_slashes and scheme == "milvus") or scheme == "milvus-lite":
         from proxemic.retrieval.stores.milvus import MilvusStore
 
-        return MilvusStore
+        return MilvusStore, lowered
+    if not address or has_slashes or scheme in ("postgresql", "postgres", "milvus"):
+        shown = without_password(address) or "An empty text"
+        raise UserError(f"{shown} is no address of a gallery: give {GALLERY_ADDRESS}.")
     from proxemic.retrieval.stores.local import LocalStore
 
-    return LocalStore
+    return LocalStore, address

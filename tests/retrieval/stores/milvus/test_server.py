@@ -16,8 +16,13 @@ SECRET = "s3cr3t"
     ("address", "shown", "uri", "database"),
     [
         ("milvus://host/shop", "milvus://host/shop", "http://host:19530", ""),
-        (f"milvus://me:{SECRET}%40@host:1/shop", "milvus://me@host:1/shop", "http://host:1", ""),
-        (f"milvus://me:{SECRET}@h/db/shop?secure=true", "milvus://me@h/db/shop?secure=true", "https://h:19530", "db"),
+        (f"milvus://me:{SECRET}%40@host:1/shop", "milvus://me:***@host:1/shop", "http://host:1", ""),
+        (
+            f"milvus://me:{SECRET}@h/db/shop?secure=true",
+            "milvus://me:***@h/db/shop?secure=true",
+            "https://h:19530",
+            "db",
+        ),
         ("milvus://[::1]:2/shop", "milvus://[::1]:2/shop", "http://[::1]:2", ""),
     ],
 )
@@ -34,6 +39,10 @@ def test_an_address_is_read_and_shown_without_its_password(address: str, shown: 
         f"milvus://me:{SECRET}@host",
         f"milvus://me:{SECRET}@host/a/b/c",
         f"milvus://me:{SECRET}/x@host/shop",
+        f"MILVUS://me:1/{SECRET}@host/shop",
+        f"milvus://host/shop?token={SECRET}",
+        f"milvus:me:{SECRET}@host/shop",
+        "milvus://host:99999/shop",
         f"milvus://me:{SECRET}?x@host/shop",
         f"milvus://me:{SECRET}#x@host/shop",
         f"milvus://me:{SECRET}@host:port/shop",

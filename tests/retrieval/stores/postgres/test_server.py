@@ -12,14 +12,14 @@ SECRET = "s3cr3t"
 @pytest.mark.parametrize(
     ("address", "shown", "gallery"),
     [
-        (f"postgresql://me:{SECRET}@host:5433/db/shop", "postgresql://me@host:5433/db/shop", "shop"),
-        (f"postgres://me:{SECRET}%40%2F@host/db/a%2Fb%20c", "postgres://me@host/db/a%2Fb%20c", "a/b c"),
+        (f"postgresql://me:{SECRET}@host:5433/db/shop", "postgresql://me:***@host:5433/db/shop", "shop"),
+        (f"postgres://me:{SECRET}%40%2F@host/db/a%2Fb%20c", "postgres://me:***@host/db/a%2Fb%20c", "a/b c"),
         ("postgresql:///db/shop", "postgresql:///db/shop", "shop"),
         ("postgresql://me@/db/shop?host=/run/pg", "postgresql://me@/db/shop?host=/run/pg", "shop"),
         ("postgresql:///db/shop?host=/run/pg", "postgresql:///db/shop?host=/run/pg", "shop"),
         (
             f"postgresql://a:1,b:2/db/shop?user=me&password={SECRET}&sslmode=require",
-            "postgresql://a:1,b:2/db/shop?user=me&sslmode=require",
+            "postgresql://a:1,b:2/db/shop?user=me&password=***&sslmode=require",
             "shop",
         ),
     ],
@@ -45,6 +45,10 @@ def test_what_an_address_says_of_time_is_kept() -> None:
         f"postgresql://me:{SECRET}@host/db/",
         f"postgresql://me:{SECRET}@host/a/b/c",
         f"postgresql://me:{SECRET}/x@host/db/shop",
+        f"postgresql://me:{SECRET}/x@host/shop",
+        f"POSTGRES://me:1/{SECRET}@host/shop",
+        f"postgresql:/me:{SECRET}@host/shop",
+        f"postgresql://host:{SECRET}/db/shop",
         f"postgresql://me:{SECRET}#x@host/db/shop",
         f"postgresql://me:{SECRET}?x@host/db/shop",
         f"postgresql://me:{SECRET}@host/db/shop?colour=red",

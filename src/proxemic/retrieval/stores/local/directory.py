@@ -18,10 +18,10 @@ from proxemic.retrieval.items import Where, check_where, matching
 from proxemic.retrieval.stores.local.arrays import check_content, check_size, write_arrays
 from proxemic.retrieval.stores.local.deleting import delete_folder, finish_deleting
 from proxemic.retrieval.stores.local.exact import BLOCK
-from proxemic.retrieval.stores.local.manifest import MANIFEST, Damaged, IndexEntry, Manifest, Shard
+from proxemic.retrieval.stores.local.manifest import MANIFEST, NAME, Damaged, IndexEntry, Manifest, Shard
 from proxemic.retrieval.stores.local.shards import write_shard
 from proxemic.retrieval.stores.local.snapshot import Snapshot
-from proxemic.retrieval.stores.local.writing import LOCK, WRITER, check_is_empty, only_writer
+from proxemic.retrieval.stores.local.writing import check_is_empty, only_writer
 from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, Store
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ class LocalStore(Store):
             parts, new_ids, tables = [vectors], [ids], [items]
             while shards and shards[-1].rows <= 2 * sum(map(len, new_ids)) and shards[-1].rows < BLOCK:
                 last, live = snapshot.shards[len(shards) - 1], snapshot.live[len(shards) - 1]
+                last.check()
                 kept = np.arange(len(last.ids)) if live is None else np.flatnonzero(live)
                 parts.insert(0, last.vectors[kept])
                 new_ids.insert(0, last.ids[kept])
@@ -155,6 +156,7 @@ class LocalStore(Store):
                 if len(kept) > len(there) / 2 or (len(kept) and not going.any()):
                     shards.append(shard.shard)
                 elif len(kept):
+                    shard.check()
                     table = shard.read(None, kept).drop_columns("id")
                     name = f"{snapshot.manifest.generation + 1:06}-{number}"
                     shards.append(write_shard(self.folder, name, shard.ids[kept], shard.vectors[kept], table))
@@ -170,15 +172,17 @@ class LocalStore(Store):
         removed = np.concatenate([np.empty(0, np.int64), *old])
         entry = manifest.removed
         if not np.array_equal(removed, self._snapshot.removed):
+            if entry is not None:
+                check_content(self.folder / entry.name, entry)
             path = self.folder / f"removed-{manifest.generation + 1:06}.safetensors"
             entry = write_arrays(path, {"ids": removed}) if len(removed) else None
         following = manifest.following(shards=tuple(shards), removed=entry, removed_rows=len(removed), **changes)
         following.write(self.folder)
         # Those of the state before stay until the next change: a reader may be about to open them.
-        named = {file.name for file in (*manifest.files(), *following.files())} | {MANIFEST, LOCK, WRITER}
+        named = {file.name for file in (*manifest.files(), *following.files())}
         with write_errors(self.folder):
             for path in self.folder.iterdir():
-                if path.name not in named and path.is_file():
+                if NAME.fullmatch(path.name) and path.name not in named:
                     path.unlink(missing_ok=True)
         self._open(Manifest.read_bytes(self.folder))
 

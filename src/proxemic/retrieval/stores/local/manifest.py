@@ -15,7 +15,8 @@ from proxemic.retrieval.stores.store import GalleryInfo
 
 MANIFEST = "manifest.json"
 _LARGEST = 2**26  # bytes; a gallery has some dozens of files
-NAME = re.compile(r"(vectors|items|removed|index)-\d{6,18}(-\d{1,9})?\.(safetensors|parquet)")
+NAME = re.compile(r"((vectors|index)-\d{6,18}-\d{1,9}|removed-\d{6,18})\.safetensors|items-\d{6,18}-\d{1,9}\.parquet")
+"""The names of a gallery's files beside the manifest. No others are read or removed: they are not its own."""
 _CHECKSUM = "sha256"
 
 

@@ -121,6 +121,15 @@ class OpenShard:
             before = np.cumsum([0, *lengths[:-1]]) - starts[groups]
             return file.read_row_groups(groups.tolist(), wanted).take(as_numbers(places + before[of_place]))
 
+    def check(self) -> None:
+        """Verify both files, before rows are copied from them: a copy has a checksum of its own.
+
+        Raises:
+            UserError: If a file is not what was written.
+        """
+        check_content(self._vectors, self.shard.vectors)
+        check_content(self._items, self.shard.items)
+
     def problems(self) -> list[str]:
         """What is damaged, one sentence each."""
         files = ((self._vectors, self.shard.vectors), (self._items, self.shard.items))

@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,12 +13,13 @@ from pathlib import Path
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import remove_stale_temporaries, write_errors
-from proxemic.retrieval.stores.local.manifest import MANIFEST
+from proxemic.retrieval.stores.local.manifest import MANIFEST, NAME
 
 with optional_dependency("train"):
     from filelock import FileLock, Timeout
 
 LOCK, WRITER = ".lock", ".writer.json"
+_OWN = re.compile(rf"{re.escape(MANIFEST)}|{NAME.pattern}")
 
 
 def check_is_empty(folder: Path) -> None:
@@ -51,7 +53,7 @@ def only_writer(folder: Path) -> Iterator[None]:
         writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
         with write_errors(folder / WRITER):
             (folder / WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
-        remove_stale_temporaries(folder)
+        remove_stale_temporaries(folder, _OWN)
         yield
     finally:
         lock.release()

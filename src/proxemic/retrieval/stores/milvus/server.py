@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
+from proxemic.addresses import misread, split_server, without_password
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.retrieval.stores.passwords import without_password
 
 with optional_dependency("milvus"):
     import grpc
@@ -49,33 +49,30 @@ class Address:
             if not (file := address.removeprefix(LITE)):
                 raise UserError(f"{address} names no file: give {LITE}FILE.")
             return cls(address, "gallery", Path(file).absolute())
-        url = urlsplit(address)
-        parts = [unquote(part) for part in url.path.split("/")[1:]]
-        options = dict(parse_qsl(url.query))
-        with suppress(ValueError):
-            port, host = url.port or 19530, url.hostname
-            if host and len(parts) in (1, 2) and all(parts) and not url.fragment and options.keys() <= {"secure"}:
-                for name in parts:
-                    if not _NAME.fullmatch(name):
-                        raise UserError(
-                            f"{name!r} is no name for Milvus, which takes up to 255 letters a to z, digits and _, and "
-                            "no digit first: choose another."
-                        )
-                user, at, _ = url.netloc.rpartition("@")
-                user, colon, password = user.partition(":")
-                shown_query = f"?{url.query}" if url.query else ""
-                bracketed = f"[{host}]" if ":" in host else host
-                return cls(
-                    f"milvus://{user}{at}{url.netloc.rpartition('@')[2]}{url.path}{shown_query}",
-                    parts[-1],
-                    None,
-                    f"{'https' if options.get('secure') == 'true' else 'http'}://{bracketed}:{port}",
-                    unquote(user) + colon + unquote(password),
-                    parts[0] if len(parts) == 2 else "",
+        form = "milvus://user:password@host:port/gallery, or …/database/gallery, also with ?secure=true"
+        url, parts = split_server(address, form, (1, 2))
+        parts, options = [unquote(part) for part in parts], dict(parse_qsl(url.query))
+        try:
+            host, port = url.hostname, url.port or 19530
+        except ValueError:
+            host = port = None
+        if not host or not options.keys() <= {"secure"}:
+            raise misread(address, form)
+        for name in parts:
+            if not _NAME.fullmatch(name):
+                raise UserError(
+                    f"{name!r} is no name for Milvus, which takes up to 255 letters a to z, digits and _, and "
+                    "no digit first: choose another."
                 )
-        raise UserError(
-            f"{without_password(address)} does not name a gallery: give milvus://user:password@host:port/gallery, or "
-            "…/database/gallery, with %23, %2F, %3F and %40 for #, /, ? and @ in a password, and ?secure=true for TLS."
+        user, colon, password = url.netloc.rpartition("@")[0].partition(":")
+        bracketed = f"[{host}]" if ":" in host else host
+        return cls(
+            without_password(address),
+            parts[-1],
+            None,
+            f"{'https' if options.get('secure') == 'true' else 'http'}://{bracketed}:{port}",
+            unquote(user) + colon + unquote(password),
+            parts[0] if len(parts) == 2 else "",
         )
 
 

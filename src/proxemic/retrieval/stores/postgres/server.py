@@ -4,11 +4,11 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote, urlunsplit
 
+from proxemic.addresses import split_server, without_password
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.retrieval.stores.passwords import without_password
 
 with optional_dependency("postgres"):
     import psycopg
@@ -21,7 +21,6 @@ T = TypeVar("T")
 
 # In seconds: when a server that does not answer is given up; and in milliseconds, one that is gone without a word.
 _DEFAULTS = {"connect_timeout": "5", "keepalives_idle": "30", "tcp_user_timeout": "30000"}
-_SECRET = ("password", "sslpassword", "oauth_client_secret")
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,8 @@ class Address:
     @classmethod
     def parse(cls, address: str) -> Self:
         """Read ``postgresql://user:password@host:port/database/gallery``; `UserError` where it is not that."""
-        url = urlsplit(address)
-        parts = url.path.split("/")[1:]
-        if len(parts) != 2 or not all(parts) or url.fragment:
-            raise UserError(
-                f"{without_password(address)} does not name a gallery: give "
-                "postgresql://user:password@host:port/database/gallery, with %23, %2F, %3F and %40 for #, /, ? and @ "
-                "in a name or password."
-            )
-        shown_query = urlencode(
-            [(name, value) for name, value in parse_qsl(url.query) if name not in _SECRET], safe="/"
-        )
-        user, at, host = url.netloc.rpartition("@")
-        shown = url._replace(netloc=user.partition(":")[0] + at + host, query=shown_query)
-        conninfo = urlunsplit(url._replace(path="/" + parts[0]))
+        url, (database, gallery) = split_server(address, "postgresql://user:password@host:port/database/gallery", (2,))
+        conninfo = urlunsplit(url._replace(path=f"/{database}"))
         if not url.netloc:  # which urlunsplit leaves out, with the two strokes that libpq wants
             conninfo = conninfo.replace(":/", ":///", 1) if not conninfo.startswith(f"{url.scheme}://") else conninfo
         try:
@@ -58,13 +45,7 @@ class Address:
             reason = str(error).strip() if "query parameter" in str(error) else "a part of it has characters or % amiss"
             raise UserError(f"{without_password(address)} is not an address of PostgreSQL: {reason}.") from None
         missing = {name: value for name, value in _DEFAULTS.items() if name not in given}
-        return cls(
-            make_conninfo(conninfo, **missing),
-            urlunsplit(shown)
-            if url.netloc
-            else f"{url.scheme}://{url.path}" + (f"?{shown_query}" if shown_query else ""),
-            unquote(parts[1]),
-        )
+        return cls(make_conninfo(conninfo, **missing), without_password(address), unquote(gallery))
 
 
 def without_vectors(shown: str) -> str:

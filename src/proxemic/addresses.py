@@ -1,0 +1,75 @@
+"""Addresses of servers: how they are read, and how messages show them."""
+
+import re
+from collections.abc import Collection
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from proxemic.errors import UserError
+
+GALLERY_ADDRESS = "a folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or milvus-lite:FILE"
+MASK = "***"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")  # of more than one letter, which are drives of Windows
+# The password reaches to the last @, as it may have any character. Without an @, it is what cannot be a port.
+_PASSWORD = re.compile(
+    r"([A-Za-z][\w+.-]+:/*(?:\[[^]]*\]|(?!\[)[^:@/?#]*):)(?:.*(?=@)|(?!\d*(?:[,/?#]|$))[^/?#]+)", re.DOTALL
+)
+_PARAMETER = re.compile(r"([?&;])([^=?&;]+)=([^&]+)")
+_SECRET = re.compile(r"pass|pwd|token|secret|credential|key|signature", re.IGNORECASE)
+_HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:\d*)?")
+
+
+def read_scheme(address: str) -> tuple[str, bool]:
+    """Return the scheme of an address in lower case, or an empty text, and whether ``//`` follows it.
+
+    >>> read_scheme("S3://bucket/shop"), read_scheme("milvus-lite:shop"), read_scheme("photos/shop")
+    (('s3', True), ('milvus-lite', False), ('', False))
+    """
+    match = _SCHEME.match(address)
+    return (match[1].lower(), match[2] is not None) if match else ("", False)
+
+
+def without_password(address: str) -> str:
+    """Replace passwords and other secrets of an address, which need not be a valid one, by ``***``.
+
+    >>> without_password("postgresql://me:a/b@c@host/shop?sslmode=require")
+    'postgresql://me:***@host/shop?sslmode=require'
+    >>> without_password("milvus://host:19530/shop?secure=true&Token=s3cr3t")
+    'milvus://host:19530/shop?secure=true&Token=***'
+    """
+
+    def mask(match: re.Match[str]) -> str:
+        return f"{match[1]}{match[2]}={MASK}" if _SECRET.search(unquote(match[2])) else match[0]
+
+    return _PARAMETER.sub(mask, _PASSWORD.sub(rf"\1{MASK}", address, count=1))
+
+
+def split_server(address: str, form: str, counts: Collection[int]) -> tuple[SplitResult, list[str]]:
+    """Split the address of a gallery on a server, and return it with the names in its path.
+
+    Args:
+        address: The address.
+        form: What it must look like, for the message.
+        counts: How many names the path may have.
+
+    Raises:
+        UserError: If it has another form, perhaps because a character of the password is not escaped.
+    """
+    try:
+        url = urlsplit(address)
+    except ValueError:  # whose message has the password
+        raise misread(address, form) from None
+    names = url.path.split("/")[1:]
+    hosts = url.netloc.rpartition("@")[2].split(",")
+    is_named = len(names) in counts and all(names) and "@" not in url.path and not url.fragment
+    if not (is_named and all(map(_HOST.fullmatch, hosts))):
+        raise misread(address, form)
+    return url, names
+
+
+def misread(address: str, form: str) -> UserError:
+    """Return the error that the address of a gallery has another form."""
+    return UserError(
+        f"{without_password(address)} does not name a gallery: give {form}, with %23, %2F, %3F and %40 for #, /, ? "
+        "and @ in a name or password."
+    )

@@ -1,0 +1,24 @@
+"""Where the Python processes that we start look for modules."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_VARIABLE = "PYTHONSAFEPATH"
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep the current directory off the path of the Python processes that start in the block.
+
+    multiprocessing starts them by ``python -c``, which otherwise looks there first, even for ``struct``.
+    """
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
