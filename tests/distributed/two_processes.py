@@ -43,8 +43,10 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
     found = {}
     for name, (loss, layout) in made.items():
         loss.distribute(**layout)  # type: ignore[operator]
+        given = batch(rank, even="even_batches" in layout)
+        loss(*given)  # the first forward also compares the shards
         with Moved() as forward:
-            value = loss(*batch(rank, even="even_batches" in layout))
+            value = loss(*given)
         with Moved() as backward:
             value.backward()
         found[name] = [forward.calls, backward.calls]
@@ -170,6 +172,39 @@ def training(rank: int) -> dict[str, Any]:
     return {"proxies": loss.proxies.flatten().tolist()}
 
 
+def wrapped(rank: int) -> dict[str, Any]:
+    """Sharded proxies inside the module that `DistributedDataParallel` wraps, by what is said about them before."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from proxemic.losses import NormalizedSoftmaxLoss
+
+    class Task(nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.model = nn.Linear(DIM, DIM)
+            self.loss = NormalizedSoftmaxLoss(10, DIM, **({"init": nn.init.ones_} if name == "constant" else {}))
+            self.loss.distribute(sharded=True)
+            self.value = torch.compile(self.loss, backend="eager") if "compiled" in name else self.loss
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.value(self.model(x), y)
+
+    found: dict[str, Any] = {}
+    for name in ("forgotten", "forgotten, compiled", "ignored", "constant"):
+        task = Task(name)
+        if name == "ignored":
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(task, ["loss.proxies"])
+        network = task if name == "constant" else DistributedDataParallel(task)
+        try:
+            values = [network(*batch(rank, even=True)) for _ in range(2)]
+            values[0].backward()
+            assert task.loss.proxies.grad is not None
+            found[name] = [values[0].item(), values[1].item(), task.loss.proxies.grad.flatten().tolist()]
+        except (ValueError, RuntimeError) as error:
+            found[name] = str(error)
+    return found
+
+
 def awkward(rank: int) -> dict[str, Any]:
     """What one process is refused before it has sent anything, and what both are."""
     from proxemic.losses import NormalizedSoftmaxLoss
@@ -206,6 +241,7 @@ if __name__ == "__main__":
             "own": own(rank),
             "two streams": two_streams(rank),
             "training": training(rank),
+            "wrapped": wrapped(rank),
             "awkward": awkward(rank),
         }
     )

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
+from proxemic.distributed.class_sharding import ClassSharding, fingerprint, make_class_sharding
 from proxemic.distributed.gather import gather_rows, local_rows, reduce_scores_across, share_first, sum_across
 from proxemic.losses.checks import (
     check_callable,
@@ -116,6 +116,7 @@ class ProxyLoss(Described, ABC):
         self.num_classes = num_classes
         self._reused = Buffers()
         self._sharding: ClassSharding | None = None
+        self._unchecked_shard: Tensor | None = None  # its fingerprint, until the first forward
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
         self.proxies = nn.Parameter(torch.empty(num_classes, per_class, embedding_size))
@@ -184,7 +185,10 @@ class ProxyLoss(Described, ABC):
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
                 The optimiser must step every row by itself (not LBFGS or Adafactor). Use
                 `proxemic.optim.clipping.clip_norm` in place of `torch.nn.utils.clip_grad_norm_` and
-                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes.
+                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes. If the loss is
+                part of a module that `torch.nn.parallel.DistributedDataParallel` wraps, tell it before to ignore the
+                proxies: ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module,
+                ["loss.proxies"])``. Otherwise it overwrites them, which the first forward detects.
             group: The processes; ``None`` is all.
             even_batches: Every step has equally many samples on each process; else their numbers are exchanged first,
                 which waits for the GPU.
@@ -199,6 +203,7 @@ class ProxyLoss(Described, ABC):
         if sharded:
             proxies = self.proxies.detach()[self._sharding.local].clone()
             self.proxies = nn.Parameter(proxies, self.proxies.requires_grad)
+            self._unchecked_shard = fingerprint(proxies)
             if self.sample_rate < 1:
                 step_rows(self.proxies)
         replicated = [parameter for parameter in self.parameters() if not (sharded and parameter is self.proxies)]
@@ -248,6 +253,9 @@ class ProxyLoss(Described, ABC):
                 weights = check_weights(weights, parts, all_of_them=sharding is None)
             sizes: list[int] = []
             if sharding is not None:
+                if self._unchecked_shard is not None:
+                    sharding.check_shards(self.proxies, self._unchecked_shard)
+                    self._unchecked_shard = None
                 parts, whole, labels, sizes = sharding.join(parts, labels)
                 if weights is not None:
                     weights = check_weights(gather_rows(weights, sharding.group, sizes), whole)
