@@ -88,6 +88,11 @@ def test_shards_that_another_wrapper_has_overwritten_are_refused(steps: list[dic
     assert first[2] != second[2]  # the gradients of other classes
 
 
+def test_the_example_saves_and_loads_sharded_proxies_with_their_optimizer(steps: list[dict[str, Any]]) -> None:
+    for found in steps:
+        assert found["documented"]["loaded"] == found["documented"]["saved"]
+
+
 def test_a_label_out_of_range_is_refused_where_it_is_before_anything_is_sent(steps: list[dict[str, Any]]) -> None:
     first, second = (found["awkward"] for found in steps)
     assert "labels hold 9, but num_classes=9 allows 0 to 8" in second["label"]

@@ -1,6 +1,7 @@
 """What two processes do in a step of a loss: the program of the fixture `steps`."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,36 @@ def wrapped(rank: int) -> dict[str, Any]:
     return found
 
 
+def documented(folder: Path) -> dict[str, list[float]]:
+    """A step after sharded proxies were saved and loaded by the example of the documentation, and without that."""
+    from proxemic.losses import NormalizedSoftmaxLoss
+
+    page = (TESTS.parent / "docs" / "distributed.md").read_text()
+    (example,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "save_shards" in code)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    folder, found = folder / "example", {}
+    if dist.get_rank() == 0:
+        folder.mkdir()
+    for name in ("saved", "loaded"):
+        loss = NormalizedSoftmaxLoss(CLASSES, DIM)
+        loss.distribute(sharded=True)
+        optimizer = torch.optim.AdamW(loss.parameters(), lr=0.1)
+        if name == "loaded":
+            names["load"](folder, loss, optimizer)
+        for step in range(4):
+            if name == "loaded" and step < 3:
+                continue
+            if step == 3 and name == "saved":
+                names["save"](folder, loss, optimizer)
+                dist.barrier()
+            optimizer.zero_grad()
+            loss(*batch(dist.get_rank())).backward()
+            optimizer.step()
+        found[name] = loss.proxies.flatten().tolist()
+    return found
+
+
 def awkward(rank: int) -> dict[str, Any]:
     """What one process is refused before it has sent anything, and what both are."""
     from proxemic.losses import NormalizedSoftmaxLoss
@@ -242,6 +273,7 @@ if __name__ == "__main__":
             "two streams": two_streams(rank),
             "training": training(rank),
             "wrapped": wrapped(rank),
+            "documented": documented(Path(sys.argv[1])),
             "awkward": awkward(rank),
         }
     )

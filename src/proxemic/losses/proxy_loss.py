@@ -1,5 +1,6 @@
 """The base class of the proxy losses: proxies, one streamed pass over them, an objective, regularisers."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,7 +35,13 @@ from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, Sampling
 from proxemic.losses.scores.buffers import Buffers
 from proxemic.losses.scores.compiled import CompileChunks, check_compile_chunks
 from proxemic.losses.scores.products import Precision, Products, check_products
-from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
+from proxemic.losses.scores.scoring import (
+    dense_class_scores,
+    negative_logits,
+    pair_scores,
+    put_target,
+    streamed_sum_negatives,
+)
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
 
@@ -78,6 +85,7 @@ class ProxyLoss(Described, ABC):
         sample_rate=1.0,
         products=None,
         compile_chunks=False,
+        label_smoothing=0.0,
         init=kaiming_normal,
     )
     """The options where they are not given. A subclass with a constructor of its own lists those that differ."""
@@ -111,6 +119,13 @@ class ProxyLoss(Described, ABC):
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         self.products: Precision | None = check_products(chosen["products"])
         self.compile_chunks: CompileChunks = check_compile_chunks(chosen["compile_chunks"])
+        rule = "is the part of the target that is spread over all classes: 0 or more, below 1"
+        self.label_smoothing = check_number("label_smoothing", chosen["label_smoothing"], rule, least=0, below=1)
+        if self.label_smoothing and type(self).target_logits is ProxyLoss.target_logits:
+            raise ValueError(
+                f"label_smoothing is {shown(self.label_smoothing)}, but {type(self).__name__} is not a cross-entropy "
+                "over the classes: set it to 0, or take a softmax loss."
+            )
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes
@@ -156,6 +171,21 @@ class ProxyLoss(Described, ABC):
         ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
         each sample's scaled negatives, or, in a class-wise loss, a scalar.
         """
+
+    def target_logits(
+        self,
+        positive: Float[Tensor, " batch"],
+        labels: Int[Tensor, " batch"],
+        embeddings: Float[Tensor, "batch dim"],
+    ) -> Float[Tensor, " batch"]:
+        """Return the logits of the target classes, with margins; defined by softmax losses, whose cross-entropy it is.
+
+        The arguments are those of `objective`.
+        """
+        raise ValueError(
+            f"labels came, but {type(self).__name__} is not a cross-entropy over the classes, so that it has no logits "
+            "with margins: leave the labels out."
+        )
 
     def class_bias(self) -> Float[Tensor, " classes"] | None:
         """What is added to the scaled score of each class where the class is a negative; ``None`` adds nothing."""
@@ -285,6 +315,10 @@ class ProxyLoss(Described, ABC):
                 positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)
             values = self.step_objective(positive, negative, labels, whole, classes)
             self._check_values(values, len(labels))
+            if self.label_smoothing:
+                total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
+                total = total if sharding is None else sum_across(total, sharding.group)
+                values = self.smoothed(values, positive, labels, whole, total)
             if per_sample and values.ndim == 0:
                 raise self._no_samples("its objective gives one value for the batch")
             terms = [*terms, term] if inside else terms
@@ -315,6 +349,19 @@ class ProxyLoss(Described, ABC):
         """`objective`, given the classes that the step looks at, for losses that need them."""
         return self.objective(positive, negative, labels, embeddings)
 
+    def smoothed(
+        self,
+        values: Float[Tensor, "*values"],
+        positive: Float[Tensor, " batch"],
+        labels: Int[Tensor, " batch"],
+        embeddings: Float[Tensor, "batch dim"],
+        total: Float[Tensor, " batch"],
+    ) -> Float[Tensor, "*values"]:
+        """Smooth the labels of values per sample, given the sum of the logits of each sample's negatives."""
+        # −Σ_c q_c log p_c with q = (1 − ε)·onehot + ε/C is the cross-entropy plus ε (z_y − mean_c z_c).
+        target = self.target_logits(positive, labels, embeddings)
+        return values + self.label_smoothing * (target - (target + total) / self.num_classes)
+
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
         check_embeddings(embeddings, self.embedding_size)
@@ -323,6 +370,44 @@ class ProxyLoss(Described, ABC):
             queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
             centers = self.centers(self.proxies.to(queries.dtype))
             return dense_class_scores(queries, centers, self.scoring.similarity, self.scoring.pooling)
+
+    def class_logits(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """Compute the logit of every class: its score times the scale; with labels, with the margin of the target.
+
+        A softmax loss is the cross-entropy of its logits with labels (with ``label_smoothing``, if it has any), except
+        for terms that are not: regularisers, and that of the lengths in `MagFaceLoss`. Averages are not updated and
+        margins not drawn, as in evaluation mode.
+
+        Args:
+            embeddings: ``[B, D]``, floating; half precision is computed in float32.
+            labels: ``[B]``, integers in [0, num_classes), for a softmax loss; ``None`` gives logits without margins.
+
+        Raises:
+            ValueError: If an argument is not allowed, the loss is not a softmax loss and has labels, or the proxies are
+                sharded.
+
+        >>> from proxemic.losses import CosFaceLoss
+        >>> loss = CosFaceLoss(2, 2, margin=0.5, scale=4.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
+        >>> loss.class_logits(torch.tensor([[1.0, 0.0]]))
+        tensor([[4., 0.]], grad_fn=<MulBackward0>)
+        >>> loss.class_logits(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+        tensor([[2., 0.]], grad_fn=<ScatterBackward0>)
+        """
+        scores = self.class_scores(embeddings)
+        if labels is None:
+            return negative_logits(scores, self.scoring, SamplingWeights(self.num_classes))
+        check_labels(labels, len(embeddings), self.num_classes)
+        labels, x = labels.long(), embeddings.to(scores.dtype)
+        at_rest = copy.copy(self)
+        at_rest.training = False
+        with torch.autocast(embeddings.device.type, enabled=False):
+            positive = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
+            target = at_rest.target_logits(positive, labels, x)
+            scoring = at_rest.step_scoring(positive.detach, x.detach())
+            negatives = negative_logits(scores, scoring, SamplingWeights(self.num_classes, bias=self.class_bias()))
+            return put_target(negatives, labels, target)
 
     @torch.no_grad()
     def predict(self, embeddings: Float[Tensor, "batch dim"]) -> Int[Tensor, " batch"]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
@@ -21,8 +22,8 @@ def clip_norm(
     *,
     local: Iterable[nn.Parameter] = (),
     group: dist.ProcessGroup | None = None,
-) -> None:
-    """Scale the gradients down if their joint norm exceeds ``limit``.
+) -> Float[Tensor, ""]:
+    """Scale the gradients down if their joint norm exceeds ``limit``, and return that norm before the scaling.
 
     Args:
         parameters: Parameters with the same gradients on every process; those that are also in ``local`` are ignored.
@@ -41,6 +42,7 @@ def clip_norm(
     factor = (limit / (total + 1e-6)).clamp(max=1.0)
     for grad in (*grads, *local_grads):
         grad.mul_(factor.to(grad.device))
+    return total
 
 
 def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
