@@ -25,6 +25,7 @@ from proxemic.losses.checks import (
     check_weights,
     is_number,
     shown,
+    waits_again,
 )
 from proxemic.losses.clusters import k_means
 from proxemic.losses.described import Described
@@ -134,6 +135,7 @@ class ProxyLoss(Described, ABC):
         self._unchecked_shard: Tensor | None = None  # its fingerprint, until the first forward
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
+        self._awaits_checks = True
         self.proxies = nn.Parameter(torch.empty(num_classes, per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", chosen["regularizers"]))
         if self.sample_rate < 1:
@@ -263,12 +265,14 @@ class ProxyLoss(Described, ABC):
             A scalar, or ``[B]`` without a reduction; float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If an argument is not allowed, or a class-wise loss is given weights or asked for values per
-                sample. On a GPU a label or a weight out of range fails later, by a device-side assertion.
+            ValueError: If an argument is not allowed, a class-wise loss is given weights or asked for values per
+                sample, or another wrapper has overwritten the shards (see `distribute`). On a GPU, a label or a weight
+                out of range raises it in the first batch; in later ones, which do not wait for the GPU, it fails by a
+                device-side assertion.
         """
         sharding = self._sharding
         check_embeddings(embeddings, self.embedding_size, least=1 if sharding is None else 0)
-        check_labels(labels, len(embeddings), self.num_classes)
+        check_labels(labels, len(embeddings), self.num_classes, wait=self._awaits_checks)
         check_reduction(reduction)
         if self._awaits_counts:
             self._check_counted()
@@ -280,7 +284,7 @@ class ProxyLoss(Described, ABC):
         with torch.autocast(embeddings.device.type, enabled=False):
             parts = whole = embeddings.to(self._dtype(embeddings))
             if weights is not None:
-                weights = check_weights(weights, parts, all_of_them=sharding is None)
+                weights = check_weights(weights, parts, all_of_them=sharding is None, wait=self._awaits_checks)
             sizes: list[int] = []
             if sharding is not None:
                 if self._unchecked_shard is not None:
@@ -288,7 +292,9 @@ class ProxyLoss(Described, ABC):
                     self._unchecked_shard = None
                 parts, whole, labels, sizes = sharding.join(parts, labels)
                 if weights is not None:
-                    weights = check_weights(gather_rows(weights, sharding.group, sizes), whole)
+                    joined = gather_rows(weights, sharding.group, sizes)
+                    weights = check_weights(joined, whole, wait=self._awaits_checks)
+            self._awaits_checks = waits_again(labels, waited=self._awaits_checks)
             classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, sharding, parts.dtype)
             local, sampling = classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:
