@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from losses.test_losses import CASES, make
-from proxemic.losses import ElasticFaceLoss, ProxyLoss
+from proxemic.losses import DynamicMargin, ElasticFaceLoss, ProxyLoss
 
 OTHERS = ["proxy-nca", "proxy-anchor", "mpa", "mpa-dw", "mpa-ap", "hist"]
 SOFTMAX = [name for name in CASES if name not in OTHERS]
@@ -113,5 +113,7 @@ def test_wrong_values_are_refused() -> None:
     with pytest.raises(ValueError, match="label_smoothing is 1"):
         make("softmax", label_smoothing=1)
     x, y = batch()
+    with pytest.raises(ValueError, match=r"call loss\.count_classes"):
+        make("arc-face", margin=DynamicMargin()).class_logits(x, y)
     with pytest.raises(ValueError, match="labels hold 5"):
         make("softmax").class_logits(x, y + 1)

@@ -321,12 +321,12 @@ class ProxyLoss(Described, ABC):
                 positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)
             values = self.step_objective(positive, negative, labels, whole, classes)
             self._check_values(values, len(labels))
+            if per_sample and values.ndim == 0:
+                raise self._no_samples("its objective gives one value for the batch")
             if self.label_smoothing:
                 total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
                 total = total if sharding is None else sum_across(total, sharding.group)
                 values = self.smoothed(values, positive, labels, whole, total)
-            if per_sample and values.ndim == 0:
-                raise self._no_samples("its objective gives one value for the batch")
             terms = [*terms, term] if inside else terms
             if reduction == "none":
                 values = sum(terms, values) if weights is None else sum(terms, values) * weights
@@ -405,6 +405,8 @@ class ProxyLoss(Described, ABC):
         if labels is None:
             return negative_logits(scores, self.scoring, SamplingWeights(self.num_classes))
         check_labels(labels, len(embeddings), self.num_classes)
+        if self._awaits_counts:
+            self._check_counted()
         labels, x = labels.long(), embeddings.to(scores.dtype)
         at_rest = copy.copy(self)
         at_rest.training = False

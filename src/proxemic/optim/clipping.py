@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 import torch.distributed as dist
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
@@ -22,7 +21,7 @@ def clip_norm(
     *,
     local: Iterable[nn.Parameter] = (),
     group: dist.ProcessGroup | None = None,
-) -> Float[Tensor, ""]:
+) -> Tensor:
     """Scale the gradients down if their joint norm exceeds ``limit``, and return that norm before the scaling.
 
     Args:
