@@ -49,7 +49,7 @@ def cases() -> dict[str, Make]:
         ("", L.NormalizedSoftmaxLoss, {}),
         (" + regularisers", L.NormalizedSoftmaxLoss, {"regularizers": regular}),
         ("", L.SphereFaceLoss, {}),
-        ("", L.CosFaceLoss, {}),
+        (", smoothed", L.CosFaceLoss, {"label_smoothing": 0.2}),
         ("", L.ArcFaceLoss, {}),
         (", max pooling", L.ArcFaceLoss, {"pooling": L.MaxPooling()}),
         (", margins, one by one", L.ArcFaceLoss, {"margin": _RULE}),

@@ -1,7 +1,7 @@
 """Operations that a step of a loss starts on a GPU, counted on tensors without data: no GPU is needed.
 
     python benchmarks/operations.py
-    python benchmarks/operations.py --cases cub --losses SoftTripleLoss
+    python benchmarks/operations.py --cases cub sop
 
 An operation is one call of ATen that computes: views, sizes and allocations do not count. On a GPU each is at least a
 kernel, of some microseconds however little it computes. Those on a chunk of classes are also counted alone: one by one,

@@ -21,9 +21,8 @@ class WatchedBatches(Batches):
     def __len__(self) -> int:
         return self.steps
 
-    def __iter__(self) -> Iterator[list[int]]:
-        self.whole.set_epoch(self.epoch)
-        for step, batch in enumerate(islice(self.whole, self.steps)):
+    def draw(self, epoch: int) -> Iterator[list[int]]:
+        for step, batch in enumerate(islice(self.whole.draw(epoch), self.steps)):
             if step % max(1, self.steps // 20) == 0 or step == self.steps - 1:
                 SEEN.append((step, time.perf_counter(), resident("VmRSS")))
             yield batch

@@ -1,5 +1,6 @@
 """The benchmarks run, in their short form; their figures are read by people."""
 
+import ast
 import json
 import re
 import sys
@@ -17,6 +18,17 @@ def run(*arguments: str) -> str:
     done = warm.run(ROOT / "benchmarks" / arguments[0], *arguments[1:])
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_flags_that_docstrings_show_exist() -> None:
+    shown = 0
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        code = path.read_text()
+        page = ast.get_docstring(ast.parse(code)) or ""
+        for flag in re.findall(r"(?<= --)[\w-]+", "\n".join(re.findall(r"^ +.*benchmarks/.*$", page, re.MULTILINE))):
+            shown += 1
+            assert f'"--{flag}"' in code or f'("{flag}", ' in code, f"{path.name} --{flag}"
+    assert shown > 20
 
 
 def test_the_table_of_the_losses_has_every_column() -> None:

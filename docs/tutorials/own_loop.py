@@ -69,7 +69,7 @@ def train_with(loss: ProxyLoss, epochs: int = 4) -> torch.nn.Module:
     groups = [{"params": network.parameters()}, {"params": loss.parameters(), "lr": 3e-2}]
     optimizer = torch.optim.AdamW(groups, lr=3e-3)
     for epoch in range(epochs):
-        batches.set_epoch(epoch)  # other batches in each epoch, and the same in each run
+        batches.set_epoch(epoch)  # each loss is trained with the same batches
         for images, labels in loader:
             value = loss(network(images), labels)
             optimizer.zero_grad()

@@ -76,6 +76,23 @@ def test_copies_of_sampled_proxies_stay_alike(steps: list[dict[str, Any]]) -> No
     assert steps[0]["training"] == steps[1]["training"]
 
 
+def test_shards_that_another_wrapper_has_overwritten_are_refused(steps: list[dict[str, Any]]) -> None:
+    for found in (each["wrapped"] for each in steps):
+        for name in ("forgotten", "forgotten, compiled"):
+            assert "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, [" in found[name]
+            assert "\n" not in found[name]
+        assert found["ignored"][0] == found["ignored"][1]
+        assert found["constant"][0] == found["constant"][1]  # equal from the start
+    first, second = (each["wrapped"]["ignored"] for each in steps)
+    assert first[0] == second[0]
+    assert first[2] != second[2]  # the gradients of other classes
+
+
+def test_the_example_saves_and_loads_sharded_proxies_with_their_optimizer(steps: list[dict[str, Any]]) -> None:
+    for found in steps:
+        assert found["documented"]["loaded"] == found["documented"]["saved"]
+
+
 def test_a_label_out_of_range_is_refused_where_it_is_before_anything_is_sent(steps: list[dict[str, Any]]) -> None:
     first, second = (found["awkward"] for found in steps)
     assert "labels hold 9, but num_classes=9 allows 0 to 8" in second["label"]

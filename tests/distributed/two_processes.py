@@ -1,6 +1,7 @@
 """What two processes do in a step of a loss: the program of the fixture `steps`."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,10 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
     found = {}
     for name, (loss, layout) in made.items():
         loss.distribute(**layout)  # type: ignore[operator]
+        given = batch(rank, even="even_batches" in layout)
+        loss(*given)  # the first forward also compares the shards
         with Moved() as forward:
-            value = loss(*batch(rank, even="even_batches" in layout))
+            value = loss(*given)
         with Moved() as backward:
             value.backward()
         found[name] = [forward.calls, backward.calls]
@@ -170,6 +173,69 @@ def training(rank: int) -> dict[str, Any]:
     return {"proxies": loss.proxies.flatten().tolist()}
 
 
+def wrapped(rank: int) -> dict[str, Any]:
+    """Sharded proxies inside the module that `DistributedDataParallel` wraps, by what is said about them before."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from proxemic.losses import NormalizedSoftmaxLoss
+
+    class Task(nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.model = nn.Linear(DIM, DIM)
+            self.loss = NormalizedSoftmaxLoss(10, DIM, **({"init": nn.init.ones_} if name == "constant" else {}))
+            self.loss.distribute(sharded=True)
+            self.value = torch.compile(self.loss, backend="eager") if "compiled" in name else self.loss
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.value(self.model(x), y)
+
+    found: dict[str, Any] = {}
+    for name in ("forgotten", "forgotten, compiled", "ignored", "constant"):
+        task = Task(name)
+        if name == "ignored":
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(task, ["loss.proxies"])
+        network = task if name == "constant" else DistributedDataParallel(task)
+        try:
+            values = [network(*batch(rank, even=True)) for _ in range(2)]
+            values[0].backward()
+            assert task.loss.proxies.grad is not None
+            found[name] = [values[0].item(), values[1].item(), task.loss.proxies.grad.flatten().tolist()]
+        except (ValueError, RuntimeError) as error:
+            found[name] = str(error)
+    return found
+
+
+def documented(folder: Path) -> dict[str, list[float]]:
+    """A step after sharded proxies were saved and loaded by the example of the documentation, and without that."""
+    from proxemic.losses import NormalizedSoftmaxLoss
+
+    page = (TESTS.parent / "docs" / "distributed.md").read_text()
+    (example,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "save_shards" in code)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    folder, found = folder / "example", {}
+    if dist.get_rank() == 0:
+        folder.mkdir()
+    for name in ("saved", "loaded"):
+        loss = NormalizedSoftmaxLoss(CLASSES, DIM)
+        loss.distribute(sharded=True)
+        optimizer = torch.optim.AdamW(loss.parameters(), lr=0.1)
+        if name == "loaded":
+            names["load"](folder, loss, optimizer)
+        for step in range(4):
+            if name == "loaded" and step < 3:
+                continue
+            if step == 3 and name == "saved":
+                names["save"](folder, loss, optimizer)
+                dist.barrier()
+            optimizer.zero_grad()
+            loss(*batch(dist.get_rank())).backward()
+            optimizer.step()
+        found[name] = loss.proxies.flatten().tolist()
+    return found
+
+
 def awkward(rank: int) -> dict[str, Any]:
     """What one process is refused before it has sent anything, and what both are."""
     from proxemic.losses import NormalizedSoftmaxLoss
@@ -206,6 +272,8 @@ if __name__ == "__main__":
             "own": own(rank),
             "two streams": two_streams(rank),
             "training": training(rank),
+            "wrapped": wrapped(rank),
+            "documented": documented(Path(sys.argv[1])),
             "awkward": awkward(rank),
         }
     )

@@ -148,6 +148,20 @@ def margin_softmax(
     return total / len(y)
 
 
+def smoothed(logits: Tensor, y: list[int], epsilon: float = 0.1) -> Tensor:
+    """Cross-entropy of logits ``[batch, classes]``, of whose target every class gets a part of ε."""
+    total = torch.tensor(0.0, dtype=logits.dtype)
+    for row, own in zip(logits, y, strict=True):
+        log_sum = row.max() + torch.exp(row - row.max()).sum().log()
+        for c in range(len(row)):
+            total = total - (epsilon / len(row) + (1 - epsilon) * (c == own)) * (row[c] - log_sum)
+    return total / len(y)
+
+
+def easy_arc(theta: Tensor, m: float) -> Tensor:
+    return torch.cos(theta + m) if theta < pi / 2 else torch.cos(theta)
+
+
 def sphere(theta: Tensor, m: int) -> Tensor:
     j = int(theta.item() // (pi / m))
     return (-1) ** j * torch.cos(m * theta) - 2 * j
@@ -190,6 +204,18 @@ def curricular_face(x: Tensor, w: Tensor, y: list[int], t: float, m: float = 0.5
         negatives = [s[i, c] if s[i, c] <= hardest else s[i, c] * (t + s[i, c]) for c in range(len(w)) if c != own]
         total = total + log1p_sum_exp([scale * (each - arc(theta, m)) for each in negatives])
     return total / len(y)
+
+
+def smoothed_curricular_face(x: Tensor, w: Tensor, y: list[int], t: float, m: float = 0.5) -> Tensor:
+    s = scores(x, w)
+    rows = []
+    for i, own in enumerate(y):
+        theta = torch.arccos(s[i, own])
+        hardest = torch.cos(theta.detach() + m)
+        row = [s[i, c] if s[i, c] <= hardest else s[i, c] * (t + s[i, c]) for c in range(len(w))]
+        row[own] = arc(theta, m)
+        rows.append(64.0 * torch.stack(row))
+    return smoothed(torch.stack(rows), y)
 
 
 def elastic_face(

@@ -125,6 +125,7 @@ def test_elastic_margins_are_those_drawn_whatever_the_chunk(form: Any, plus: boo
 def test_elastic_angles_stay_where_an_angle_can_be_widened() -> None:
     loss = ElasticFaceLoss(3, 2, margin=0.0, deviation=0.3)
     cosine, labels = torch.linspace(-1, 1, 500), torch.zeros(500, dtype=torch.long)
+    loss.step_scoring(lambda: cosine, torch.empty(500, 2))
     assert (loss.with_margin(cosine, labels, torch.empty(500, 2)) <= cosine).all()  # no margin below 0
 
 

@@ -1,6 +1,7 @@
 """Every exported loss takes labels of any integer type, and refuses arrays and lists in one sentence, as does PML."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from proxemic import losses
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.checks import check_labels, check_weights
+from proxemic.losses.user_defined import UserLoss
 
 pytestmark = pytest.mark.cpu
 
@@ -53,13 +55,44 @@ class OnGPU(torch.Tensor):
     is_cuda = True  # type: ignore[assignment]
 
 
-def test_on_a_gpu_values_out_of_range_fail_by_an_assertion_of_the_device() -> None:
+@pytest.mark.parametrize("wait", [False, True])
+def test_on_a_gpu_values_out_of_range_fail_by_an_assertion_of_the_device_unless_it_is_waited_for(wait: bool) -> None:
     embeddings = torch.randn(2, 4).as_subclass(OnGPU)
-    check_labels(torch.tensor([0, 4]).as_subclass(OnGPU), 2, 5)
-    check_weights(torch.tensor([0.0, 2.0]).as_subclass(OnGPU), embeddings)
+    check_labels(torch.tensor([0, 4]).as_subclass(OnGPU), 2, 5, wait=wait)
+    check_weights(torch.tensor([0.0, 2.0]).as_subclass(OnGPU), embeddings, wait=wait)
+    error, words = (ValueError, r"labels hold (5|-1), but|weights must be") if wait else (RuntimeError, "nonzero value")
     for wrong in ([0, 5], [-1, 0]):
-        with pytest.raises(RuntimeError, match="single nonzero value"):
-            check_labels(torch.tensor(wrong).as_subclass(OnGPU), 2, 5)
+        with pytest.raises(error, match=words):
+            check_labels(torch.tensor(wrong).as_subclass(OnGPU), 2, 5, wait=wait)
     for weights in ([-1.0, 2.0], [torch.inf, 1.0], [0.0, 0.0]):
-        with pytest.raises(RuntimeError, match="single nonzero value"):
-            check_weights(torch.tensor(weights).as_subclass(OnGPU), embeddings)
+        with pytest.raises(error, match=words):
+            check_weights(torch.tensor(weights).as_subclass(OnGPU), embeddings, wait=wait)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: losses.NormalizedSoftmaxLoss(5, 4),
+        lambda: PairwiseLoss(5, 4, loss=ContrastiveLoss()),
+        lambda: UserLoss(5, 4, ContrastiveLoss()),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_the_first_batch_on_a_gpu_is_refused_as_on_a_cpu(make: Callable[[], nn.Module]) -> None:
+    loss, x = make(), torch.randn(2, 4)
+    right, wrong = torch.tensor([0, 4]), torch.tensor([0, 5])
+    loss(x, right)
+    for labels in (wrong, wrong.as_subclass(OnGPU), wrong.as_subclass(OnGPU)):
+        with pytest.raises(ValueError, match="labels hold 5, but num_classes=5 allows 0 to 4"):
+            loss(x, labels)
+    loss(x, right.as_subclass(OnGPU))
+    with pytest.raises(RuntimeError, match="single nonzero value"):
+        loss(x, wrong.as_subclass(OnGPU))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_reference_in_the_first_batch_on_a_gpu_is_refused_as_on_a_cpu() -> None:
+    loss, x = PairwiseLoss(5, 4, loss=ContrastiveLoss()), torch.randn(2, 4)
+    right, wrong = torch.tensor([0, 4]).as_subclass(OnGPU), torch.tensor([0, 5]).as_subclass(OnGPU)
+    with pytest.raises(ValueError, match="labels hold 5"):
+        loss(x, right, reference=(x, wrong))

@@ -41,6 +41,22 @@ def test_values_and_gradients_are_those_of_the_other_library(name: str, dtype: t
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("collected", [False, True])
+def test_losses_that_were_used_are_converted(name: str, collected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytorch_metric_learning.utils.common_functions.COLLECT_STATS", collected)
+    torch.manual_seed(0)
+    theirs = LOSSES[name]()
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    x, y = torch.randn(12, 16), torch.randint(9, (12,))
+    for _ in range(2):
+        theirs(x, y).backward()
+        optimizer.step()
+    monkeypatch.setattr("pytorch_metric_learning.utils.common_functions.COLLECT_STATS", not collected)
+    ours = from_pytorch_metric_learning(theirs.eval())
+    assert ours(x, y).item() == pytest.approx(theirs(x, y).item(), rel=1e-5)
+
+
 def test_the_weights_are_a_copy() -> None:
     theirs = LOSSES["soft-triple"]()
     ours = from_pytorch_metric_learning(theirs)
@@ -62,6 +78,7 @@ def test_the_weights_are_a_copy() -> None:
             ["distance"],
         ),
         (lambda: pml.ArcFaceLoss(3, 2, reducer=reducers.SumReducer()), ["reducer", "SumReducer"]),
+        (lambda: pml.ProxyAnchorLoss(3, 2, distance=distances.CosineSimilarity(power=2)), ["CosineSimilarity"]),
         (lambda: pml.ArcFaceLoss(3, 2, weight_regularizer=regularizers.LpRegularizer()), ["weight_regularizer"]),
     ],
 )

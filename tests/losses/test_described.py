@@ -21,6 +21,7 @@ from proxemic.losses import (
     PairwiseLoss,
     Power,
     ProxyAnchorLoss,
+    ProxyLoss,
     ProxyNCALoss,
     ProxyNCAPlusPlusLoss,
     SoftmaxPooling,
@@ -40,6 +41,7 @@ TWO: dict[str, tuple[Any, Any]] = {
     "concentration": (0.2, 0.3),
     "delta_scale": (1.0, 2.0),
     "deviation": (0.01, 0.02),
+    "easy_margin": (False, True),
     "embedding_size": (4, 6),
     "exponent": (1.0, 2.0),
     "f1": (Power(1.0), Power(2.0)),
@@ -51,6 +53,7 @@ TWO: dict[str, tuple[Any, Any]] = {
     "init": (torch.nn.init.normal_, partial(torch.nn.init.normal_, std=0.5)),
     "k1": (0.5, 0.6),
     "k2": (1.1, 1.2),
+    "label_smoothing": (0.0, 0.1),
     "loss": (pml.TripletMarginLoss(margin=0.1), pml.TripletMarginLoss(margin=0.2)),
     "margin": (0.1, 0.2),
     "margin_range": ((0.3, 0.5), (0.4, 0.6)),
@@ -84,10 +87,11 @@ CLASSES: list[Any] = [
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_hyper_parameter_is_printed(kind: Any) -> None:
-    names = inspect.signature(kind).parameters
+    names = inspect.signature(kind).parameters.keys()
     needed = {name: TWO[name][0] for name in ("num_classes", "embedding_size", "loss") if name in names}
     warp = {name: TWO[name][0] for name in ("alpha", "k1", "k2") if kind is WarpedSoftmaxLoss}
-    for name in names:
+    softmax = issubclass(kind, ProxyLoss) and kind.target_logits is not ProxyLoss.target_logits
+    for name in names if softmax else names - {"label_smoothing"}:
         others: dict[str, Any] = needed | ({"f1": Power(1.5), "f2": Power(1.5)} if name in ("f1", "f2") else warp)
         two: tuple[Any, Any] = (2, 3) if (kind, name) == (SphereFaceLoss, "margin") else TWO[name]
         one, other = (repr(kind(**others | {name: value})) for value in two)
@@ -100,9 +104,9 @@ def test_every_hyper_parameter_is_printed(kind: Any) -> None:
 def test_the_text_is_short_exact_and_kept() -> None:
     loss = ArcFaceLoss(5, 8, margin=0.2, regularizers=[MeanProxyNorm()])
     text = repr(loss)
-    assert "num_classes=5, embedding_size=8, margin=0.2, scale=64.0, proxies_per_class=1, " in text
+    assert "num_classes=5, embedding_size=8, margin=0.2, scale=64.0, easy_margin=False, proxies_per_class=1, " in text
     assert "pooling=SoftmaxPooling(gamma=0.1), regularizers=[MeanProxyNorm(weight=1.0)], chunk_size=None, " in text
-    assert "sample_rate=1.0, products=None, compile_chunks=False, init=small_normal" in text
+    assert "sample_rate=1.0, products=None, compile_chunks=False, label_smoothing=0.0, init=small_normal" in text
     assert repr(copy.deepcopy(loss)) == repr(pickle.loads(pickle.dumps(loss))) == text
     of_classes = repr(CosFaceLoss(20, 8, margin=torch.linspace(0.1, 0.4, 20)))
     assert "margin=[20 values, 0.1 to 0.4]" in of_classes

@@ -84,6 +84,14 @@ def _arc_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     return oracles.margin_softmax(x, w, y, 64.0, lambda theta, _: oracles.arc(theta, 0.5))
 
 
+def _easy_arc_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return oracles.margin_softmax(x, w, y, 64.0, lambda theta, _: oracles.easy_arc(theta, 0.5))
+
+
+def _smoothed(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return oracles.smoothed_curricular_face(x, w, y, t=0.3)
+
+
 def _sub_center(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     return oracles.margin_softmax(x, w, y, 30.0, lambda theta, _: oracles.arc(theta, 0.3), oracles.nearest_score)
 
@@ -123,6 +131,7 @@ CASES = {
     "sphere-face": Case(SphereFaceLoss, _sphere_face, {"margin": 3}),
     "cos-face": Case(CosFaceLoss, _cos_face),
     "arc-face": Case(ArcFaceLoss, _arc_face),
+    "easy-arc-face": Case(ArcFaceLoss, _easy_arc_face, {"easy_margin": True}),
     "mag-face": Case(MagFaceLoss, oracles.mag_face, length=20.0),
     "ada-face": Case(AdaFaceLoss, _ada_face, length=12.0, state={"norm_mean": 30.0, "norm_std": 5.0}),
     "curricular-face": Case(CurricularFaceLoss, _curricular_face, state={"t": 0.3}),
@@ -140,6 +149,7 @@ CASES = {
     "euclidean": Case(EuclideanSoftmaxLoss, _euclidean, {"temperature": 1.5}),
     "warped": Case(WarpedSoftmaxLoss, _warped, WARP),
     "warped-functions": Case(WarpedSoftmaxLoss, _warp_function, WARP_FUNCTION),
+    "smoothed": Case(CurricularFaceLoss, _smoothed, {"label_smoothing": 0.1}, state={"t": 0.3}),
     "hist": Case(HISTLoss, None, {"hidden": 6}),  # its oracle takes more than proxies: tests/losses/test_hist.py
 }
 BATCHES = {
@@ -530,7 +540,7 @@ def test_arguments_of_a_wrong_type_are_refused_by_name(case: str) -> None:
     for value in WRONG:
         names = {*signature(loss).parameters} - {"f1", "f2", "pooling", "gamma", "center_weight"}  # the last: below
         if value is True:
-            names -= {"plus", "compile_chunks"}
+            names -= {"plus", "easy_margin", "compile_chunks"}
         if case == "warped-functions":
             names -= {"alpha", "k1", "k2", "delta_scale"}
         for name in names - ({"chunk_size", "products"} if value is None else set()):

@@ -27,18 +27,33 @@ def derive_seed(*parts: int) -> int:
 
 
 class Batches(Sampler[list[int]], ABC):
-    """Lists of image indices, a fresh draw each epoch."""
+    """Yield lists of image indices, other ones in each iteration.
+
+    The first iteration draws epoch 0, the next one epoch 1, and so on. A subclass implements `draw` and `__len__`.
+
+    Args:
+        seed: Seed of all epochs.
+
+    Attributes:
+        epoch: The epoch that the next iteration draws.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws."""
+        """Choose the epoch that the next iteration draws, for example that in which a training resumes."""
         self.epoch = epoch
 
+    def __iter__(self) -> Iterator[list[int]]:
+        # A generator: a data loader with workers asks for two iterators and uses one, which alone is to count.
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        yield from self.draw(epoch)
+
     @abstractmethod
-    def __iter__(self) -> Iterator[list[int]]: ...
+    def draw(self, epoch: int) -> Iterator[list[int]]:
+        """Yield the batches of an epoch, which depend on `seed` and ``epoch`` alone."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -80,8 +95,8 @@ class RandomBatches(Batches):
         self.batch_size = min(batch_size, num_images)
         self.drop_last = drop_last
 
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
+    def draw(self, epoch: int) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
         order = torch.randperm(self.num_images, generator=generator)
         for batch in islice(order.split(self.batch_size), len(self)):
             yield batch.tolist()
@@ -135,8 +150,8 @@ class ClassBalancedBatches(Batches):
         self.images_per_class = images_per_class
         self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // (classes_per_batch * images_per_class))
 
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = random.Random(derive_seed(self.seed, self.epoch))
+    def draw(self, epoch: int) -> Iterator[list[int]]:
+        generator = random.Random(derive_seed(self.seed, epoch))
         # Places among the classes, which are drawn as the sorted classes themselves would be.
         classes = _Deck(range(len(self._by_class.classes)), generator)
         images: dict[int, _Deck] = {}  # of classes that were drawn: of a million, an epoch may draw a few
@@ -210,8 +225,8 @@ class CategoryBalancedBatches(Batches):
         self.classes_per_category = batch_size // together
         self.batches_per_epoch = max(1, len(labels) // batch_size)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = random.Random(derive_seed(self.seed, self.epoch))
+    def draw(self, epoch: int) -> Iterator[list[int]]:
+        generator = random.Random(derive_seed(self.seed, epoch))
         categories = _Deck(sorted(self.images_of), generator)
         classes = {category: _Deck(sorted(members), generator) for category, members in self.images_of.items()}
         images = {
@@ -281,13 +296,14 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self.batches = batches
         self.seed = seed
         self.rank, self.world = rank, world
+        self.epoch = 0
         self._skip = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws; another than before is drawn from its start."""
-        if epoch != self.batches.epoch:
+        """Choose the epoch that every iteration draws; another than before is drawn from its start."""
+        if epoch != self.epoch:
             self._skip = 0
-        self.batches.set_epoch(epoch)
+        self.epoch = epoch
 
     def skip(self, batches: int) -> None:
         """Let every iteration of this epoch start after `batches` batches; a loader with workers begins two of them."""
@@ -296,8 +312,8 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self._skip = batches
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        epoch = self.batches.epoch
-        for number, batch in islice(enumerate(self.batches), self._skip, None):
+        epoch = self.epoch
+        for number, batch in islice(enumerate(self.batches.draw(epoch)), self._skip, None):
             first, last = (len(batch) * rank // self.world for rank in (self.rank, self.rank + 1))
             places = range(first, last)
             yield [(batch[place], derive_seed(self.seed, epoch, number, place)) for place in places]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NoReturn
 
+import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -59,6 +60,36 @@ class ClassSharding:
         if not any(sizes):
             raise ValueError("embeddings hold no rows on any process, but the mean over an empty batch is not defined.")
         return *gather_batch(embeddings, labels, self.group, sizes), sizes
+
+    def check_shards(self, proxies: Float[Tensor, "classes *shape"], before: Float[Tensor, " 2"]) -> None:
+        """Raise `ValueError`, on every process, if another process's shard has become that of the first one.
+
+        ``before`` is the `fingerprint` of this process's shard when the loss was distributed: shards that were equal
+        then, as constant ones are, are not overwritten.
+        """
+        now = fingerprint(proxies)
+        changed = (now != before.to(now)).any(0, keepdim=True)
+        joined = now.new_empty(self.group.size(), 3)
+        dist.all_gather_into_tensor(joined, torch.cat([now, changed.to(now)]).unsqueeze(0), self.group)
+        overwritten = ((joined[1:, :2] == joined[0, :2]).all(1) & (joined[1:, 2] > 0)).any()
+        if torch.compiler.is_compiling():
+            torch._assert_async(~overwritten, _OVERWRITTEN)
+        elif overwritten:
+            raise ValueError(_OVERWRITTEN)
+
+
+_OVERWRITTEN = (
+    "the sharded proxies were overwritten with those of the first process, as DistributedDataParallel does with all "
+    "parameters of the module that it wraps: before it wraps the module, and after loss.distribute, call "
+    "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ['loss.proxies']) with the name that "
+    "the proxies have in module.named_parameters()."
+)
+
+
+def fingerprint(proxies: Float[Tensor, "classes *shape"]) -> Float[Tensor, " 2"]:
+    """Return the extremes of the first class's proxies, which are the same to the last bit on every device."""
+    first = proxies.detach()[:1].flatten().double()
+    return torch.stack(torch.cat([first, first.new_zeros(1)]).aminmax())  # a shard may be empty
 
 
 def make_class_sharding(

@@ -214,6 +214,17 @@ class ElasticFaceLoss(MarginSoftmax):
         if not isinstance(plus, bool):
             raise ValueError(f"plus is {shown(plus)}, but must be True, which sorts the margins, or False.")
         self.form, self.plus = form, plus
+        self._drawn: Tensor | None = None
+
+    @torch.no_grad()
+    def step_scoring(
+        self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
+    ) -> Scoring:
+        if self.training:
+            self._drawn = torch.randn_like(embeddings[:, 0]).mul_(self.deviation).add_(self.margin)
+            if self._sharding is not None:
+                dist.broadcast(self._drawn, group=self._sharding.group, group_src=0)
+        return self.scoring
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         margins = self._margins(cosine.detach())
@@ -222,10 +233,8 @@ class ElasticFaceLoss(MarginSoftmax):
     def _margins(self, cosine: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         if not self.training:
             return torch.full_like(cosine, self.margin)
-        margins = torch.randn_like(cosine).mul_(self.deviation).add_(self.margin)
-        if self._sharding is not None:
-            dist.broadcast(margins, group=self._sharding.group, group_src=0)
-        if self.plus:
-            nearest_first = cosine.argsort(descending=True, stable=True)
-            margins = torch.empty_like(margins).scatter_(0, nearest_first, margins.sort().values)
-        return margins
+        assert self._drawn is not None
+        if not self.plus:
+            return self._drawn
+        nearest_first = cosine.argsort(descending=True, stable=True)
+        return torch.empty_like(self._drawn).scatter_(0, nearest_first, self._drawn.sort().values)

@@ -110,11 +110,11 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
         raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
 
 
-def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
+def check_labels(labels: Tensor, batch: int, num_classes: int, *, wait: bool = True) -> None:
     """Raise `ValueError` unless the labels are ``[batch]``, integers in [0, num_classes).
 
-    On a GPU a label out of range fails later, by a device-side assertion, so that the check need not wait for the GPU;
-    likewise where the loss is compiled.
+    If the check is not to wait for a GPU, or is compiled, a label out of range fails later, by an assertion of the
+    device.
     """
     if not isinstance(labels, Tensor):
         raise ValueError(
@@ -127,7 +127,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels are {labels.dtype}, but must be integers, as torch.int64 is: convert with .long().")
     labels = labels.long()  # of a narrow type, the comparison would be made in that type
-    if labels.is_cuda or torch.compiler.is_compiling():
+    if _is_deferred(labels, wait=wait):
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
     elif len(labels):
         least, most = map(int, labels.aminmax())
@@ -144,11 +144,13 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for values of samples.")
 
 
-def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True) -> Tensor:
+def check_weights(
+    weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True, wait: bool = True
+) -> Tensor:
     """Weights per sample as a tensor of the embeddings' device and dtype, without a gradient; else a `ValueError`.
 
     They must be 0 or more and, unless other processes have the rest of the batch (``all_of_them=False``), not all 0.
-    On a GPU a weight out of range fails later, by a device-side assertion.
+    ``wait`` is that of `check_labels`.
     """
     try:
         weights = torch.as_tensor(weights).detach().to(embeddings)
@@ -162,11 +164,20 @@ def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_
     right = (weights >= 0).all() & weights.isfinite().all()
     if all_of_them:
         right = right & (weights.sum() > 0)
-    if weights.is_cuda or torch.compiler.is_compiling():
+    if _is_deferred(weights, wait=wait):
         torch._assert_async(right)
     elif not right:
         raise ValueError("weights must be finite and 0 or more, at least one of them above 0: check how they are made.")
     return weights
+
+
+def _is_deferred(values: Tensor, *, wait: bool) -> bool:
+    return torch.compiler.is_compiling() or (values.is_cuda and not wait)
+
+
+def waits_again(labels: Tensor, *, waited: bool) -> bool:
+    """Whether a loss waits for the checks of its next batch: until its first one on a GPU has passed them."""
+    return waited and (torch.compiler.is_compiling() or not labels.is_cuda)
 
 
 def refuse_samples(weights: object, reduction: str, why: str) -> None:

@@ -1,5 +1,6 @@
 """Conversion of pytorch-metric-learning's proxy losses, with their weights."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,9 @@ def _check_defaults(loss: Any) -> None:
     """Refuse what changes a PML loss's value beyond its own hyper-parameters."""
 
     def settings(thing: nn.Module) -> dict[str, object]:
-        return {key: value for key, value in vars(thing).items() if isinstance(value, bool | int | float | str)}
+        # What the constructors take: use adds a last divisor and statistics to the attributes.
+        names = {name for base in type(thing).__mro__ for name in inspect.signature(base.__init__).parameters}
+        return {name: vars(thing)[name] for name in names & vars(thing).keys() - {"collect_stats"}}
 
     # Of losses that are sums, PML holds one reducer per term.
     reducers = getattr(loss.reducer, "reducers", {"": loss.reducer}).values()

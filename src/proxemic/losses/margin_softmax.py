@@ -19,7 +19,7 @@ from proxemic.losses.checks import (
     shown,
 )
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
-from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, target_margin
+from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, target_margin, wider_angle
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -51,8 +51,11 @@ class MarginSoftmax(ProxyLoss):
     ) -> Float[Tensor, " batch"]:
         """The scores of the target classes ``[B]`` with the margin."""
 
+    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return self.scoring.scale * self.with_margin(positive, labels, embeddings)
+
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
+        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
 
     @torch.no_grad()
     def outliers(
@@ -181,6 +184,8 @@ class ArcFaceLoss(MarginSoftmax):
         embedding_size: Dimension D of the embeddings.
         margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
+        easy_margin: Whether samples more than 90° from their proxy have no margin, ``σ cos θ_i``, as an option of the
+            authors' code.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     >>> loss = ArcFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
@@ -198,13 +203,20 @@ class ArcFaceLoss(MarginSoftmax):
         *,
         margin: Margin = 0.5,
         scale: float = 64.0,
+        easy_margin: bool = False,
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, scale=scale, **options)
         self._set_margin(margin, check_radians)
+        if not isinstance(easy_margin, bool):
+            raise ValueError(f"easy_margin is {shown(easy_margin)}, but must be True or False.")
+        self.easy_margin = easy_margin
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return angular_margin(cosine, target_margin(self.margin, labels))
+        margin = target_margin(self.margin, labels)
+        if self.easy_margin:
+            return torch.where(cosine > 0, wider_angle(cosine, margin), cosine)
+        return angular_margin(cosine, margin)
 
 
 class MagFaceLoss(MarginSoftmax):

@@ -30,6 +30,9 @@ class ProxyOptions(TypedDict, total=False):
             then take seconds. ``"triton"`` has two Triton kernels in their place, for cosines of at most 64 proxies per
             class with softmax or mean pooling, unless their scores are transformed or ``products`` are ``"split"``;
             what they do not compute, or where there is no GPU, is computed as with ``False``.
+        label_smoothing: ε in [0, 1), for softmax losses: the cross-entropy is that with a target of ``1 − ε + ε/C`` for
+            the label and ``ε/C`` for the other classes, as in `torch.nn.CrossEntropyLoss`. Above 0, the scores are
+            computed a second time.
         init: Fills the proxies ``[C, K, D]`` in place, as the functions of `proxemic.losses.initialization` do.
     """
 
@@ -40,6 +43,7 @@ class ProxyOptions(TypedDict, total=False):
     sample_rate: float
     products: Precision | None
     compile_chunks: CompileChunks
+    label_smoothing: float
     init: Callable[[Tensor], object]
 
 

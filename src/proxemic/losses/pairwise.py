@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
 from proxemic.extras import optional_dependency
-from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, shown
+from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, shown, waits_again
 from proxemic.losses.described import Described
 
 
@@ -22,6 +22,7 @@ class GatheredLoss(Described):
         super().__init__()
         self.num_classes, self.embedding_size = num_classes, embedding_size
         self._sharding: ClassSharding | None = None
+        self._awaits_checks = True
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
         """From now on compute the loss of the joined batch of all processes, as `ProxyLoss.distribute`.
@@ -37,7 +38,7 @@ class GatheredLoss(Described):
     ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
         """The checked embeddings, in float32 at least, and labels of all processes."""
         check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
-        check_labels(labels, len(embeddings), self.num_classes)
+        check_labels(labels, len(embeddings), self.num_classes, wait=self._awaits_checks)
         x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
         return (x, labels) if self._sharding is None else self._sharding.gather(x, labels)[1:]
 
@@ -135,7 +136,8 @@ class PairwiseLoss(GatheredLoss):
 
         Raises:
             ValueError: If an argument is not allowed, the batch does not fit into the memory, or a reference is given
-                although there is a memory. On a GPU a label out of range fails later, by a device-side assertion.
+                although there is a memory. On a GPU, a label out of range raises it in the first batch; in later ones
+                it fails by a device-side assertion.
         """
         refuse_samples(
             weights,
@@ -148,6 +150,7 @@ class PairwiseLoss(GatheredLoss):
         batch = self.joined(embeddings, labels)
         self.check_batch_size(len(batch[0]))
         others = () if reference is None else self.joined(*reference)
+        self._awaits_checks = waits_again(labels, waited=self._awaits_checks)
         with torch.autocast(embeddings.device.type, enabled=False):
             if self.memory_size:
                 return self.loss(*batch).reshape(())

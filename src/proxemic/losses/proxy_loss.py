@@ -1,5 +1,6 @@
 """The base class of the proxy losses: proxies, one streamed pass over them, an objective, regularisers."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
+from proxemic.distributed.class_sharding import ClassSharding, fingerprint, make_class_sharding
 from proxemic.distributed.gather import gather_rows, local_rows, reduce_scores_across, share_first, sum_across
 from proxemic.losses.checks import (
     check_callable,
@@ -24,6 +25,7 @@ from proxemic.losses.checks import (
     check_weights,
     is_number,
     shown,
+    waits_again,
 )
 from proxemic.losses.clusters import k_means
 from proxemic.losses.described import Described
@@ -34,7 +36,13 @@ from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, Sampling
 from proxemic.losses.scores.buffers import Buffers
 from proxemic.losses.scores.compiled import CompileChunks, check_compile_chunks
 from proxemic.losses.scores.products import Precision, Products, check_products
-from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
+from proxemic.losses.scores.scoring import (
+    dense_class_scores,
+    negative_logits,
+    pair_scores,
+    put_target,
+    streamed_sum_negatives,
+)
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
 
@@ -78,6 +86,7 @@ class ProxyLoss(Described, ABC):
         sample_rate=1.0,
         products=None,
         compile_chunks=False,
+        label_smoothing=0.0,
         init=kaiming_normal,
     )
     """The options where they are not given. A subclass with a constructor of its own lists those that differ."""
@@ -111,13 +120,22 @@ class ProxyLoss(Described, ABC):
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         self.products: Precision | None = check_products(chosen["products"])
         self.compile_chunks: CompileChunks = check_compile_chunks(chosen["compile_chunks"])
+        rule = "is the part of the target that is spread over all classes: 0 or more, below 1"
+        self.label_smoothing = check_number("label_smoothing", chosen["label_smoothing"], rule, least=0, below=1)
+        if self.label_smoothing and type(self).target_logits is ProxyLoss.target_logits:
+            raise ValueError(
+                f"label_smoothing is {shown(self.label_smoothing)}, but {type(self).__name__} is not a cross-entropy "
+                "over the classes: set it to 0, or take a softmax loss."
+            )
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes
         self._reused = Buffers()
         self._sharding: ClassSharding | None = None
+        self._unchecked_shard: Tensor | None = None  # its fingerprint, until the first forward
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
+        self._awaits_checks = True
         self.proxies = nn.Parameter(torch.empty(num_classes, per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", chosen["regularizers"]))
         if self.sample_rate < 1:
@@ -156,6 +174,21 @@ class ProxyLoss(Described, ABC):
         each sample's scaled negatives, or, in a class-wise loss, a scalar.
         """
 
+    def target_logits(
+        self,
+        positive: Float[Tensor, " batch"],
+        labels: Int[Tensor, " batch"],
+        embeddings: Float[Tensor, "batch dim"],
+    ) -> Float[Tensor, " batch"]:
+        """Return the logits of the target classes, with margins; defined by softmax losses, whose cross-entropy it is.
+
+        The arguments are those of `objective`.
+        """
+        raise ValueError(
+            f"labels came, but {type(self).__name__} is not a cross-entropy over the classes, so that it has no logits "
+            "with margins: leave the labels out."
+        )
+
     def class_bias(self) -> Float[Tensor, " classes"] | None:
         """What is added to the scaled score of each class where the class is a negative; ``None`` adds nothing."""
         return None
@@ -184,7 +217,10 @@ class ProxyLoss(Described, ABC):
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
                 The optimiser must step every row by itself (not LBFGS or Adafactor). Use
                 `proxemic.optim.clipping.clip_norm` in place of `torch.nn.utils.clip_grad_norm_` and
-                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes.
+                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes. If the loss is
+                part of a module that `torch.nn.parallel.DistributedDataParallel` wraps, tell it before to ignore the
+                proxies: ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module,
+                ["loss.proxies"])``. Otherwise it overwrites them, which the first forward detects.
             group: The processes; ``None`` is all.
             even_batches: Every step has equally many samples on each process; else their numbers are exchanged first,
                 which waits for the GPU.
@@ -199,6 +235,7 @@ class ProxyLoss(Described, ABC):
         if sharded:
             proxies = self.proxies.detach()[self._sharding.local].clone()
             self.proxies = nn.Parameter(proxies, self.proxies.requires_grad)
+            self._unchecked_shard = fingerprint(proxies)
             if self.sample_rate < 1:
                 step_rows(self.proxies)
         replicated = [parameter for parameter in self.parameters() if not (sharded and parameter is self.proxies)]
@@ -228,12 +265,14 @@ class ProxyLoss(Described, ABC):
             A scalar, or ``[B]`` without a reduction; float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If an argument is not allowed, or a class-wise loss is given weights or asked for values per
-                sample. On a GPU a label or a weight out of range fails later, by a device-side assertion.
+            ValueError: If an argument is not allowed, a class-wise loss is given weights or asked for values per
+                sample, or another wrapper has overwritten the shards (see `distribute`). On a GPU, a label or a weight
+                out of range raises it in the first batch; in later ones, which do not wait for the GPU, it fails by a
+                device-side assertion.
         """
         sharding = self._sharding
         check_embeddings(embeddings, self.embedding_size, least=1 if sharding is None else 0)
-        check_labels(labels, len(embeddings), self.num_classes)
+        check_labels(labels, len(embeddings), self.num_classes, wait=self._awaits_checks)
         check_reduction(reduction)
         if self._awaits_counts:
             self._check_counted()
@@ -245,12 +284,17 @@ class ProxyLoss(Described, ABC):
         with torch.autocast(embeddings.device.type, enabled=False):
             parts = whole = embeddings.to(self._dtype(embeddings))
             if weights is not None:
-                weights = check_weights(weights, parts, all_of_them=sharding is None)
+                weights = check_weights(weights, parts, all_of_them=sharding is None, wait=self._awaits_checks)
             sizes: list[int] = []
             if sharding is not None:
+                if self._unchecked_shard is not None:
+                    sharding.check_shards(self.proxies, self._unchecked_shard)
+                    self._unchecked_shard = None
                 parts, whole, labels, sizes = sharding.join(parts, labels)
                 if weights is not None:
-                    weights = check_weights(gather_rows(weights, sharding.group, sizes), whole)
+                    joined = gather_rows(weights, sharding.group, sizes)
+                    weights = check_weights(joined, whole, wait=self._awaits_checks)
+            self._awaits_checks = waits_again(labels, waited=self._awaits_checks)
             classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, sharding, parts.dtype)
             local, sampling = classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:
@@ -279,6 +323,10 @@ class ProxyLoss(Described, ABC):
             self._check_values(values, len(labels))
             if per_sample and values.ndim == 0:
                 raise self._no_samples("its objective gives one value for the batch")
+            if self.label_smoothing:
+                total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
+                total = total if sharding is None else sum_across(total, sharding.group)
+                values = self.smoothed(values, positive, labels, whole, total)
             terms = [*terms, term] if inside else terms
             if reduction == "none":
                 values = sum(terms, values) if weights is None else sum(terms, values) * weights
@@ -307,6 +355,19 @@ class ProxyLoss(Described, ABC):
         """`objective`, given the classes that the step looks at, for losses that need them."""
         return self.objective(positive, negative, labels, embeddings)
 
+    def smoothed(
+        self,
+        values: Float[Tensor, "*values"],
+        positive: Float[Tensor, " batch"],
+        labels: Int[Tensor, " batch"],
+        embeddings: Float[Tensor, "batch dim"],
+        total: Float[Tensor, " batch"],
+    ) -> Float[Tensor, "*values"]:
+        """Smooth the labels of values per sample, given the sum of the logits of each sample's negatives."""
+        # −Σ_c q_c log p_c with q = (1 − ε)·onehot + ε/C is the cross-entropy plus ε (z_y − mean_c z_c).
+        target = self.target_logits(positive, labels, embeddings)
+        return values + self.label_smoothing * (target - (target + total) / self.num_classes)
+
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
         check_embeddings(embeddings, self.embedding_size)
@@ -315,6 +376,46 @@ class ProxyLoss(Described, ABC):
             queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
             centers = self.centers(self.proxies.to(queries.dtype))
             return dense_class_scores(queries, centers, self.scoring.similarity, self.scoring.pooling)
+
+    def class_logits(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """Compute the logit of every class: its score times the scale; with labels, with the margin of the target.
+
+        A softmax loss is the cross-entropy of its logits with labels (with ``label_smoothing``, if it has any), except
+        for terms that are not: regularisers, and that of the lengths in `MagFaceLoss`. Averages are not updated and
+        margins not drawn, as in evaluation mode.
+
+        Args:
+            embeddings: ``[B, D]``, floating; half precision is computed in float32.
+            labels: ``[B]``, integers in [0, num_classes), for a softmax loss; ``None`` gives logits without margins.
+
+        Raises:
+            ValueError: If an argument is not allowed, the loss is not a softmax loss and has labels, or the proxies are
+                sharded.
+
+        >>> from proxemic.losses import CosFaceLoss
+        >>> loss = CosFaceLoss(2, 2, margin=0.5, scale=4.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
+        >>> loss.class_logits(torch.tensor([[1.0, 0.0]]))
+        tensor([[4., 0.]], grad_fn=<MulBackward0>)
+        >>> loss.class_logits(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+        tensor([[2., 0.]], grad_fn=<ScatterBackward0>)
+        """
+        scores = self.class_scores(embeddings)
+        if labels is None:
+            return negative_logits(scores, self.scoring, SamplingWeights(self.num_classes))
+        check_labels(labels, len(embeddings), self.num_classes)
+        if self._awaits_counts:
+            self._check_counted()
+        labels, x = labels.long(), embeddings.to(scores.dtype)
+        at_rest = copy.copy(self)
+        at_rest.training = False
+        with torch.autocast(embeddings.device.type, enabled=False):
+            positive = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
+            target = at_rest.target_logits(positive, labels, x)
+            scoring = at_rest.step_scoring(positive.detach, x.detach())
+            negatives = negative_logits(scores, scoring, SamplingWeights(self.num_classes, bias=self.class_bias()))
+            return put_target(negatives, labels, target)
 
     @torch.no_grad()
     def predict(self, embeddings: Float[Tensor, "batch dim"]) -> Int[Tensor, " batch"]:

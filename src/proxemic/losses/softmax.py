@@ -36,8 +36,11 @@ class NormalizedSoftmaxLoss(ProxyLoss):
     ) -> None:
         super().__init__(num_classes, embedding_size, scoring=Scoring(check_positive("scale", scale)), **options)
 
+    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return self.scoring.scale * positive
+
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * positive, negative)
+        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
 
 
 class ProxyNCALoss(ProxyLoss):
@@ -94,8 +97,11 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         scoring = Scoring(2 / check_positive("temperature", temperature))
         super().__init__(num_classes, embedding_size, scoring=scoring, **options)
 
+    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return self.scoring.scale * positive
+
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * positive, negative)
+        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
 
 
 class SoftTripleLoss(ProxyLoss):
@@ -138,5 +144,8 @@ class SoftTripleLoss(ProxyLoss):
         self.regularizers.insert(0, CenterRegularizer(center_weight))
         self._set_margin(margin, check_finite)
 
+    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return self.scoring.scale * (positive - target_margin(self.margin, labels))
+
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * (positive - target_margin(self.margin, labels)), negative)
+        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)

@@ -8,7 +8,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from proxemic.arguments import call_with_known
-from proxemic.losses.checks import refuse_samples
+from proxemic.losses.checks import refuse_samples, waits_again
 from proxemic.losses.pairwise import GatheredLoss, PairwiseLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 
@@ -37,6 +37,7 @@ class UserLoss(GatheredLoss):
         name = loss_name(self)
         refuse_samples(weights, reduction, f"the loss {name} is given embeddings and labels alone: weigh inside it.")
         batch = self.joined(embeddings, labels)
+        self._awaits_checks = waits_again(labels, waited=self._awaits_checks)
         with torch.autocast(embeddings.device.type, enabled=False):
             value = self.loss(*batch)
         if not isinstance(value, Tensor) or value.numel() != 1:

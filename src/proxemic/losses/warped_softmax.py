@@ -80,10 +80,11 @@ class EuclideanSoftmaxLoss(ProxyLoss):
         super().__init__(num_classes, embedding_size, scoring=scoring, **options)
         self.f1: Distances | None = None
 
+    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return self.scoring.scale * (positive if self.f1 is None else -_at(self.f1, -positive))
+
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        if self.f1 is None:
-            return softmax_objective(self.scoring.scale * positive, negative)
-        return softmax_objective(-self.scoring.scale * _at(self.f1, -positive), negative)
+        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
 
 
 class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):

@@ -21,8 +21,8 @@ def clip_norm(
     *,
     local: Iterable[nn.Parameter] = (),
     group: dist.ProcessGroup | None = None,
-) -> None:
-    """Scale the gradients down if their joint norm exceeds ``limit``.
+) -> Tensor:
+    """Scale the gradients down if their joint norm exceeds ``limit``, and return that norm before the scaling.
 
     Args:
         parameters: Parameters with the same gradients on every process; those that are also in ``local`` are ignored.
@@ -41,6 +41,7 @@ def clip_norm(
     factor = (limit / (total + 1e-6)).clamp(max=1.0)
     for grad in (*grads, *local_grads):
         grad.mul_(factor.to(grad.device))
+    return total
 
 
 def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.sampling import SamplingWeights
-from proxemic.losses.scores.scoring import reduce_scores
+from proxemic.losses.scores.scoring import reduce_scores, sum_negatives
 from proxemic.losses.scores.similarity import Cosine, unit
 
 # A gradient below this share of the largest may be what a cancellation left over: its changes count in proportion.
@@ -50,8 +50,12 @@ def score_gradients(
         leaves = tuple(tensor.detach().to(device).requires_grad_() for tensor in (scores, embeddings))
         target = leaves[0].detach().gather(1, labels.unsqueeze(1)).squeeze(1)
         scoring = loss.step_scoring(lambda: target, leaves[1].detach())
-        positive, negative = reduce_scores(leaves[0], labels, scoring, SamplingWeights(columns, bias=bias))
+        sampling = SamplingWeights(columns, bias=bias)
+        positive, negative = reduce_scores(leaves[0], labels, scoring, sampling)
         value = loss.objective(positive, negative, labels, leaves[1]).mean()
+        if loss.label_smoothing:
+            total = sum_negatives(leaves[0], labels, scoring, sampling)
+            value = loss.smoothed(value, positive, labels, leaves[1], total).mean()
         by_score, by_embedding = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
     if not (by_score.isfinite().all() and by_embedding.isfinite().all()):
         raise ValueError(f"loss is a {type(loss).__name__} with a gradient that is not finite: check its objective.")

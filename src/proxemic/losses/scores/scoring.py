@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from proxemic.losses.checks import check_positive, shown
 from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
@@ -78,6 +79,68 @@ def pair_scores(
     return scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(1)
 
 
+def negative_logits(
+    scores: Float[Tensor, "batch classes"], scoring: Scoring, sampling: SamplingWeights
+) -> Float[Tensor, "batch classes"]:
+    """Compute the logit that every class has as a negative: its transformed and scaled score, and its bias."""
+    logits = scoring.scale * (scoring.transform(scores.T).T if scoring.transform else scores)
+    return logits if sampling.bias is None else logits + sampling.bias
+
+
+def put_target(
+    logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], values: Float[Tensor, " batch"] | float
+) -> Float[Tensor, "batch classes"]:
+    """Replace the logits of the target classes; labels out of ``[0, classes)`` have none."""
+    classes = logits.shape[1]
+    inside = ((labels >= 0) & (labels < classes)).unsqueeze(1)
+    target = labels.clamp(0, classes - 1).unsqueeze(1)
+    new = values.unsqueeze(1) if isinstance(values, Tensor) else values
+    return logits.scatter(1, target, torch.where(inside, new, logits.gather(1, target)))
+
+
+def sum_negatives(
+    scores: Float[Tensor, "batch classes"],
+    labels: Int[Tensor, " batch"],
+    scoring: Scoring,
+    sampling: SamplingWeights,
+) -> Float[Tensor, " batch"]:
+    """Sum the logits of each sample's negatives."""
+    logits = put_target(negative_logits(scores, scoring, sampling), labels, 0.0)
+    return (logits if sampling.weights is None else logits * sampling.weights).sum(1)
+
+
+_SUMMED = 2**22
+"""Similarities that `streamed_sum_negatives` holds at once."""
+
+
+def streamed_sum_negatives(
+    embeddings: Float[Tensor, "batch dim"],
+    proxies: Float[Tensor, "classes proxies features"],
+    labels: Int[Tensor, " batch"],
+    scoring: Scoring,
+    chunk_size: int | None,
+    sampling: SamplingWeights,
+) -> Float[Tensor, " batch"]:
+    """Compute `sum_negatives` a chunk of classes at a time; the backward computes each chunk again."""
+    queries = scoring.similarity.prepare(embeddings)
+    total = torch.zeros_like(queries[:, 0])
+    if len(proxies) == 0:  # more processes than shards
+        return total
+
+    def add(queries: Tensor, proxies: Tensor, labels: Tensor, sampling: SamplingWeights) -> Tensor:
+        scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
+        return sum_negatives(scores, labels, scoring, sampling)
+
+    size = chunk_size or max(_SUMMED // (len(queries) * proxies.shape[1]), 1)
+    if len(proxies) <= size:
+        return add(queries, proxies, labels, sampling)
+    for number, part in enumerate(proxies.split(size)):
+        start = number * size
+        rows = sampling.part(slice(start, start + size))
+        total = total + checkpoint(add, queries, part, labels - start, rows, use_reentrant=False)
+    return total
+
+
 def reduce_scores(
     scores: Float[Tensor, "batch classes"],
     labels: Int[Tensor, " batch"],
@@ -90,9 +153,7 @@ def reduce_scores(
     inside = ((labels >= 0) & (labels < classes)).unsqueeze(1)
     target = labels.clamp(0, classes - 1).unsqueeze(1)
     positive = torch.where(inside, scores.gather(1, target), 0).squeeze(1)
-    logits = scoring.scale * (scoring.transform(scores.T).T if scoring.transform else scores)
-    logits = logits if sampling.bias is None else logits + sampling.bias
-    logits = logits.scatter(1, target, torch.where(inside, -torch.inf, logits.gather(1, target)))
+    logits = put_target(negative_logits(scores, scoring, sampling), labels, -torch.inf)
     if scoring.class_reduction is None:
         return positive, (logits if sampling.weights is None else logits + sampling.weights.log()).logsumexp(1)
     reduced = scoring.class_reduction(logits.logsumexp(0))
