@@ -78,8 +78,11 @@ def test_tables_have_paths_perhaps_labels_boxes_and_more(photos: Path) -> None:
 def test_what_gives_no_pictures_is_one_sentence(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for source in ("empty", "none*.png"):
-        with pytest.raises(UserError, match=r"has no pictures: give PNG, JPEG, WebP or BMP"):
+        with pytest.raises(UserError, match=r"has no pictures: give JPEG, PNG, WebP, BMP, GIF or TIFF"):
             list_pictures(tmp_path / source)
+    (tmp_path / "empty" / "1.pgm").touch()
+    with pytest.raises(UserError, match=r"has no pictures, but 1 \.pgm file, which are not read: give JPEG"):
+        list_pictures(tmp_path / "empty")
     for source in ("none.png", "none"):
         with pytest.raises(UserError, match=r"does not exist: give a folder"):
             list_pictures(photos, tmp_path / source)

@@ -5,18 +5,19 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
 from proxemic.data.embeddings.formats import read_row_table, read_safetensors_rows
 from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
-from proxemic.data.sources.listing import ENDINGS, files_below
+from proxemic.data.sources.listing import files_below
 from proxemic.data.sources.own_vectors import open_named_vectors
 from proxemic.data.tables import SPLITS, Box, read_pictures
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import readable
+from proxemic.image_formats import FORMATS_TEXT, is_picture_name, unread
 
 TABLES = (".csv", ".parquet")
 
@@ -138,7 +139,10 @@ def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Pi
     listed = _join(parts)
     if not len(listed):
         given = ", ".join(readable(str(source)) for source in sources)
-        raise UserError(f"{given} has no pictures: give PNG, JPEG, WebP or BMP files, in a folder or named in a table.")
+        raise UserError(
+            f"{given} has no pictures{unread(listed.ignored)}: give {FORMATS_TEXT} files, in a folder or named in a "
+            "table."
+        )
     return listed
 
 
@@ -206,7 +210,7 @@ def _list_folder(root: Path) -> Pictures:
 
 def _of_folder(listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) -> Pictures:
     """Files of a folder, with the parts of their paths within it."""
-    is_picture = [PurePath(parts[-1]).suffix.lower() in ENDINGS for parts in inside]
+    is_picture = [is_picture_name(parts[-1]) for parts in inside]
     paths = [path for path, known in zip(listed, is_picture, strict=True) if known]
     parts = [part for part, known in zip(inside, is_picture, strict=True) if known]
     # Folders for splits hold class folders, as in `OwnImages`.

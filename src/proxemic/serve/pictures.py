@@ -4,7 +4,6 @@ import io
 import os
 import stat
 import warnings
-from collections.abc import Iterable
 
 from PIL import Image, ImageOps
 
@@ -13,12 +12,10 @@ from proxemic.data.pixels.named import path_and_box
 from proxemic.data.pixels.stores import crop
 from proxemic.data.remote import is_address, read_address
 from proxemic.errors import UserError
+from proxemic.image_formats import FORMATS, FORMATS_TEXT
 from proxemic.serve.messages import Refused
 
-QUERIES = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
-"""Formats of queries, of the many that Pillow knows, of which some call other programs."""
-
-TYPES = {name: f"image/{name.lower()}" for name in (*QUERIES, "TIFF")} | {"MPO": "image/jpeg"}
+TYPES = {name: f"image/{name.lower()}" for name in FORMATS} | {"MPO": "image/jpeg"}
 """The content types of formats that are given out; MPO is what some cameras' JPEG files are to Pillow."""
 
 SIDE = 256
@@ -30,12 +27,11 @@ _LARGEST = 200_000_000  # bytes of a file that is given out
 def check_query(content: bytes, pixels: int) -> None:
     """Refuse the content of a file that is no picture, by its header alone, or one of too many pixels."""
     try:
-        header = _header(content, QUERIES)
+        header = _header(content)
     except Image.DecompressionBombError as error:  # so many that Pillow does not open it
         raise _too_large(f"The picture is too large ({error})", pixels) from error
     if header is None:
-        known = f"{', '.join(QUERIES[:-1])} or {QUERIES[-1]}"
-        raise Refused(415, f"The file is no picture in the format {known}: send one that is.")
+        raise Refused(415, f"The file is no picture in the format {FORMATS_TEXT}: send one that is.")
     width, height = header[1]
     if width * height > pixels:
         raise _too_large(f"The picture has {width:,} x {height:,} pixels", pixels)
@@ -67,7 +63,7 @@ def _gone() -> Refused:
 def _kind(content: bytes) -> str:
     """The content type of a picture of the gallery."""
     try:
-        header = _header(content, TYPES)
+        header = _header(content)
     except Image.DecompressionBombError as error:
         raise _gone() from error
     if header is None:
@@ -75,12 +71,12 @@ def _kind(content: bytes) -> str:
     return TYPES[header[0]]
 
 
-def _header(content: bytes, formats: Iterable[str]) -> tuple[str, tuple[int, int]] | None:
+def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
     """Format, width and height of a picture, which is not decoded; None where it is none of the formats."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(content), formats=[*formats]) as opened:
+            with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
                 return str(opened.format), opened.size
     except Image.DecompressionBombError:
         raise

@@ -1,4 +1,6 @@
+import io
 import os
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -172,6 +174,36 @@ def test_a_truncated_file_that_was_opened_is_named(tmp_path: Path) -> None:
         pytest.raises(UnreadableImageError, match=r"cut\.jpg cannot be read as an image: image file is truncated"),
     ):
         read_image(image)
+
+
+def with_scans(count: int, appended: bytes = b"") -> bytes:
+    """A progressive JPEG with empty scans, each of which takes as long to decode as the picture."""
+    content = io.BytesIO()
+    Image.new("L", (64, 64)).save(content, "JPEG", progressive=True)
+    jpeg = content.getvalue()
+    scans = b"\xff\xda\x00\x08\x01\x01\x00\x01\x3f\x00" * (count - jpeg.count(b"\xff\xda"))
+    return jpeg[:-2] + scans + jpeg[-2:] + appended
+
+
+def test_jpeg_data_of_many_scans_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_image(with_scans(200, appended=b"\xff\xda" * 300)).size == (64, 64)  # as a phone appends a film
+    monkeypatch.setattr(Image.core, "jpeg_decoder", lambda *_: pytest.fail("it is decoded"))
+    (tmp_path / "a.png").write_bytes(with_scans(201))
+    for read in (read_image, examine):
+        with pytest.raises(UnreadableImageError, match="more than 200 scans"):
+            read(tmp_path / "a.png")
+
+
+def test_tiff_data_of_many_jpeg_scans_is_refused() -> None:
+    """By libtiff itself."""
+    jpeg = with_scans(200)
+    tags = ((256, 64), (257, 64), (258, 8), (259, 7), (262, 1), (273, 8), (277, 1), (278, 64), (279, len(jpeg)))
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    tiff = b"II*\0" + struct.pack("<I", 8 + len(jpeg)) + jpeg + struct.pack("<H", len(tags)) + fields + bytes(4)
+    with pytest.raises(UnreadableImageError, match="decoder error"):
+        read_image(tiff)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")

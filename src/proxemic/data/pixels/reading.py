@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from PIL import ExifTags, Image
 from proxemic.data.remote import UnreachableError, is_address, path_or_address, read_address
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
+from proxemic.image_formats import FORMATS, FORMATS_TEXT
 
 with optional_dependency("train"):
     from filelock import FileLock
@@ -35,6 +37,8 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ON_THE_SIDE = (5, 6, 7, 8)
+_MOST_SCANS = 200  # a JPEG file has 1 to 10; each takes the time of a whole picture to decode, and may be empty
+_SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the count of colours
 _HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
 _HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-images.lock"
 
@@ -135,7 +139,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     try:
         with (
             _open(file) as opened,
-            Image.open(opened) as image,
+            _open_header(opened) as image,
             _BUDGET.take(image.width * image.height),
             _one_huge_at_a_time(image.width * image.height),
             closing(image),  # it gives its pixels back before the next image takes as many
@@ -174,7 +178,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, Image.UnidentifiedImageError):
-        return "its content is not that of a known image format"
+        return f"its content is not {FORMATS_TEXT}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
@@ -189,6 +193,15 @@ def _open(file: str | os.PathLike[str] | bytes) -> io.BufferedReader | io.BytesI
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
         raise ValueError("it is a pipe, a device or a socket, not a file")
     return Path(file).open("rb")
+
+
+def _open_header(file: io.BufferedReader | io.BytesIO) -> Image.Image:
+    image = Image.open(file, formats=FORMATS)
+    if image.format in ("JPEG", "MPO"):
+        file.seek(0)
+        if len(_SCAN.findall(file.read())) > _MOST_SCANS:
+            raise ValueError(f"its JPEG data has more than {_MOST_SCANS} scans")
+    return image
 
 
 def _orientation(image: Image.Image) -> int:

@@ -36,7 +36,7 @@ class WebDatasetShards(OwnSource):
         root: A folder with shards at any depth, one shard, or a pattern in braces, as `shards/train-{000..146}.tar`,
             which needs the extra `webdataset`.
         image: Ending of the images' names after the first dot, such as `left.jpg`, needed only where samples have
-            several; None for jpg, jpeg, png, webp or bmp.
+            several; None for the usual endings of JPEG, PNG, WebP, BMP, GIF and TIFF.
         label: Ending of the labels' names: `cls` or `txt`, which hold a number or a name; or `json.` and the key of
             the class, as `json.label`.
         strict: Refuse samples without an image or a label; otherwise they are left out and counted in the notes.
