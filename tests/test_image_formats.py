@@ -30,8 +30,8 @@ def test_the_formats_are_read_whatever_the_name(kind: str, tmp_path: Path) -> No
     assert read_image(tmp_path / "picture.eps").size == examine(tmp_path / "picture.eps")[1] == (32, 32)
     assert np.asarray(_decode(tmp_path, encoded(kind))).shape == (32, 32)
     check_query(encoded(kind), 2000)
-    assert thumbnail(str(tmp_path / "picture.eps"))[0] == "image/jpeg"
-    assert original(str(tmp_path / "picture.eps"))[1] == encoded(kind)
+    assert thumbnail(str(tmp_path / "picture.eps"), ["/"])[0] == "image/jpeg"
+    assert original(str(tmp_path / "picture.eps"), ["/"])[1] == encoded(kind)
 
 
 @pytest.mark.parametrize("kind", ["EPS", "AVIF", "PPM", "TGA", "ICO", "JPEG2000", "PCX", "DIB", "ICNS", "MSP"])
@@ -50,7 +50,7 @@ def test_other_formats_are_refused_and_no_program_is_started(
         check_query(content.getvalue(), 2000)
     for give in (thumbnail, original):
         with pytest.raises(Refused, match="not there any more"):
-            give(str(path))
+            give(str(path), ["/"])
 
 
 def test_the_documentation_lists_formats_and_endings() -> None:

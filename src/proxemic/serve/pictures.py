@@ -4,11 +4,14 @@ import io
 import os
 import stat
 import warnings
+from collections.abc import Iterable
 
 from PIL import Image, ImageOps
 
 from proxemic.data.pixels import UnreadableImageError, read_image
 from proxemic.data.pixels.named import path_and_box
+from proxemic.data.pixels.reading import cut_thin
+from proxemic.data.pixels.roots import is_below
 from proxemic.data.pixels.stores import crop
 from proxemic.data.remote import is_address, read_address
 from proxemic.errors import UserError
@@ -41,19 +44,19 @@ def _too_large(what: str, pixels: int) -> Refused:
     return Refused(413, f"{what}, but at most {pixels:,} pixels are taken: send a smaller one.")
 
 
-def original(name: str) -> tuple[str, bytes]:
+def original(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
     """The content type and the content of the file that a row is named by; of a row with a box, that part of it."""
-    content, box = _read(name)
+    content, box = _read(name, roots)
     kind = _kind(content)
     return (kind, content) if box is None else ("image/jpeg", _jpeg(_cut(content, box)))
 
 
-def thumbnail(name: str) -> tuple[str, bytes]:
+def thumbnail(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
     """The content type and the content of a small picture of it."""
-    content, box = _read(name)
+    content, box = _read(name, roots)
     _kind(content)
     picture = _cut(content, box, SIDE if box is None else None)
-    return "image/jpeg", _jpeg(ImageOps.contain(picture.convert("RGB"), (SIDE, SIDE)))
+    return "image/jpeg", _jpeg(ImageOps.contain(cut_thin(picture).convert("RGB"), (SIDE, SIDE)))
 
 
 def _gone() -> Refused:
@@ -84,10 +87,12 @@ def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
         return None
 
 
-def _read(name: str) -> tuple[bytes, tuple[int, int, int, int] | None]:
-    """The content of a row's file, and its box if it has one."""
+def _read(name: str, roots: Iterable[str]) -> tuple[bytes, tuple[int, int, int, int] | None]:
+    """Read the file of a row, which must lie below a root; return its content, and its box if it has one."""
     try:
         path, box = path_and_box(name)
+        if not is_below(path, roots):
+            raise _gone()
         return _content(path), box
     except (OSError, ValueError, UserError) as error:
         raise _gone() from error

@@ -267,9 +267,7 @@ def test_a_folder_without_images_says_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for number in range(3):
         (tmp_path / "a" / f"{number}.pgm").touch()
-    with pytest.raises(
-        ValueError, match=r"has no images, but 3 \.pgm files, which are not read: put JPEG, PNG, .*TIFF"
-    ):
+    with pytest.raises(ValueError, match=r"has no images, but 3 \.pgm files, which are not read: put JPEG, .*TIFF"):
         OwnImages(tmp_path).load()
     Image.new("L", (8, 8)).save(tmp_path / "1.png")
     with pytest.raises(ValueError, match=r"has 1 \.png file, but not in class folders: put"):

@@ -39,6 +39,7 @@ _TURNS = {
 _ON_THE_SIDE = (5, 6, 7, 8)
 _MOST_SCANS = 200  # a JPEG file has 1 to 10; each takes the time of a whole picture to decode, and may be empty
 _SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the count of colours
+_THINNEST = 100  # times the shorter side is the longest that an image is resized with
 _HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
 _HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-images.lock"
 
@@ -101,6 +102,20 @@ def shrink(image: Image.Image, side: int | None) -> Image.Image:
     ((32, 51), (50, 80))
     """
     return image if side is None or min(image.size) <= side else resize_shorter(image, side)
+
+
+def cut_thin(image: Image.Image) -> Image.Image:
+    """Cut an image whose sides differ by a factor of more than 100 to its middle, to bound what resizing makes of it.
+
+    >>> cut_thin(Image.new("L", (2_000_000, 1))).size
+    (100, 1)
+    """
+    longest = _THINNEST * min(image.size)
+    if max(image.size) <= longest:
+        return image
+    width, height = (min(side, longest) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def resize_shorter(image: Image.Image, side: int) -> Image.Image:

@@ -38,6 +38,13 @@ def read(path: str, how: dict[str, Any]) -> Image.Image:
     return image.convert("L" if how["channels"] == 1 else "RGB")
 
 
+def cut_thin(image: Image.Image) -> Image.Image:
+    """Cut a picture whose sides differ by a factor of more than 100 to its middle."""
+    width, height = (min(side, 100 * min(image.size)) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
 def resize_shorter(image: Image.Image, side: int) -> Image.Image:
     """Resize to a shorter side."""
     shorter = min(image.size)
@@ -47,7 +54,7 @@ def resize_shorter(image: Image.Image, side: int) -> Image.Image:
 
 def prepare(path: str, how: dict[str, Any]) -> np.ndarray:
     """Make the float32 array [channels, size, size] that the network is given."""
-    image, size, resize = read(path, how), how["size"], how["resize"]
+    image, size, resize = cut_thin(read(path, how)), how["size"], how["resize"]
     if isinstance(resize, int):
         image = resize_shorter(image, resize)
     else:
