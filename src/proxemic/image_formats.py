@@ -23,6 +23,21 @@ ENDINGS = tuple(ending for endings in _ENDINGS_OF.values() for ending in endings
 FORMATS_TEXT = f"{', '.join([*_ENDINGS_OF][:-1])} or {[*_ENDINGS_OF][-1]}"
 """The formats as messages name them."""
 
+SYSTEM_FOLDERS = {
+    "@eadir", "@recycle", "@recently-snapshot", "#recycle", "#snapshot", "$recycle.bin", "system volume information",
+    "__macosx",
+}  # fmt: skip
+"""Folders, in lower case, in which NAS systems, Windows and macOS keep thumbnails, copies and deleted files."""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder is hidden by its name, or belongs to an operating system.
+
+    >>> is_hidden(".@__thumb"), is_hidden("@eaDir"), is_hidden("photos")
+    (True, True, False)
+    """
+    return name.startswith(".") or name.lower() in SYSTEM_FOLDERS
+
 
 def is_picture_name(name: str | os.PathLike[str]) -> bool:
     """Return whether a file has the name of a picture.

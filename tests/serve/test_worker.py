@@ -139,11 +139,13 @@ def test_only_pictures_that_the_gallery_was_given_are_opened(
     names = [str(inside), str(outside), f"{tmp_path}/link/0.png", "http://127.0.0.1/", f"file://{outside}"]
     gallery = Gallery.create(tmp_path / "vectors", dim=2, roots=[inside.parent, tmp_path])
     gallery.add_vectors([[1.0, row] for row in range(len(names))], names)
-    monkeypatch.setattr("proxemic.serve.pictures.read_address", lambda _: pytest.fail("an address is fetched"))
+    fetched: list[str] = []
+    monkeypatch.setattr("proxemic.serve.pictures.read_address", fetched.append)
     with working(Settings(str(tmp_path / "vectors"))) as ask:
         shown, *refused = ask(Original(0), *(show(row) for row in range(1, 5) for show in (Original, Thumbnail)))
         assert shown == ("image/png", inside.read_bytes())
         assert [(each.status, "no picture" in each.why) for each in refused] == [(404, True)] * 8
+        assert fetched == []
         # A running server sees what is given later.
         gallery.store.add_roots([str(outside.parent)])
         assert ask(Original(1)) == [("image/png", outside.read_bytes())]

@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
@@ -18,7 +18,7 @@ from proxemic.data.tables import SPLITS, Box, read_pictures
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import readable
-from proxemic.image_formats import FORMATS_TEXT, is_picture_name, unread
+from proxemic.image_formats import FORMATS_TEXT, SYSTEM_FOLDERS, is_hidden, is_picture_name, unread
 
 TABLES = (".csv", ".parquet")
 
@@ -165,14 +165,20 @@ def _list(source: str, missing: bool) -> Pictures:
     if path.exists():
         return _of_files([path])
     if glob.has_magic(source):
-        found = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - pathlib knows no absolute patterns
-        return _of_files([Path(each) for each in found if Path(each).is_file()])
+        found = glob.glob(source, recursive=True)  # noqa: PTH207 - pathlib knows no absolute patterns
+        return _of_files([Path(each) for each in _matches(source, found) if Path(each).is_file()])
     if missing:
         return _of_files([path])
     raise UserError(
         f"{readable(source)} does not exist: give a folder, a .csv or .parquet table, a picture, a pattern, or a .txt "
         "file with a path on each line."
     )
+
+
+def _matches(pattern: str, found: Sequence[str]) -> list[str]:
+    """Sort what a pattern matches, without folders of operating systems that it does not name itself."""
+    named = {*PurePath(pattern).parts}
+    return sorted(name for name in found if SYSTEM_FOLDERS.isdisjoint(map(str.lower, {*PurePath(name).parts} - named)))
 
 
 def _list_address(source: str, missing: bool) -> Pictures:
@@ -183,11 +189,11 @@ def _list_address(source: str, missing: bool) -> Pictures:
         if system.isdir(path):
             found = sorted(system.find(path))
             inside = [PurePosixPath(name).relative_to(path.rstrip("/") or "/").parts for name in found]
-            visible = [place for place, parts in enumerate(inside) if not any(part.startswith(".") for part in parts)]
+            visible = [place for place, parts in enumerate(inside) if not any(map(is_hidden, parts))]
             names = [system.unstrip_protocol(found[place]) for place in visible]
             return _of_folder(system.unstrip_protocol(path), names, [inside[place] for place in visible])
         if glob.has_magic(path):
-            return _of_files([system.unstrip_protocol(name) for name in sorted(system.glob(path))])
+            return _of_files([system.unstrip_protocol(name) for name in _matches(path, system.glob(path))])
         exists = system.exists(path)
         if not exists and not missing:
             raise UserError(

@@ -215,6 +215,18 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
             read_image(tmp_path / name)
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0garbage", b"Exif\0\0", b"Exif\0\0II*\0", b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12"]
+)
+def test_damaged_exif_leaves_a_picture_as_it_is(tmp_path: Path, kind: str, exif: bytes) -> None:
+    Image.new("RGB", (40, 24)).save(tmp_path / "a.png", kind, exif=exif)
+    assert read_image(tmp_path / "a.png").size == examine(tmp_path / "a.png")[1] == (40, 24)
+    with Image.open(tmp_path / "a.png") as image:
+        assert read_image(image).size == (40, 24)
+
+
 def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"Zo\xeb.png")
     with pytest.raises(UnreadableImageError, match=r"Zo\\udceb\.png cannot be read") as caught:

@@ -220,7 +220,10 @@ def _open_header(file: io.BufferedReader | io.BytesIO) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    return image.getexif().get(ExifTags.Base.Orientation, 1)
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # damaged EXIF, which Pillow raises anything for but in JPEG; the pixels may be sound
+        return 1
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

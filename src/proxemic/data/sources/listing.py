@@ -12,7 +12,7 @@ from proxemic.data.pixels.reading import UnreadableImageError, examine
 from proxemic.data.pixels.stores import check_box
 from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
-from proxemic.image_formats import FORMATS_TEXT, count_by_ending, is_picture_name, unread
+from proxemic.image_formats import FORMATS_TEXT, count_by_ending, is_hidden, is_picture_name, unread
 
 Size = tuple[int, int]
 _VECTORS = "take data proxemic.data.OwnVectors, as the recipe own-vectors does"
@@ -119,11 +119,11 @@ def _list_folder(root: Path) -> Listing:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("[!.]*") if path.is_dir())
+    return sorted(path for path in root.iterdir() if path.is_dir() and not is_hidden(path.name))
 
 
 def files_below(root: Path) -> Iterator[Path]:
     """All files in a folder and those below it, in the order of their names, but for hidden ones."""
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+        subfolders[:] = sorted(name for name in subfolders if not is_hidden(name))
+        yield from (Path(folder, name) for name in sorted(names) if not is_hidden(name))

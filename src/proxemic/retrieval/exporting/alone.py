@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def read(path: str, how: dict[str, Any]) -> Image.Image:
         if how["reduce"]:
             image.draft(None, (side, side))  # JPEG is decoded at a smaller scale
         image.load()
-        image = ImageOps.exif_transpose(image)
+        with suppress(Exception):  # damaged EXIF in a sound picture
+            image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits
         image = Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) // 257).astype(np.uint8))
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
