@@ -13,8 +13,8 @@ TESTS = ROOT / "tests"
 
 # Modules beside the rooms, which every room may import and which import only each other.
 COMMON = {
-    "addresses", "allocator", "arguments", "conditions", "errors", "extras", "files", "locks", "plots", "precision",
-    "safe_path", "tables", "threads",
+    "addresses", "allocator", "arguments", "conditions", "errors", "extras", "files", "image_formats", "locks", "plots",
+    "precision", "safe_path", "tables", "threads",
 }  # fmt: skip
 # Which rooms a room may import, within functions too.
 ROOMS = {
@@ -190,3 +190,11 @@ def test_tests_mirror_the_source() -> None:
             without.add(str(path.relative_to(TESTS)))
     assert not without - WITHOUT_SOURCE.keys(), "name these after their module or package, or say above what they test"
     assert not WITHOUT_SOURCE.keys() - without, "these are gone, or have a module of their name"
+
+
+def test_pictures_are_opened_in_known_formats_only() -> None:
+    for path in SOURCE.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Image.open"):
+                formats = [keyword for keyword in call.keywords if keyword.arg == "formats"]
+                assert formats, f"{path}, line {call.lineno}: Pillow would open any format, and start programs for some"

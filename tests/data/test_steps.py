@@ -22,6 +22,25 @@ def test_resizing(size: int | tuple[int, int]) -> None:
         assert Resize(size)(image) == theirs(image)
 
 
+@pytest.mark.parametrize("across", [True, False])
+def test_of_a_thin_image_only_the_middle_is_resized(across: bool) -> None:
+    """Else a file of some kilobytes would become gigabytes."""
+    pixels = np.zeros((2, 20_000), np.uint8)
+    pixels[:, 9_900:10_100] = 255
+    image = Image.fromarray(pixels if across else pixels.T)
+    assert Resize(64)(image) == Image.new("L", (6400, 64) if across else (64, 6400), 255)
+    assert Resize((30, 40))(image) == Image.new("L", (40, 30), 255)
+
+
+def test_what_the_centre_of_a_thin_image_shows_stays_the_same() -> None:
+    image = Image.effect_noise((2020, 10), 60)
+    ours, theirs = (
+        np.asarray(CenterCrop(64)(resize(image)), np.float64)
+        for resize in (Resize(72), v2.Resize(72, v2.InterpolationMode.BILINEAR))
+    )
+    assert np.abs(ours - theirs).mean() < 1
+
+
 @pytest.mark.parametrize("size", [41, 40, 7])
 def test_the_middle(size: int) -> None:
     for image in IMAGES[:-1]:

@@ -44,6 +44,17 @@ def test_a_gallery_of_vectors_alone(tmp_path: Path) -> None:
     assert ">Metrics</h2>" not in text
 
 
+def test_pictures_outside_of_the_gallery_are_not_opened(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [str(path) for path in sorted((shelf / "photos").rglob("*.png"))]
+    gallery = Gallery.create(tmp_path / "vectors", dim=4)
+    gallery.add_vectors(torch.randn(len(names) + 1, 4), [*names, "http://127.0.0.1/"])
+    monkeypatch.setattr("proxemic.data.pixels.reading._open", lambda _: pytest.fail("a picture is opened"))
+    text = write_gallery_report(tmp_path / "vectors", out=tmp_path / "a.html", report=lambda _: None).read_text()
+    assert "Random queries" in text
+
+
 def test_many_rows_are_a_sample(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxemic.report.gallery._MOST", 10)
     said: list[str] = []

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -39,12 +41,34 @@ def result(tmp_path: Path) -> SearchResult:
     Image.fromarray(picture).save(tmp_path / "two.png")
     Image.new("RGB", (30, 30), BLUE).save(tmp_path / "blue <b>.png")
     paths = [f"{tmp_path}/two.png (0, 0, 20, 20)", str(tmp_path / "blue <b>.png"), HOSTILE]
-    made = Gallery.create(tmp_path / "shop", dim=2)
+    made = Gallery.create(tmp_path / "shop", dim=2, roots=[tmp_path])
     made.add_vectors([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], paths, ["hat", HOSTILE, None], {"note": [HOSTILE] * 3})
     np.save(tmp_path / "new.npy", np.array([[1.0, 0.1]]))
     found = search_gallery(made, tmp_path / "new.npy")
     answer = type(found.answers[0])(str(tmp_path / "two.png"), "hat", found.answers[0].hits)
-    return SearchResult("shop", [answer, answer], found.columns, {})
+    return SearchResult("shop", [answer, answer], found.columns, {}, found.roots)
+
+
+@pytest.mark.parametrize("size", [(1200, 2), (1, 999)])
+def test_thin_pictures_are_shown(result: SearchResult, tmp_path: Path, size: tuple[int, int]) -> None:
+    Image.new("RGB", size).save(tmp_path / "two.png")
+    for name in ("sheet.html", "sheet.png"):
+        write_contact_sheet(result, tmp_path / name)
+    assert (tmp_path / "sheet.html").read_text(encoding="utf-8").count("data:image/jpeg") == 4  # but for the box's
+
+
+def test_only_pictures_that_the_gallery_was_given_are_opened(
+    result: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"path": [str(tmp_path / "two.png"), "http://127.0.0.1/a.png"], "embedding": [[1.0, 0.0], [0.0, 1.0]]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    monkeypatch.setattr("proxemic.data.pixels.reading.read_address", lambda _: pytest.fail("an address is fetched"))
+    for roots, count in (((), 0), ((tmp_path,), 2)):
+        made = Gallery.create(tmp_path / f"gallery {count}", source=tmp_path / "rows.parquet", roots=roots)
+        # The query is a row of the same file, which names its picture, too.
+        write_contact_sheet(search_gallery(made, tmp_path / "rows.parquet", k=1), tmp_path / "sheet.html")
+        page = (tmp_path / "sheet.html").read_text(encoding="utf-8")
+        assert (page.count("data:image/jpeg"), page.count("no picture")) == (count, 4 - count)
 
 
 def test_the_page(result: SearchResult, tmp_path: Path) -> None:

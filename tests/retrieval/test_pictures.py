@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import fsspec
 import pytest
 from PIL import Image
 
+from proxemic.data.sources.listing import list_images
 from proxemic.errors import UserError
 from proxemic.retrieval import list_pictures
 from vectors import write_table
@@ -75,11 +77,25 @@ def test_tables_have_paths_perhaps_labels_boxes_and_more(photos: Path) -> None:
     assert joined.labels == (None, None, "shoe", "hat")  # each once, as it comes first
 
 
+def test_folders_of_operating_systems_are_not_searched(photos: Path) -> None:
+    listed = [names(photos, source) for source in (photos, f"{photos}/**/*.png")]
+    own = ("@eaDir", "b/@eaDir/2.png", "#recycle/c", ".@__thumb", "$RECYCLE.BIN", "b/System Volume Information")
+    for folder in own:
+        (photos / folder).mkdir(parents=True)
+        shutil.copy(photos / "b" / "2.png", photos / folder / "SYNOPHOTO_THUMB.png")
+    assert [names(photos, source) for source in (photos, f"{photos}/**/*.png")] == listed
+    assert {row.label for row in list_images(photos).rows} == {"a", "b"}
+    assert len(names(photos, f"{photos}/#recycle/**/*.png")) == 1, "asked for by name"
+
+
 def test_what_gives_no_pictures_is_one_sentence(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for source in ("empty", "none*.png"):
-        with pytest.raises(UserError, match=r"has no pictures: give PNG, JPEG, WebP or BMP"):
+        with pytest.raises(UserError, match=r"has no pictures: give JPEG, PNG, WebP, BMP, GIF or TIFF"):
             list_pictures(tmp_path / source)
+    (tmp_path / "empty" / "1.pgm").touch()
+    with pytest.raises(UserError, match=r"has no pictures, but 1 \.pgm file, which are not read: give JPEG"):
+        list_pictures(tmp_path / "empty")
     for source in ("none.png", "none"):
         with pytest.raises(UserError, match=r"does not exist: give a folder"):
             list_pictures(photos, tmp_path / source)

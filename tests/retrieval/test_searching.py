@@ -49,7 +49,7 @@ def test_queries_that_cannot_be_read_are_left_out(shelf: Path, shop: Gallery, tm
     found = search_gallery(shop, tmp_path / "bad.jpg", good, tmp_path / "missing.png", k=1)
     assert [answer.query for answer in found.answers] == [str(good)]
     assert {Path(name).name: why for name, why in found.unreadable.items()} == {
-        "bad.jpg": "its content is not that of a known image format",
+        "bad.jpg": "its content is not JPEG, PNG, WebP, BMP, GIF or TIFF",
         "missing.png": "no such file",
     }
     with pytest.raises(UserError, match=r"bad\.jpg cannot be read as a picture \(.*\), nor any of 1 more"):

@@ -162,6 +162,7 @@ def test_names_of_others_stay_text(browse: Opened, serving: Serving, stall: Path
     vectors, items = gallery.store.rows(np.array([14]))
     path = stall / f"{hostile.replace('/', '')}.png"
     path.write_bytes(Path(items["path"][0].as_py()).read_bytes())
+    gallery.store.add_roots([str(stall)])
     gallery.add_vectors(vectors, [str(path)], [hostile], {"colour": ["<b>red</b>"]})
     try:
         with browse(serving.address) as page:

@@ -118,7 +118,7 @@ def test_a_gallery_in_any_store(address: str, shelf: Path) -> None:
 
 
 def test_vectors_alone_are_searched_by_rows(tmp_path: Path) -> None:
-    gallery = Gallery.create(tmp_path / "vectors", dim=2)
+    gallery = Gallery.create(tmp_path / "vectors", dim=2, roots=["/"])
     gallery.add_vectors([[1, 0], [0, 1], [1, 0.1]], ["/etc/passwd", "../hat.jpg", "s3:nowhere"], ["shoe", None, "shoe"])
     with working(Settings(str(tmp_path / "vectors"))) as ask:
         about, found, refused, secret = ask(About(), Search(0, 5, ()), Search(b"", 5, ()), Original(0))
@@ -129,6 +129,26 @@ def test_vectors_alone_are_searched_by_rows(tmp_path: Path) -> None:
     assert [hit["id"] for hit in found["hits"]] == [2, 1]
     assert (refused.status, "Give the id of one" in refused.why) == (422, True)
     assert secret.status == 404, "a file that is no picture"
+
+
+def test_only_pictures_that_the_gallery_was_given_are_opened(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, outside = shelf / "photos" / "class 00" / "0.png", shelf / "photos" / "class 01" / "0.png"
+    (tmp_path / "link").symlink_to(outside.parent)
+    names = [str(inside), str(outside), f"{tmp_path}/link/0.png", "http://127.0.0.1/", f"file://{outside}"]
+    gallery = Gallery.create(tmp_path / "vectors", dim=2, roots=[inside.parent, tmp_path])
+    gallery.add_vectors([[1.0, row] for row in range(len(names))], names)
+    fetched: list[str] = []
+    monkeypatch.setattr("proxemic.serve.pictures.read_address", fetched.append)
+    with working(Settings(str(tmp_path / "vectors"))) as ask:
+        shown, *refused = ask(Original(0), *(show(row) for row in range(1, 5) for show in (Original, Thumbnail)))
+        assert shown == ("image/png", inside.read_bytes())
+        assert [(each.status, "no picture" in each.why) for each in refused] == [(404, True)] * 8
+        assert fetched == []
+        # A running server sees what is given later.
+        gallery.store.add_roots([str(outside.parent)])
+        assert ask(Original(1)) == [("image/png", outside.read_bytes())]
 
 
 def test_clients_are_not_told_where_things_lie(shelf: Path, capfd: pytest.CaptureFixture[str]) -> None:

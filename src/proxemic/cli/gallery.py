@@ -51,6 +51,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add.add_argument("source", nargs="+", metavar="SOURCE", help=SOURCES)
     add.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")
     for each in (create, add):
+        each.add_argument(
+            "--pictures",
+            action="append",
+            default=[],
+            metavar="FOLDER",
+            help="a folder or an address of the pictures that files of vectors name, which serve, report and contact "
+            "sheets may then open; may be repeated",
+        )
         each.add_argument("--no-labels", action="store_true", help="names of folders and column label are no labels")
         add_reading(each)
 
@@ -98,6 +106,7 @@ def _create(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         labels=not arguments.no_labels,
+        roots=arguments.pictures,
     )
     if arguments.index != "exact":
         gallery.build_index(arguments.index)
@@ -114,6 +123,7 @@ def _add(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         labels=not arguments.no_labels,
+        roots=arguments.pictures,
     )
     _say_added(gallery, added)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from proxemic.data.pixels.reading import resize_shorter
+from proxemic.data.pixels.reading import cut_thin, resize_shorter
 
 _RATIOS = (3 / 4, 4 / 3)
 _LOG_RATIOS = torch.tensor(_RATIOS).log().tolist()
@@ -31,11 +31,12 @@ class Steps:
 
 @dataclass(frozen=True)
 class Resize:
-    """To a shorter side, or to height and width."""
+    """Resize to a shorter side, or to height and width; of a thin image (`cut_thin`), the middle."""
 
     size: int | tuple[int, ...]
 
     def __call__(self, image: Image.Image) -> Image.Image:
+        image = cut_thin(image)
         if isinstance(self.size, int):
             return resize_shorter(image, self.size)
         return _resize(image, self.size)

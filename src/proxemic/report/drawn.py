@@ -13,12 +13,13 @@ from proxemic.report.pictured import PicturesNamed, name_of
 from proxemic.report.queries import chosen_queries, worst_queries
 
 _MOST = 100  # queries, some 5 MB where pictures are noise
+_LOCAL = ("/",)  # no address, which a file of embeddings from elsewhere may name
 
 
 def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, chosen: Sequence[str] = ()) -> Path:
     """Draw queries of an evaluation, each with its nearest neighbours and the first right one.
 
-    Pictures of embeddings that were made elsewhere are looked for by the paths of the rows.
+    Pictures of embeddings that were made elsewhere are looked for on this machine, by the paths of the rows.
 
     Args:
         evaluation: Of one model, by `proxemic.evaluate`.
@@ -46,7 +47,7 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
             f"at most {_MOST} of each."
         )
     rows, images = target.rows, target.images
-    picture = PicturesOf(images) if images is not None else PicturesNamed(rows.paths)
+    picture = PicturesOf(images) if images is not None else PicturesNamed(rows.paths, _LOCAL)
     judged = Judged(target.name, target.split, target.content.embeddings, rows, target.config, picture)
     sections = []
     if chosen:

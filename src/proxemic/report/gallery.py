@@ -10,6 +10,7 @@ import torch
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
+from proxemic.data.pixels.roots import is_below
 from proxemic.data.rows import number_names
 from proxemic.errors import UserError
 from proxemic.files import write_text
@@ -70,6 +71,7 @@ def write_gallery_report(
     gallery = Gallery.open(address, model)
     try:
         judged, total = judge_gallery(gallery, report=report), len(gallery)
+        roots = gallery.store.roots
         facts = [[name, said] for name, said in summarize_store(gallery.store).facts().items()]
     finally:
         gallery.close()
@@ -85,7 +87,7 @@ def write_gallery_report(
         distances(judged),
         pictured_map(judged, method=projection),
         why_near(judged),
-        _doubtful(judged),
+        _doubtful(judged, roots),
     ]
     write_text(path, render_page(f"Gallery {os.fspath(address)}", [each for each in sections if each is not None]))
     return path
@@ -115,15 +117,16 @@ def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judge
     config = EvaluationConfig(distance=gallery.store.info.distance, recall_at=(1, 10), ndcg_at=())
     embeddings = torch.from_numpy(np.concatenate(vectors))
     name = short(gallery.store.address.partition("?")[0])  # a column is named by it
-    return Judged(name, "all", embeddings, rows, config, PicturesNamed(names), embedder=embedder)
+    picture = PicturesNamed(names, gallery.store.roots)
+    return Judged(name, "all", embeddings, rows, config, picture, embedder=embedder)
 
 
-def _doubtful(judged: Judged) -> Section | None:
-    """Labels that are probably wrong, duplicates and outliers, the worst first."""
+def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
+    """Show labels that are probably wrong, duplicates and outliers, the worst first."""
     names = judged.rows.paths
     if names is None or len(names) < 2:
         return None
-    there = all(Path(name).is_file() for name in names)
+    there = all(is_below(name, roots) and Path(name).is_file() for name in names)
     count = len(names)
     material = Material(
         judged.embeddings,

@@ -26,12 +26,13 @@ def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
 
 @dataclass(frozen=True)
 class PicturesNamed:
-    """Reads pictures by the paths of rows."""
+    """Reads pictures by the paths of rows, below the roots alone."""
 
     names: Sequence[str] | None
+    roots: Sequence[str]
 
     def __call__(self, row: int, side: int) -> Image.Image | None:
-        return None if self.names is None else picture_named(self.names[row], side)
+        return None if self.names is None else picture_named(self.names[row], side, self.roots)
 
 
 def name_of(judged: Judged, row: int) -> str:

@@ -1,11 +1,13 @@
 """Contact sheets: each query beside the pictures that were found, as a web page or as a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from proxemic.data.pixels.named import picture_named
+from proxemic.data.pixels.reading import cut_thin
 from proxemic.errors import UserError
 from proxemic.files import readable, write_atomically, write_text
 from proxemic.pages import environment, picture
@@ -24,8 +26,8 @@ _SAME, _OTHER, _INK, _MUTED = "#1a7f37", "#cf222e", "#1f2328", "#59636e"
 def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
     """Show the first queries, each beside its hits with their labels and distances.
 
-    Pictures that are not where they were when they were added, and vectors without one, are shown by their names. Where
-    a query has a label, hits of the same are marked.
+    Vectors without a picture, and pictures that are gone, cannot be reached or lie outside the folders and addresses
+    that the gallery was given, are shown by their names. If a query has a label, hits of the same label are marked.
 
     Args:
         result: What was found.
@@ -41,10 +43,10 @@ def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
     shown = _first(result, _MOST_SHOWN if page else _MOST_DRAWN)
     note = "" if len(shown) == len(result.answers) else f"the first {len(shown):,} of {len(result.answers):,} queries"
     if page:
-        write_text(path, _page(result.gallery, shown, note))
+        write_text(path, _page(result, shown, note))
         return
     with write_atomically(path) as temporary:
-        _draw(result.gallery, shown, note).save(temporary, format="PNG")
+        _draw(result, shown, note).save(temporary, format="PNG")
 
 
 def _first(result: SearchResult, most: int) -> list[Answer]:
@@ -58,19 +60,20 @@ def _first(result: SearchResult, most: int) -> list[Answer]:
     return shown
 
 
-def _page(gallery: str, answers: list[Answer], note: str) -> str:
+def _page(result: SearchResult, answers: list[Answer], note: str) -> str:
+    gallery = result.gallery
     made = environment(Path(__file__).parent)
     made.filters["short"] = _short
     context = {"title": gallery, "scripts": [], "gallery": gallery, "answers": answers, "note": note, "side": _SIDE}
-    text = made.get_template("contact_sheet.html").render(context, show=_show)
+
+    def show(name: str, alt: str) -> "Markup":
+        return picture(_thumbnail(name, result.roots), _SIDE, alt)
+
+    text = made.get_template("contact_sheet.html").render(context, show=show)
     return readable(text)
 
 
-def _show(name: str, alt: str) -> "Markup":
-    return picture(_thumbnail(name), _SIDE, alt)
-
-
-def _draw(gallery: str, answers: list[Answer], note: str) -> Image.Image:
+def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image:
     import matplotlib
 
     columns = 1 + max((len(answer.hits) for answer in answers), default=0)
@@ -86,13 +89,13 @@ def _draw(gallery: str, answers: list[Answer], note: str) -> Image.Image:
             words = words[:-2] + "…" if len(words) > 2 else ""
         draw.text(place, words, colour, font)
 
-    text((_GAP, _GAP), f"Nearest in {gallery}" + f", {note}" * bool(note), _INK, sheet.width - 2 * _GAP)
+    text((_GAP, _GAP), f"Nearest in {result.gallery}" + f", {note}" * bool(note), _INK, sheet.width - 2 * _GAP)
     for row, answer in enumerate(answers):
         top = head + tall * row
         for column, shown in enumerate((answer, *answer.hits)):
             left = _GAP + step * column + (_GAP if column else 0)
             name, colour = (shown.path, _colour(answer, shown)) if isinstance(shown, Hit) else (shown.query, _MUTED)
-            picture = _thumbnail(name)
+            picture = _thumbnail(name, result.roots)
             if picture is None:
                 draw.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), outline=_MUTED)
                 text((left + 8, top + _SIDE // 2), _short(name), _MUTED, _SIDE - 16)
@@ -113,7 +116,7 @@ def _short(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _thumbnail(name: str) -> Image.Image | None:
-    """A small picture of what a row is known by; None where it is no picture that is there."""
-    picture = picture_named(name, _SIDE)
-    return None if picture is None else ImageOps.contain(picture.convert("RGB"), (_SIDE, _SIDE))
+def _thumbnail(name: str, roots: Sequence[str]) -> Image.Image | None:
+    """Read a picture by its name, in the size of the sheet; return None if there is none below the roots."""
+    picture = picture_named(name, _SIDE, roots)
+    return None if picture is None else ImageOps.contain(cut_thin(picture).convert("RGB"), (_SIDE, _SIDE))

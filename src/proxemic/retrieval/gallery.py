@@ -13,6 +13,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from proxemic.data.embeddings import LabelledEmbeddings
+from proxemic.data.pixels.roots import as_root
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder
@@ -190,7 +191,15 @@ class Gallery:
     def __len__(self) -> int:
         return len(self.store)
 
-    def add(self, source: Source, *, batch_size: int = 64, workers: int = 0, labels: bool = True) -> Added:
+    def add(
+        self,
+        source: Source,
+        *,
+        batch_size: int = 64,
+        workers: int = 0,
+        labels: bool = True,
+        roots: Sequence[str | os.PathLike[str]] = (),
+    ) -> Added:
         """Embed pictures and add them, or add vectors; names that the gallery has are left as they are.
 
         Pictures are kept some thousands at a time: an addition that was stopped, or killed, goes on from there when it
@@ -201,12 +210,14 @@ class Gallery:
             batch_size: Pictures that the network sees at once.
             workers: Processes that read pictures.
             labels: Whether names of folders, and a column `label`, are the labels.
+            roots: Folders or addresses of pictures that files of vectors name. Pages and `proxemic serve` open no
+                others but those whose pictures were added themselves.
 
         Raises:
             UserError: If the source cannot be read, or not all could be written; it says what was.
             ValueError: If vectors are not finite, or of another length, or a name comes twice.
         """
-        return self._add(_read(source), batch_size=batch_size, workers=workers, labels=labels)
+        return self._add(_read(source), batch_size=batch_size, workers=workers, labels=labels, roots=roots)
 
     def _add(
         self,
@@ -215,7 +226,11 @@ class Gallery:
         batch_size: int = 64,
         workers: int = 0,
         labels: bool = True,
+        roots: Sequence[str | os.PathLike[str]] = (),
     ) -> Added:
+        given_roots = [*map(as_root, roots), *(root for each in given for root in _roots(each))]
+        if not {*given_roots} <= {*self.store.roots}:
+            self.store.add_roots(given_roots)
         added = Added()
         for each in given:
             if isinstance(each, Pictures):
@@ -280,6 +295,8 @@ class Gallery:
         columns: Mapping[str, Sequence[str | None]] | None = None,
     ) -> Added:
         """Add vectors by the names of their rows, of which those that the gallery has are left as they are.
+
+        Their pictures are not opened, unless they lie below `roots` that `add` or `create` was given.
 
         Raises:
             UserError: If not all could be written; it says what was.
@@ -469,6 +486,10 @@ def _check(given: Pictures | VectorRows, info: GalleryInfo, address: str, embedd
             "embed the pictures with the gallery's."
         )
     check_vectors(given.vectors, info, address)
+
+
+def _roots(given: Pictures | VectorRows) -> Sequence[str]:
+    return given.roots if isinstance(given, Pictures) else ()
 
 
 def _vectors(rows: VectorRows | None) -> Float32[Tensor, "rows dim"]:

@@ -10,13 +10,15 @@ from pathlib import Path, PurePath, PurePosixPath
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
 from proxemic.data.embeddings.formats import read_row_table, read_safetensors_rows
+from proxemic.data.pixels.roots import as_root, roots_of
 from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
-from proxemic.data.sources.listing import ENDINGS, files_below
+from proxemic.data.sources.listing import files_below
 from proxemic.data.sources.own_vectors import open_named_vectors
 from proxemic.data.tables import SPLITS, Box, read_pictures
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import readable
+from proxemic.image_formats import FORMATS_TEXT, SYSTEM_FOLDERS, is_hidden, is_picture_name, unread
 
 TABLES = (".csv", ".parquet")
 
@@ -31,6 +33,7 @@ class Pictures:
         labels: The label of each, or None where it has none.
         columns: Further columns, each with a text or None for each picture.
         ignored: Files that were found, but are no pictures by their names.
+        folders: The folders that were listed.
 
     Raises:
         ValueError: If the parts differ in length.
@@ -41,6 +44,7 @@ class Pictures:
     labels: tuple[str | None, ...]
     columns: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     ignored: tuple[Path, ...] = ()
+    folders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.pixels), len(self.names), len(self.labels), *map(len, self.columns.values())}
@@ -49,6 +53,11 @@ class Pictures:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Folders and addresses below which all of the pictures lie; nothing for vectors."""
+        return () if isinstance(self.pixels, Vectors) else roots_of(self.pixels.paths, self.folders)
 
     def stamps(self) -> list[tuple[str, int, int]]:
         """Of each its name, and size and time of its file, by which it is seen whether that is another now.
@@ -138,7 +147,10 @@ def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Pi
     listed = _join(parts)
     if not len(listed):
         given = ", ".join(readable(str(source)) for source in sources)
-        raise UserError(f"{given} has no pictures: give PNG, JPEG, WebP or BMP files, in a folder or named in a table.")
+        raise UserError(
+            f"{given} has no pictures{unread(listed.ignored)}: give {FORMATS_TEXT} files, in a folder or named in a "
+            "table."
+        )
     return listed
 
 
@@ -153,14 +165,20 @@ def _list(source: str, missing: bool) -> Pictures:
     if path.exists():
         return _of_files([path])
     if glob.has_magic(source):
-        found = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - pathlib knows no absolute patterns
-        return _of_files([Path(each) for each in found if Path(each).is_file()])
+        found = glob.glob(source, recursive=True)  # noqa: PTH207 - pathlib knows no absolute patterns
+        return _of_files([Path(each) for each in _matches(source, found) if Path(each).is_file()])
     if missing:
         return _of_files([path])
     raise UserError(
         f"{readable(source)} does not exist: give a folder, a .csv or .parquet table, a picture, a pattern, or a .txt "
         "file with a path on each line."
     )
+
+
+def _matches(pattern: str, found: Sequence[str]) -> list[str]:
+    """Sort what a pattern matches, without folders of operating systems that it does not name itself."""
+    named = {*PurePath(pattern).parts}
+    return sorted(name for name in found if SYSTEM_FOLDERS.isdisjoint(map(str.lower, {*PurePath(name).parts} - named)))
 
 
 def _list_address(source: str, missing: bool) -> Pictures:
@@ -171,11 +189,11 @@ def _list_address(source: str, missing: bool) -> Pictures:
         if system.isdir(path):
             found = sorted(system.find(path))
             inside = [PurePosixPath(name).relative_to(path.rstrip("/") or "/").parts for name in found]
-            visible = [place for place, parts in enumerate(inside) if not any(part.startswith(".") for part in parts)]
+            visible = [place for place, parts in enumerate(inside) if not any(map(is_hidden, parts))]
             names = [system.unstrip_protocol(found[place]) for place in visible]
-            return _of_folder(names, [inside[place] for place in visible])
+            return _of_folder(system.unstrip_protocol(path), names, [inside[place] for place in visible])
         if glob.has_magic(path):
-            return _of_files([system.unstrip_protocol(name) for name in sorted(system.glob(path))])
+            return _of_files([system.unstrip_protocol(name) for name in _matches(path, system.glob(path))])
         exists = system.exists(path)
         if not exists and not missing:
             raise UserError(
@@ -201,12 +219,12 @@ def _list_lines(file: Path, folder: Path | str) -> Pictures:
 
 def _list_folder(root: Path) -> Pictures:
     listed = [*files_below(root)]
-    return _of_folder(listed, [path.relative_to(root).parts for path in listed])
+    return _of_folder(root, listed, [path.relative_to(root).parts for path in listed])
 
 
-def _of_folder(listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) -> Pictures:
+def _of_folder(root: Path | str, listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) -> Pictures:
     """Files of a folder, with the parts of their paths within it."""
-    is_picture = [PurePath(parts[-1]).suffix.lower() in ENDINGS for parts in inside]
+    is_picture = [is_picture_name(parts[-1]) for parts in inside]
     paths = [path for path, known in zip(listed, is_picture, strict=True) if known]
     parts = [part for part, known in zip(inside, is_picture, strict=True) if known]
     # Folders for splits hold class folders, as in `OwnImages`.
@@ -217,7 +235,7 @@ def _of_folder(listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) 
     columns: dict[str, tuple[str | None, ...]] = {}
     if splits and any(len(part) > 1 for part in parts):
         columns = {"split": tuple(SPLITS[part[0].lower()] if len(part) > 1 else None for part in parts)}
-    return replace(_of_files(paths, labels), columns=columns, ignored=others)
+    return replace(_of_files(paths, labels), columns=columns, ignored=others, folders=(as_root(root),))
 
 
 def _list_table(table: Path, folder: Path | str) -> Pictures:
@@ -251,7 +269,8 @@ def _join(parts: Sequence[Pictures]) -> Pictures:
     }
     labels = tuple(label for part in parts for label in part.labels)
     ignored = tuple(path for part in parts for path in part.ignored)
-    return _once(Pictures(pixels, pixels.names, labels, columns, ignored))
+    folders = tuple(folder for part in parts for folder in part.folders)
+    return _once(Pictures(pixels, pixels.names, labels, columns, ignored, folders))
 
 
 def _once(pictures: Pictures) -> Pictures:

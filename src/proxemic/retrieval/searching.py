@@ -46,12 +46,14 @@ class SearchResult:
         answers: One for each query that could be read.
         columns: The further columns of the gallery.
         unreadable: Why other queries could not be read, by their names.
+        roots: Folders and addresses below which pictures of the gallery and of the queries may be opened.
     """
 
     gallery: str
     answers: Sequence[Answer]
     columns: Sequence[str]
     unreadable: Mapping[str, str]
+    roots: Sequence[str] = ()
 
     def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
         """Lay it out: for people, as a JSON list of queries with their hits, or as CSV with a row for each hit."""
@@ -136,17 +138,19 @@ def search_gallery(
     hits = gallery.hits(gallery.neighbours(embedded.vectors, k, where))
     answers = [Answer(*each) for each in zip(embedded.names, embedded.labels, hits, strict=True)]
     columns = [name for name in gallery.store.columns if name not in ("id", "path", "label")]
-    return SearchResult(gallery.store.address, answers, columns, embedded.unreadable)
+    roots = (*gallery.store.roots, *embedded.roots)
+    return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots)
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Vectors of queries with their names and labels, and why others could not be read, by their names."""
+    """Vectors of queries with their names, labels and roots, and why others could not be read, by their names."""
 
     vectors: Float32[Tensor, "queries dim"]
     names: Sequence[str]
     labels: Sequence[str | None]
     unreadable: Mapping[str, str]
+    roots: Sequence[str] = ()
 
 
 def embed_queries(gallery: Gallery, *queries: Query, batch_size: int = 64, workers: int = 0) -> Queries:
@@ -155,6 +159,7 @@ def embed_queries(gallery: Gallery, *queries: Query, batch_size: int = 64, worke
     labels: list[str | None] = []
     unreadable: dict[str, str] = {}
     vectors: list[Tensor] = []
+    roots: list[str] = []
     files = [Path(each) for each in queries if not isinstance(each, Pictures) and is_vector_file(each)]
     listed = [each for each in queries if isinstance(each, Pictures)]
     others = [each for each in queries if not isinstance(each, Pictures) and Path(each) not in files]
@@ -167,6 +172,7 @@ def embed_queries(gallery: Gallery, *queries: Query, batch_size: int = 64, worke
         embedded = embed_pictures(embedder, pictures, batch_size=batch_size, workers=workers)
         useless = useless_vectors(embedded.embeddings, gallery.store.info.distance)
         failures = embedded.unreadable | {embedded.places[row]: f"its vector {why}" for row, why in useless.items()}
+        roots += pictures.roots
         unreadable |= {pictures.names[place]: why for place, why in failures.items()}
         good = [row for row in range(len(embedded.places)) if row not in useless]
         names += [pictures.names[embedded.places[row]] for row in good]
@@ -181,4 +187,4 @@ def embed_queries(gallery: Gallery, *queries: Query, batch_size: int = 64, worke
         name, why = next(iter(unreadable.items()))
         further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
         raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another query.")
-    return Queries(torch.cat(vectors), names, labels, unreadable)
+    return Queries(torch.cat(vectors), names, labels, unreadable, roots)

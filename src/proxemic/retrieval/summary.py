@@ -27,6 +27,7 @@ class GallerySummary:
         model_state: Whether that model is there; ``changed`` where another one is in its place.
         index: The kind of index, its settings, its rows, and its recall where that was measured.
         bytes: On disk; None where the store does not say.
+        roots: Folders and addresses below which pictures may be opened.
     """
 
     address: str
@@ -41,6 +42,7 @@ class GallerySummary:
     model_state: ModelState
     index: Mapping[str, Any]
     bytes: int | None
+    roots: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -74,6 +76,7 @@ class GallerySummary:
         return {
             "rows": count,
             "columns": ", ".join(self.columns) or "none but path and label",
+            "pictures": f"opened below {', '.join(self.roots)}" if self.roots else "none is opened",
             "vectors": f"{self.dim:,} numbers each, {self.distance} distance",
             "model": model,
             "index": index,
@@ -97,6 +100,7 @@ def summarize_store(store: Store) -> GallerySummary:
         _state(info.model, info.embedder),
         store.index,
         store.size,
+        store.roots,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from proxemic.conditions import read_conditions
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.image_formats import ENDINGS, FORMATS_TEXT
 from proxemic.pages import environment
 from proxemic.serve import answers
 from proxemic.serve.guard import POLICY
@@ -43,7 +44,7 @@ Where = Annotated[
 ]
 Neighbours = Annotated[int, Query(ge=1, le=1000, description="neighbours")]
 Id = Annotated[int, InPath(alias="id", ge=0, lt=2**63, description="the picture's number in the gallery")]
-Picture = Annotated[UploadFile, File(description="PNG, JPEG, WebP, BMP or GIF")]
+Picture = Annotated[UploadFile, File(description=FORMATS_TEXT)]
 
 
 def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: bool) -> FastAPI:
@@ -72,6 +73,7 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
         title=f"Search {title}",
         scripts=[],
         bytes=limits.bytes,
+        endings=",".join(ENDINGS),
         policy=POLICY.replace("frame-ancestors 'none'; ", ""),  # which only a header may have
     )
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")

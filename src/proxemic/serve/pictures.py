@@ -10,15 +10,15 @@ from PIL import Image, ImageOps
 
 from proxemic.data.pixels import UnreadableImageError, read_image
 from proxemic.data.pixels.named import path_and_box
+from proxemic.data.pixels.reading import cut_thin
+from proxemic.data.pixels.roots import is_below
 from proxemic.data.pixels.stores import crop
 from proxemic.data.remote import is_address, read_address
 from proxemic.errors import UserError
+from proxemic.image_formats import FORMATS, FORMATS_TEXT
 from proxemic.serve.messages import Refused
 
-QUERIES = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
-"""Formats of queries, of the many that Pillow knows, of which some call other programs."""
-
-TYPES = {name: f"image/{name.lower()}" for name in (*QUERIES, "TIFF")} | {"MPO": "image/jpeg"}
+TYPES = {name: f"image/{name.lower()}" for name in FORMATS} | {"MPO": "image/jpeg"}
 """The content types of formats that are given out; MPO is what some cameras' JPEG files are to Pillow."""
 
 SIDE = 256
@@ -30,12 +30,11 @@ _LARGEST = 200_000_000  # bytes of a file that is given out
 def check_query(content: bytes, pixels: int) -> None:
     """Refuse the content of a file that is no picture, by its header alone, or one of too many pixels."""
     try:
-        header = _header(content, QUERIES)
+        header = _header(content)
     except Image.DecompressionBombError as error:  # so many that Pillow does not open it
         raise _too_large(f"The picture is too large ({error})", pixels) from error
     if header is None:
-        known = f"{', '.join(QUERIES[:-1])} or {QUERIES[-1]}"
-        raise Refused(415, f"The file is no picture in the format {known}: send one that is.")
+        raise Refused(415, f"The file is no picture in the format {FORMATS_TEXT}: send one that is.")
     width, height = header[1]
     if width * height > pixels:
         raise _too_large(f"The picture has {width:,} x {height:,} pixels", pixels)
@@ -45,19 +44,19 @@ def _too_large(what: str, pixels: int) -> Refused:
     return Refused(413, f"{what}, but at most {pixels:,} pixels are taken: send a smaller one.")
 
 
-def original(name: str) -> tuple[str, bytes]:
+def original(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
     """The content type and the content of the file that a row is named by; of a row with a box, that part of it."""
-    content, box = _read(name)
+    content, box = _read(name, roots)
     kind = _kind(content)
     return (kind, content) if box is None else ("image/jpeg", _jpeg(_cut(content, box)))
 
 
-def thumbnail(name: str) -> tuple[str, bytes]:
+def thumbnail(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
     """The content type and the content of a small picture of it."""
-    content, box = _read(name)
+    content, box = _read(name, roots)
     _kind(content)
     picture = _cut(content, box, SIDE if box is None else None)
-    return "image/jpeg", _jpeg(ImageOps.contain(picture.convert("RGB"), (SIDE, SIDE)))
+    return "image/jpeg", _jpeg(ImageOps.contain(cut_thin(picture).convert("RGB"), (SIDE, SIDE)))
 
 
 def _gone() -> Refused:
@@ -67,7 +66,7 @@ def _gone() -> Refused:
 def _kind(content: bytes) -> str:
     """The content type of a picture of the gallery."""
     try:
-        header = _header(content, TYPES)
+        header = _header(content)
     except Image.DecompressionBombError as error:
         raise _gone() from error
     if header is None:
@@ -75,12 +74,12 @@ def _kind(content: bytes) -> str:
     return TYPES[header[0]]
 
 
-def _header(content: bytes, formats: Iterable[str]) -> tuple[str, tuple[int, int]] | None:
+def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
     """Format, width and height of a picture, which is not decoded; None where it is none of the formats."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(content), formats=[*formats]) as opened:
+            with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
                 return str(opened.format), opened.size
     except Image.DecompressionBombError:
         raise
@@ -88,10 +87,12 @@ def _header(content: bytes, formats: Iterable[str]) -> tuple[str, tuple[int, int
         return None
 
 
-def _read(name: str) -> tuple[bytes, tuple[int, int, int, int] | None]:
-    """The content of a row's file, and its box if it has one."""
+def _read(name: str, roots: Iterable[str]) -> tuple[bytes, tuple[int, int, int, int] | None]:
+    """Read the file of a row, which must lie below a root; return its content, and its box if it has one."""
     try:
         path, box = path_and_box(name)
+        if not is_below(path, roots):
+            raise _gone()
         return _content(path), box
     except (OSError, ValueError, UserError) as error:
         raise _gone() from error

@@ -231,9 +231,9 @@ class Worker:
             case Item(number):
                 return _item(self._row(number)[1])
             case Original(number):
-                return original(self._row(number)[1]["path"])
+                return original(self._row(number)[1]["path"], self._roots())
             case Thumbnail(number):
-                return thumbnail(self._row(number)[1]["path"])
+                return thumbnail(self._row(number)[1]["path"], self._roots())
             case Search(int() as number, k, where):
                 vector, _ = self._row(number)
                 with self._store:
@@ -248,6 +248,10 @@ class Worker:
         if not len(items):
             raise Refused(404, f"The gallery has no row {number}.")
         return vectors, items.to_pylist()[0]
+
+    def _roots(self) -> tuple[str, ...]:
+        with self._store:
+            return self.gallery.store.roots
 
     def about(self) -> dict[str, Any]:
         """What the gallery is now."""

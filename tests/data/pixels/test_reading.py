@@ -1,4 +1,6 @@
+import io
 import os
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -174,6 +176,36 @@ def test_a_truncated_file_that_was_opened_is_named(tmp_path: Path) -> None:
         read_image(image)
 
 
+def with_scans(count: int, appended: bytes = b"") -> bytes:
+    """A progressive JPEG with empty scans, each of which takes as long to decode as the picture."""
+    content = io.BytesIO()
+    Image.new("L", (64, 64)).save(content, "JPEG", progressive=True)
+    jpeg = content.getvalue()
+    scans = b"\xff\xda\x00\x08\x01\x01\x00\x01\x3f\x00" * (count - jpeg.count(b"\xff\xda"))
+    return jpeg[:-2] + scans + jpeg[-2:] + appended
+
+
+def test_jpeg_data_of_many_scans_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_image(with_scans(200, appended=b"\xff\xda" * 300)).size == (64, 64)  # as a phone appends a film
+    monkeypatch.setattr(Image.core, "jpeg_decoder", lambda *_: pytest.fail("it is decoded"))
+    (tmp_path / "a.png").write_bytes(with_scans(201))
+    for read in (read_image, examine):
+        with pytest.raises(UnreadableImageError, match="more than 200 scans"):
+            read(tmp_path / "a.png")
+
+
+def test_tiff_data_of_many_jpeg_scans_is_refused() -> None:
+    """By libtiff itself."""
+    jpeg = with_scans(200)
+    tags = ((256, 64), (257, 64), (258, 8), (259, 7), (262, 1), (273, 8), (277, 1), (278, 64), (279, len(jpeg)))
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    tiff = b"II*\0" + struct.pack("<I", 8 + len(jpeg)) + jpeg + struct.pack("<H", len(tags)) + fields + bytes(4)
+    with pytest.raises(UnreadableImageError, match="decoder error"):
+        read_image(tiff)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")  # opening it waits for ever
@@ -181,6 +213,18 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
     for name in ("pipe.png", "zero.png"):
         with pytest.raises(UnreadableImageError, match=f"{name} cannot be read as an image: it is a pipe, a device"):
             read_image(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0garbage", b"Exif\0\0", b"Exif\0\0II*\0", b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12"]
+)
+def test_damaged_exif_leaves_a_picture_as_it_is(tmp_path: Path, kind: str, exif: bytes) -> None:
+    Image.new("RGB", (40, 24)).save(tmp_path / "a.png", kind, exif=exif)
+    assert read_image(tmp_path / "a.png").size == examine(tmp_path / "a.png")[1] == (40, 24)
+    with Image.open(tmp_path / "a.png") as image:
+        assert read_image(image).size == (40, 24)
 
 
 def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_images_of_addresses_are_not_fetched_and_files_are_read(tmp_path: Path) 
             UnreadableImageError, match=f"row {place}, cannot be read as an image: it has no bytes, and {why}"
         ):
             pixels[place]
-    with pytest.raises(UnreadableImageError, match="row 3, cannot be read as an image: its content is not that"):
+    with pytest.raises(UnreadableImageError, match="row 3, cannot be read as an image: its content is not JPEG"):
         pixels[3]
 
 

@@ -68,11 +68,11 @@ def test_class_folders_are_split_by_class(tmp_path: Path) -> None:
 def test_other_files_are_noted(tmp_path: Path) -> None:
     fill(tmp_path, "abcd")
     (tmp_path / "readme.txt").write_text("text")
-    (tmp_path / "a" / "clip.gif").write_text("text")
+    (tmp_path / "a" / "clip.svg").write_text("text")
     (note,) = OwnImages(tmp_path, validation_fraction=0.0).load().notes
     assert note.startswith("2 files ignored")
     assert "readme.txt" in note
-    assert "clip.gif" in note
+    assert "clip.svg" in note
 
 
 @pytest.mark.parametrize("validation", ["validation", "val"])
@@ -205,7 +205,7 @@ def test_unreadable_images_are_left_out_or_refused(tmp_path: Path) -> None:
     splits = OwnImages(tmp_path, validation_fraction=0.0).load()
     assert len(splits.train) + len(splits.test_images) == 11
     assert "1 unreadable image, " in splits.notes[0]
-    assert "a/0.png (its content is not that of a known image format)" in splits.notes[0]
+    assert "a/0.png (its content is not JPEG" in splits.notes[0]
     with pytest.raises(ValueError, match=r"1 unreadable image, .*0\.png .* set strict to false"):
         OwnImages(tmp_path, strict=True).load()
 
@@ -263,6 +263,17 @@ def test_single_image_classes_are_noted(tmp_path: Path) -> None:
     assert splits.notes[0].startswith("1 classes have a single image")
 
 
+def test_a_folder_without_images_says_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        (tmp_path / "a" / f"{number}.pgm").touch()
+    with pytest.raises(ValueError, match=r"has no images, but 3 \.pgm files, which are not read: put JPEG, .*TIFF"):
+        OwnImages(tmp_path).load()
+    Image.new("L", (8, 8)).save(tmp_path / "1.png")
+    with pytest.raises(ValueError, match=r"has 1 \.png file, but not in class folders: put"):
+        OwnImages(tmp_path).load()
+
+
 def test_missing_or_odd_root(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gone does not exist: give a folder"):
         OwnImages(tmp_path / "gone").load()
@@ -270,7 +281,7 @@ def test_missing_or_odd_root(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"notes\.txt is neither a folder of class folders nor"):
         OwnImages(tmp_path / "notes.txt").load()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="has no images: put PNG"):
+    with pytest.raises(ValueError, match="has no images: put JPEG"):
         OwnImages(tmp_path / "empty").load()
 
 

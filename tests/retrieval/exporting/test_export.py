@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from command_line import ENVIRONMENT, Here, assert_refused
 from images import write_folder
@@ -107,6 +107,15 @@ def test_the_script_of_the_card_needs_neither_torch_nor_us(
     np.testing.assert_allclose(vectors, expected, atol=1e-4)
 
 
+def test_the_script_refuses_what_training_does(tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png", "TGA")
+    with pytest.raises(UnidentifiedImageError):
+        alone.read(str(tmp_path / "a.png"), Preprocessing(size=28).as_dict())
+    (tmp_path / "b.jpg").write_bytes(b"\xff\xda\0\x08\1" * 201)
+    with pytest.raises(SystemExit, match="more than 200 scans"):
+        alone.read(str(tmp_path / "b.jpg"), Preprocessing(size=28).as_dict())
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -116,10 +125,13 @@ def test_the_script_of_the_card_needs_neither_torch_nor_us(
         {"channels": 1, "mean": [0.5], "std": [0.25], "reduce": True},
     ],
 )
-def test_the_script_prepares_pictures_as_training_does(changes: dict[str, Any], pictures: list[Path]) -> None:
+def test_the_script_prepares_pictures_as_training_does(
+    changes: dict[str, Any], pictures: list[Path], tmp_path: Path
+) -> None:
     how = Preprocessing(size=28, **changes)
     prepare = Embedder(torch.nn.Flatten(), how).prepare
-    for path in pictures:
+    Image.effect_noise((3, 900), 60).save(tmp_path / "thin.png")
+    for path in [*pictures, tmp_path / "thin.png"]:
         ours, theirs = alone.prepare(str(path), how.as_dict()), prepare(path).numpy()
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, atol=1e-4 if how.white == 255 else 1e-5)

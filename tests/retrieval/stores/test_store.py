@@ -49,6 +49,18 @@ def test_adding_nothing_changes_nothing(store: Store) -> None:
     assert len(store) == 0
 
 
+def test_roots_are_kept_and_seen_by_others(store: Store, address: str) -> None:
+    other = open_store(address)
+    assert other.roots == ()
+    store.add_roots(["/photos/b", "s3://bucket"])
+    store.add(random_vectors(3, DIM), some_items(3))
+    other.add_roots([f"/{NASTY[0]}", "/photos"])
+    assert (
+        {*store.roots} == {*other.roots} == {*open_store(address).roots} == {"/photos", "s3://bucket", f"/{NASTY[0]}"}
+    )
+    assert len(other) == 3
+
+
 def test_a_gallery_is_not_made_over_another(store: Store, address: str) -> None:
     store.add(random_vectors(3, DIM), some_items(3))
     with pytest.raises(UserError, match=r"gallery"):

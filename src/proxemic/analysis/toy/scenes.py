@@ -126,7 +126,7 @@ def animate_scenes(
         figure.supxlabel(f"epoch {epoch}", fontsize=10)
         drawn = io.BytesIO()
         figure.savefig(drawn, dpi=70, format="png")
-        frame = Image.open(drawn).convert("RGB")
+        frame = Image.open(drawn, formats=["PNG"]).convert("RGB")
         frames.append(frame.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
         figure.set_layout_engine("none")  # laid out once, so that nothing moves but the embeddings
     durations = [*[1000 // frames_per_second] * (len(frames) - 1), 2000]

@@ -1,6 +1,5 @@
 """Omniglot: handwritten characters of many alphabets, read from the original archives."""
 
-import io
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -9,13 +8,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from PIL import Image
 
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.downloads import download
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.pixels.reading import UnreadableImageError, describe
+from proxemic.data.pixels.reading import UnreadableImageError, read_image
 from proxemic.data.splits import hold_out
 
 _PAGE = "https://github.com/brendenlake/omniglot"
@@ -158,10 +156,9 @@ def _is_drawing(name: str) -> bool:
 
 def _decode(path: Path, content: bytes) -> np.ndarray:
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            return 255 - np.asarray(image.convert("L"))
-    except Exception as error:  # as in `read_image`
-        raise UnreadableImageError(path, describe(error)) from error
+        return 255 - np.asarray(read_image(content).convert("L"))
+    except UnreadableImageError as error:
+        raise UnreadableImageError(path, error.reason) from error
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from proxemic.data.faces.pairs import FacePairs, read_lfw_pairs
 from proxemic.data.faces.plain_pickle import Array, Kind, Refused, unpickle
 from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
+from proxemic.image_formats import ENDINGS
 
 _FOLDS = 10
-_SUFFIXES = (".jpg", ".jpeg", ".png")  # of LFW's own images, and of what aligners write
 _PAGE = "https://github.com/deepinsight/insightface/wiki/Dataset-Zoo"
 _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 
@@ -151,8 +151,8 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
 
     Args:
         name: One of `VERIFICATION_SETS`.
-        folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
-            .jpg, in .jpeg or in .png.
+        folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which have
+            the same ending.
 
     Raises:
         ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
@@ -169,7 +169,7 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     if pack.exists():
         source, pairs = pack, read_face_pack(pack)
     elif name == "lfw" and pairs_list.exists() and images.is_dir():
-        suffix = next((ending for ending in _SUFFIXES if any(images.glob(f"*/*_0001{ending}"))), _SUFFIXES[0])
+        suffix = next((ending for ending in ENDINGS if any(images.glob(f"*/*_0001{ending}"))), ENDINGS[0])
         source, pairs = pairs_list, read_lfw_pairs(pairs_list, images, suffix=suffix)
     else:
         other = ", and no pairs.txt with a folder lfw of images" if name == "lfw" else ""

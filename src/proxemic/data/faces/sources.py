@@ -14,10 +14,10 @@ from proxemic.data.faces.recordio import RecordIndex, read_record_index
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import FilePixels
 from proxemic.data.pixels.reading import describe
-from proxemic.data.sources.listing import ENDINGS
 from proxemic.data.sources.own_source import anything_to_find
 from proxemic.data.splits import check_fraction, hold_out
 from proxemic.files import readable
+from proxemic.image_formats import ENDINGS, is_hidden, is_picture_name
 
 _LARGEST = 2**24  # the whole numbers up to it are float32s
 
@@ -124,13 +124,12 @@ class FaceFolders(_Faces):
     """
 
     def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
-        folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+        folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not is_hidden(entry.name))
         files = {
             name: sorted(
                 entry.name
                 for entry in os.scandir(root / name)
-                # What begins with a dot is some system's own, as `._1.jpg` is of macOS.
-                if entry.name.lower().endswith(ENDINGS) and not entry.name.startswith(".") and not entry.is_dir()
+                if is_picture_name(entry.name) and not is_hidden(entry.name) and not entry.is_dir()
             )
             for name in folders
         }

@@ -2,12 +2,15 @@
 
 import os
 import re
+from collections.abc import Iterable
 
 from PIL import Image
 
-from proxemic.data.pixels.reading import UnreadableImageError, read_image
+from proxemic.data.pixels.reading import read_image
+from proxemic.data.pixels.roots import is_below
 from proxemic.data.pixels.stores import crop
 from proxemic.data.remote import is_address
+from proxemic.errors import UserError
 
 _BOXED = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 
@@ -25,10 +28,15 @@ def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
     return boxed[1], (left, upper, right, lower)
 
 
-def picture_named(name: str, side: int) -> Image.Image | None:
-    """The picture of that name, shrunk to ``side`` pixels unless it is a box; None where there is none to read."""
+def picture_named(name: str, side: int, roots: Iterable[str]) -> Image.Image | None:
+    """Read the picture of a name, shrunk to ``side`` pixels unless it is a box.
+
+    Return None if there is none below the roots, or it cannot be reached or read.
+    """
     path, box = path_and_box(name)
+    if not is_below(path, roots):
+        return None
     try:
         return read_image(path, side) if box is None else crop(read_image(path), box)
-    except (UnreadableImageError, ValueError):  # a box may leave what is there now
+    except (UserError, ValueError):  # a box may leave what is there now
         return None

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from PIL import ExifTags, Image
 from proxemic.data.remote import UnreachableError, is_address, path_or_address, read_address
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
+from proxemic.image_formats import FORMATS, FORMATS_TEXT
 
 with optional_dependency("train"):
     from filelock import FileLock
@@ -35,6 +37,9 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ON_THE_SIDE = (5, 6, 7, 8)
+_MOST_SCANS = 200  # a JPEG file has 1 to 10; each takes the time of a whole picture to decode, and may be empty
+_SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the count of colours
+_THINNEST = 100  # times the shorter side is the longest that an image is resized with
 _HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
 _HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-images.lock"
 
@@ -99,6 +104,20 @@ def shrink(image: Image.Image, side: int | None) -> Image.Image:
     return image if side is None or min(image.size) <= side else resize_shorter(image, side)
 
 
+def cut_thin(image: Image.Image) -> Image.Image:
+    """Cut an image whose sides differ by a factor of more than 100 to its middle, to bound what resizing makes of it.
+
+    >>> cut_thin(Image.new("L", (2_000_000, 1))).size
+    (100, 1)
+    """
+    longest = _THINNEST * min(image.size)
+    if max(image.size) <= longest:
+        return image
+    width, height = (min(side, longest) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
 def resize_shorter(image: Image.Image, side: int) -> Image.Image:
     """Resize an image to a shorter side, as torchvision's `Resize` does."""
     shorter = min(image.size)
@@ -135,7 +154,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     try:
         with (
             _open(file) as opened,
-            Image.open(opened) as image,
+            _open_header(opened) as image,
             _BUDGET.take(image.width * image.height),
             _one_huge_at_a_time(image.width * image.height),
             closing(image),  # it gives its pixels back before the next image takes as many
@@ -174,7 +193,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, Image.UnidentifiedImageError):
-        return "its content is not that of a known image format"
+        return f"its content is not {FORMATS_TEXT}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
@@ -191,8 +210,20 @@ def _open(file: str | os.PathLike[str] | bytes) -> io.BufferedReader | io.BytesI
     return Path(file).open("rb")
 
 
+def _open_header(file: io.BufferedReader | io.BytesIO) -> Image.Image:
+    image = Image.open(file, formats=FORMATS)
+    if image.format in ("JPEG", "MPO"):
+        file.seek(0)
+        if len(_SCAN.findall(file.read())) > _MOST_SCANS:
+            raise ValueError(f"its JPEG data has more than {_MOST_SCANS} scans")
+    return image
+
+
 def _orientation(image: Image.Image) -> int:
-    return image.getexif().get(ExifTags.Base.Orientation, 1)
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # damaged EXIF, which Pillow raises anything for but in JPEG; the pixels may be sound
+        return 1
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

@@ -11,15 +11,16 @@ from torch import Tensor
 from proxemic.data.images import ImageSet, named_attributes
 from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import RowGroups, number_names, query_flags
-from proxemic.data.sources.listing import ENDINGS, examine_images, first_few, list_images
+from proxemic.data.sources.listing import examine_images, first_few, list_images
 from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
 from proxemic.data.tables import IMAGE_COLUMNS, Row
 from proxemic.files import readable
+from proxemic.image_formats import ENDINGS
 
 
 @dataclass(frozen=True)
 class OwnImages(OwnSource):
-    """PNG, JPEG, WebP and BMP images in one folder per class, or named in a CSV or Parquet table.
+    """JPEG, PNG, WebP, BMP, GIF and TIFF images in one folder per class, or named in a CSV or Parquet table.
 
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
     class folders. A table has the columns `path` (relative to the table's folder) and `label`, and optionally those of

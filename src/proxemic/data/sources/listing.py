@@ -12,11 +12,10 @@ from proxemic.data.pixels.reading import UnreadableImageError, examine
 from proxemic.data.pixels.stores import check_box
 from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
+from proxemic.image_formats import FORMATS_TEXT, count_by_ending, is_hidden, is_picture_name, unread
 
 Size = tuple[int, int]
 _VECTORS = "take data proxemic.data.OwnVectors, as the recipe own-vectors does"
-
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,11 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     else:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
     if not listing.rows:
+        loose = [path for path in listing.ignored if is_picture_name(path)]
+        has = f"{count_by_ending(loose)}, but not in class folders" if loose else f"no images{unread(listing.ignored)}"
         raise ValueError(
-            f"{root} has no images: put PNG, JPEG, WebP or BMP files into one folder per class, "
-            "or name them in a table with the columns path and label."
+            f"{root} has {has}: put {FORMATS_TEXT} files into one folder per class, or name them in a table with the "
+            "columns path and label."
         )
     return listing
 
@@ -110,7 +111,7 @@ def _list_folder(root: Path) -> Listing:
     for part, split in parts.items():
         for folder in _folders(part):
             for path in files_below(folder):
-                if path.suffix.lower() in ENDINGS:
+                if is_picture_name(path):
                     rows.append(Row(path, readable(folder.name), split))
                 else:
                     others.append(path)
@@ -118,11 +119,11 @@ def _list_folder(root: Path) -> Listing:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("[!.]*") if path.is_dir())
+    return sorted(path for path in root.iterdir() if path.is_dir() and not is_hidden(path.name))
 
 
 def files_below(root: Path) -> Iterator[Path]:
     """All files in a folder and those below it, in the order of their names, but for hidden ones."""
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+        subfolders[:] = sorted(name for name in subfolders if not is_hidden(name))
+        yield from (Path(folder, name) for name in sorted(names) if not is_hidden(name))

@@ -19,8 +19,8 @@ from tqdm import tqdm
 from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
 from proxemic.data.pixels.tar_members import Member, read_members
-from proxemic.data.sources.listing import ENDINGS
 from proxemic.files import readable, write_atomically
+from proxemic.image_formats import ENDINGS
 
 _VERSION = 1  # of what an index holds
 _LARGEST_LABEL = 2**20  # bytes of a file that holds a label; those of JSON may describe more than the class

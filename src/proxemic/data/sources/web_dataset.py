@@ -15,6 +15,7 @@ from proxemic.data.sources.shards import ShardIndex, index_shards
 from proxemic.data.tables import SPLITS
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
+from proxemic.image_formats import is_hidden
 
 _MOST_SHARDS = 2**20
 _SHARD = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz)$")  # compressed ones are refused, rather than overlooked
@@ -36,7 +37,7 @@ class WebDatasetShards(OwnSource):
         root: A folder with shards at any depth, one shard, or a pattern in braces, as `shards/train-{000..146}.tar`,
             which needs the extra `webdataset`.
         image: Ending of the images' names after the first dot, such as `left.jpg`, needed only where samples have
-            several; None for jpg, jpeg, png, webp or bmp.
+            several; None for the usual endings of JPEG, PNG, WebP, BMP, GIF and TIFF.
         label: Ending of the labels' names: `cls` or `txt`, which hold a number or a name; or `json.` and the key of
             the class, as `json.label`.
         strict: Refuse samples without an image or a label; otherwise they are left out and counted in the notes.
@@ -104,7 +105,8 @@ class WebDatasetShards(OwnSource):
             raise ValueError("data.root is missing: give a folder of shards, or a pattern (--data.root PATH).")
         text = str(self.root)
         if Path(text).is_dir():
-            found = sorted(path for path in Path(text).rglob("[!.]*") if _SHARD.search(path.name) and path.is_file())
+            below = sorted(path for path in Path(text).rglob("*") if _SHARD.search(path.name) and path.is_file())
+            found = [path for path in below if not any(map(is_hidden, path.relative_to(text).parts))]
         elif "{" in text and not Path(text).exists():
             with optional_dependency("webdataset"):
                 from braceexpand import braceexpand

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float32
 from PIL import Image
 
+from proxemic.data.pixels.reading import cut_thin
+
 _SIDE, _LIGHT, _COLOUR = 32, 8, 3
 _DETAIL = 64  # pixels on a side, beyond which compression changes more than a look shows
 LENGTH = _LIGHT**2 - 1 + 2 * _COLOUR**2
@@ -35,7 +37,7 @@ def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
     >>> round(float(signature(ramp) @ signature(ramp.resize((90, 70)).point(lambda grey: grey * 0.8))), 2)
     1.0
     """
-    small = image.convert("YCbCr").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+    small = cut_thin(image).convert("YCbCr").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
     light, blue, red = np.moveaxis(np.asarray(small, dtype=np.float32), 2, 0)
     parts = [
         _lowest(light, _LIGHT).ravel()[1:],
@@ -48,7 +50,8 @@ def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
 
 
 def reduced(image: Image.Image) -> Image.Image:
-    """A grey copy for `difference`, of at most 64 pixels in width and in height."""
+    """Make a grey copy for `difference`, of at most 64 pixels in width and in height."""
+    image = cut_thin(image)
     size = min(image.width, _DETAIL), min(image.height, _DETAIL)
     return image.convert("L").resize(size, Image.Resampling.BICUBIC)
 

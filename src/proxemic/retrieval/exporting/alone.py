@@ -3,8 +3,11 @@
 Needs onnxruntime, NumPy and Pillow.
 """
 
+import io
 import json
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,17 @@ from PIL import Image, ImageOps
 
 def read(path: str, how: dict[str, Any]) -> Image.Image:
     """Open a picture upright, transparent parts white, grey or in colours as the network takes it."""
-    with Image.open(path) as image:
+    content = Path(path).read_bytes()
+    if len(re.findall(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]", content)) > 200:
+        sys.exit(f"{path} has more than 200 scans, which would take very long to decode.")
+    with Image.open(io.BytesIO(content), formats=["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"]) as image:
         resized = how["resize"] or how["size"]
         side = 2 * (resized if isinstance(resized, int) else max(resized))
         if how["reduce"]:
             image.draft(None, (side, side))  # JPEG is decoded at a smaller scale
         image.load()
-        image = ImageOps.exif_transpose(image)
+        with suppress(Exception):  # damaged EXIF in a sound picture
+            image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits
         image = Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) // 257).astype(np.uint8))
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
@@ -33,6 +40,13 @@ def read(path: str, how: dict[str, Any]) -> Image.Image:
     return image.convert("L" if how["channels"] == 1 else "RGB")
 
 
+def cut_thin(image: Image.Image) -> Image.Image:
+    """Cut a picture whose sides differ by a factor of more than 100 to its middle."""
+    width, height = (min(side, 100 * min(image.size)) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
 def resize_shorter(image: Image.Image, side: int) -> Image.Image:
     """Resize to a shorter side."""
     shorter = min(image.size)
@@ -42,7 +56,7 @@ def resize_shorter(image: Image.Image, side: int) -> Image.Image:
 
 def prepare(path: str, how: dict[str, Any]) -> np.ndarray:
     """Make the float32 array [channels, size, size] that the network is given."""
-    image, size, resize = read(path, how), how["size"], how["resize"]
+    image, size, resize = cut_thin(read(path, how)), how["size"], how["resize"]
     if isinstance(resize, int):
         image = resize_shorter(image, resize)
     else:

@@ -128,6 +128,15 @@ class Store(ABC):
     def columns(self) -> tuple[str, ...]:
         """The names of its columns, `id`, `path` and `label` first."""
 
+    @property
+    @abstractmethod
+    def roots(self) -> tuple[str, ...]:
+        """The folders and addresses below which its pictures may be opened."""
+
+    @abstractmethod
+    def add_roots(self, roots: Sequence[str]) -> None:
+        """Let pictures below further folders and addresses be opened."""
+
     @abstractmethod
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         """Those of the paths that it has rows of."""

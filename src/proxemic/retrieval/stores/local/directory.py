@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
+from proxemic.data.pixels.roots import merge_roots
 from proxemic.errors import UserError, UserNote
 from proxemic.files import write_errors
 from proxemic.retrieval.items import Where, check_where, matching
@@ -110,6 +111,16 @@ class LocalStore(Store):
     @property
     def columns(self) -> tuple[str, ...]:
         return self._now().columns
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return self._now().manifest.roots
+
+    def add_roots(self, roots: Sequence[str]) -> None:
+        with only_writer(self.folder):
+            snapshot = self._now()
+            merged = merge_roots([*snapshot.manifest.roots, *roots])
+            self._commit(snapshot.manifest.shards, snapshot.removed, roots=merged)
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         return self._now().known_paths(paths)

@@ -91,6 +91,7 @@ class Manifest:
         removed_rows: Their number.
         columns: Names of all columns but the id.
         index: None for exact search.
+        roots: Folders and addresses below which pictures may be opened.
     """
 
     info: GalleryInfo
@@ -101,11 +102,14 @@ class Manifest:
     removed_rows: int = 0
     columns: tuple[str, ...] = ("path", "label")
     index: IndexEntry | None = None
+    roots: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_counts("its counts", self.generation, self.next_id, self.removed_rows)
         if not all(isinstance(name, str) for name in self.columns) or len({*self.columns}) < len(self.columns):
             raise ValueError("its columns are no names, each once")
+        if not all(isinstance(root, str) for root in self.roots):
+            raise ValueError("the roots of its pictures are no texts")
         if self.columns[:2] != ("path", "label") or (self.removed is None) != (self.removed_rows == 0):
             raise ValueError("its columns do not begin with path and label, or removed rows have no file")
         firsts = [*(shard.first for shard in self.shards), self.next_id]
@@ -186,7 +190,7 @@ class Manifest:
         given["info"] = GalleryInfo.from_json(given["info"])
         given["shards"] = tuple(shard(each) for each in given["shards"])
         given["removed"] = file(given["removed"])
-        given["columns"] = tuple(given["columns"])
+        given["columns"], given["roots"] = tuple(given["columns"]), tuple(given["roots"])
         given["index"] = None if index is None else IndexEntry(**{**index, "file": File(**index["file"])})
         return cls(**given)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
+from proxemic.data.pixels.roots import merge_roots
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
@@ -43,6 +44,7 @@ class _State:
     next_id: int = 0
     columns: tuple[str, ...] = ()
     index: Mapping[str, int] | None = None
+    roots: tuple[str, ...] = ()
 
 
 class MilvusStore(Store):
@@ -146,6 +148,7 @@ class MilvusStore(Store):
             "next_id": state.next_id,
             "columns": list(state.columns),
             "index": None if state.index is None else dict(state.index),
+            "roots": list(state.roots),
         }
         content = {"name": self._name, "state": row, "vector": [0.0, 0.0]}
         self._client.upsert(_GALLERIES, [content], timeout=_PATIENCE)
@@ -167,6 +170,16 @@ class MilvusStore(Store):
     def columns(self) -> tuple[str, ...]:
         with in_a_sentence(self.address):
             return (*OWN, *self._state().columns)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        with in_a_sentence(self.address):
+            return self._state().roots
+
+    def add_roots(self, roots: Sequence[str]) -> None:
+        with in_a_sentence(self.address):
+            state = self._state()
+            self._write(replace(state, roots=merge_roots([*state.roots, *roots])))
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         known = set()
@@ -386,7 +399,11 @@ def _read(server: Server) -> _State:
     state = found[0]["state"]
     try:
         return _State(
-            GalleryInfo.from_json(state["info"]), int(state["next_id"]), tuple(state["columns"]), state["index"]
+            GalleryInfo.from_json(state["info"]),
+            int(state["next_id"]),
+            tuple(state["columns"]),
+            state["index"],
+            tuple(state["roots"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{shown} is not a gallery that can be read: {error}.") from error

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
+from proxemic.data.pixels.roots import merge_roots
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
@@ -35,6 +36,7 @@ CREATE TABLE IF NOT EXISTS proxemic_galleries (
     info jsonb NOT NULL,
     next_id bigint NOT NULL DEFAULT 0,
     columns text[] NOT NULL DEFAULT '{}',
+    roots text[] NOT NULL DEFAULT '{}',
     index jsonb
 )"""
 _ROWS = """
@@ -127,6 +129,23 @@ class PostgresStore(Store):
     @property
     def columns(self) -> tuple[str, ...]:
         return self._server.run(self._columns)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return self._server.run(self._roots)
+
+    def _roots(self, cursor: Cursor, *, lock: bool = False) -> tuple[str, ...]:
+        self._line(cursor, lock=lock)
+        query = "SELECT roots FROM proxemic_galleries WHERE number = %s"
+        found: Any = cursor.execute(query, (self._number,)).fetchone()
+        return tuple(found[0])
+
+    def add_roots(self, roots: Sequence[str]) -> None:
+        def work(cursor: Cursor) -> None:
+            merged = merge_roots([*self._roots(cursor, lock=True), *roots])
+            cursor.execute("UPDATE proxemic_galleries SET roots = %s WHERE number = %s", ([*merged], self._number))
+
+        self._server.run(work)
 
     def _columns(self, cursor: Cursor) -> tuple[str, ...]:
         return (*OWN, *self._line(cursor)[1])
