@@ -41,6 +41,11 @@ class Row:
     box: Box | None = None
     place: str = ""
 
+    @property
+    def picture(self) -> str:
+        """Identify the picture, however it is named: its resolved path, with its box if it has one."""
+        return f"{self.path.resolve()}" + (f" {self.box}" if self.box else "")
+
 
 def read_table(table: Path) -> Iterator[Row]:
     """Read the images that a .csv or .parquet file names; a `ValueError` names the first row that is not valid."""

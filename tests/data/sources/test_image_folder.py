@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from proxemic.data import ImageSet, OwnImages, Splits, tables
+from proxemic.data.sources.image_folder import read_images
 from proxemic.errors import UserError
 
 
@@ -187,6 +188,41 @@ def test_tables_with_splits_queries_and_gallery(tmp_path: Path, write: Any) -> N
     assert splits.test_images.is_query.tolist() == [True, False, True, False]
     assert splits.test_images.is_gallery.tolist() == [False, True, False, True]
     splits.test_images.pictures[3].load()
+
+
+def test_a_picture_that_is_named_again_counts_once(tmp_path: Path) -> None:
+    fill(tmp_path / "a", "xy", images=2)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    rows = [(f"a/{c}/{n}.png", c, "true", "false") for c in "xy" for n in range(2)]
+    again = [
+        (f"{prefix}/{c}/{n}.png", c, "false", "true")
+        for _, c, *_ in rows[::2]
+        for n, prefix in ((0, "./a"), (1, "link"))
+    ]
+    columns = ("path", "label", "is_query", "is_gallery")
+    images, notes = OwnImages(write_csv(tmp_path / "t.csv", columns, rows + again)).load_unsplit()
+    assert len(images) == 4
+    assert images.is_query is not None
+    assert images.is_gallery is not None
+    assert images.is_query.all()
+    assert images.is_gallery.all()
+    assert any("names 4 of its images again" in note for note in notes)
+    boxes = [("a/x/0.png", "x", *box) for box in ((0, 0, 4, 4), (4, 4, 8, 8), (0, 0, 4, 4))]
+    table = write_csv(tmp_path / "boxes.csv", ("path", "label", "x_1", "y_1", "x_2", "y_2"), boxes)
+    assert len(read_images(table, strict=False)[0]) == 2  # a box is a picture of its own
+
+
+def test_a_picture_of_two_labels_or_splits_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, "abcd", images=2)
+    rows = [(f"{c}/{n}.png", c, "test" if c in "ab" else "train") for c in "abcd" for n in range(2)]
+    for column, other in (("label", ("./a/0.png", "b", "test")), ("split", ("./a/0.png", "a", "train"))):
+        table = write_csv(tmp_path / f"{column}.csv", ("path", "label", "split"), [*rows, other])
+        with pytest.raises(ValueError, match=rf"line 10: {column} is .* in .* line 2, which names the same image"):
+            OwnImages(table, hold_out="images").load()
+    (tmp_path / "a" / "0.png").unlink()
+    (tmp_path / "a" / "0.png").symlink_to(tmp_path / "b" / "0.png")
+    with pytest.raises(ValueError, match=r"b/0.png: label is 'b', but 'a' in .*a/0.png"):
+        OwnImages(tmp_path).load()
 
 
 def test_byte_order_mark_and_quoted_fields(tmp_path: Path) -> None:

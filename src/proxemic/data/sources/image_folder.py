@@ -1,7 +1,7 @@
 """The user's own images, from a folder of class folders or a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -96,7 +96,30 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
         )
     if listing.unused:
         notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
-    return [row for row, *_ in examined], notes
+    rows = _join_repeated([row for row, *_ in examined])
+    if repeated := len(examined) - len(rows):
+        notes.append(f"{root} names {repeated:,} of its images again: each image counts once.")
+    return rows, notes
+
+
+def _join_repeated(rows: Sequence[Row]) -> list[Row]:
+    """Make one row of those that name the same picture; raise `ValueError` if they contradict each other."""
+    joined: dict[str, Row] = {}
+    for row in rows:
+        first = joined.setdefault(row.picture, row)
+        if first is row:
+            continue
+        for column in ("label", "split", "sequence", "category", "subclass"):
+            one, other = getattr(first, column), getattr(row, column)
+            if one != other:
+                raise ValueError(
+                    f"{row.place or readable(row.path)}: {column} is {other!r}, but {one!r} in "
+                    f"{first.place or readable(first.path)}, which names the same image: keep one of the two."
+                )
+        # What stands in some rows only is refused later, with all such rows.
+        flags = {name: getattr(first, name) or getattr(row, name) for name in ("is_query", "is_gallery")}
+        joined[row.picture] = replace(first, **flags)
+    return list(joined.values())
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
