@@ -10,7 +10,9 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from images import forbid
 from proxemic.data import ImageSet, OwnImages, Splits, tables
+from proxemic.data.sources import check
 from proxemic.data.sources.image_folder import read_images
 from proxemic.errors import UserError
 
@@ -64,6 +66,36 @@ def test_class_folders_are_split_by_class(tmp_path: Path) -> None:
     for part in (splits.train, splits.test_images):
         for label, path in zip(part.labels.tolist(), part.pixels.paths, strict=True):  # type: ignore[attr-defined]
             assert path.relative_to(tmp_path).parts[0] == part.class_names[label]
+
+
+def test_folders_that_cannot_be_listed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "abcd")
+    forbid(monkeypatch, tmp_path / "b")
+    images, (note,) = OwnImages(tmp_path).load_unsplit()
+    assert images.class_names == ("a", "c", "d")
+    assert note == f"Left out: 1 unreadable folder, {tmp_path}/b (Permission denied)."
+    assert check(tmp_path).unreadable == {f"{tmp_path}/b": "Permission denied"}
+    with pytest.raises(ValueError, match=r"1 unreadable folder, .*/b \(Permission denied\): mend"):
+        OwnImages(tmp_path, strict=True).load()
+    forbid(monkeypatch, tmp_path)
+    with pytest.raises(ValueError, match=r"cannot be listed \(Permission denied\)"):
+        OwnImages(tmp_path).load()
+
+
+def test_a_linked_folder_adds_no_picture_twice(tmp_path: Path) -> None:
+    root = fill(tmp_path / "root", "bcd")
+    fill(tmp_path / "elsewhere", ["e", "deep"])
+    (root / "a").symlink_to(root / "c")  # listed before the folder itself
+    (root / "d" / "up").symlink_to(root)
+    (root / "e").symlink_to(tmp_path / "elsewhere" / "e")
+    (root / "f").symlink_to(tmp_path / "elsewhere" / "e")
+    (tmp_path / "elsewhere" / "e" / "deep").symlink_to(tmp_path / "elsewhere" / "deep")
+    (tmp_path / "elsewhere" / "deep" / "loop").symlink_to(root)
+    images, (note,) = OwnImages(root).load_unsplit()
+    assert images.class_names == (*"bcde",)
+    assert len(images) == 4 * 3 + 3
+    assert note.startswith("4 files ignored")
+    assert str(root / "a") in note
 
 
 def test_other_files_are_noted(tmp_path: Path) -> None:

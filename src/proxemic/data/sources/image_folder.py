@@ -82,13 +82,17 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
     """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`."""
     listing = list_images(root, used)
     examined, failures = examine_images(listing.rows)
-    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
-    unreadable = f"{len(failures)} unreadable {'image' if len(failures) == 1 else 'images'}, {examples}"
-    if strict and failures:
+    unreadable = "; ".join(
+        f"{len(found)} unreadable {kind}{'s' * (len(found) > 1)}, "
+        + first_few([f"{readable(path)} ({why})" for path, why in found.items()])
+        for kind, found in (("folder", listing.unreadable), ("image", failures))
+        if found
+    )
+    if strict and unreadable:
         raise ValueError(f"{unreadable}: mend or remove them, or set strict to false (leave out --strict).")
     if not examined:
         raise ValueError(f"{root} has no readable image: {unreadable}.")
-    notes = [f"Left out: {unreadable}."] if failures else []
+    notes = [f"Left out: {unreadable}."] if unreadable else []
     if listing.ignored:
         notes.append(
             f"{len(listing.ignored)} files ignored, as they are in no class folder or end in none of "

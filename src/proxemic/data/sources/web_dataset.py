@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from proxemic.data.images import ImageSet
-from proxemic.data.sources.listing import first_few
+from proxemic.data.sources.listing import files_below, first_few
 from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
 from proxemic.data.sources.shards import ShardIndex, index_shards
 from proxemic.data.tables import SPLITS
@@ -104,7 +104,10 @@ class WebDatasetShards(OwnSource):
             raise ValueError("data.root is missing: give a folder of shards, or a pattern (--data.root PATH).")
         text = str(self.root)
         if Path(text).is_dir():
-            found = sorted(path for path in Path(text).rglob("[!.]*") if _SHARD.search(path.name) and path.is_file())
+            unreadable: dict[Path, str] = {}
+            found = sorted(path for path in files_below(Path(text), unreadable) if _SHARD.search(path.name))
+            for folder, why in unreadable.items():
+                raise ValueError(f"{readable(folder)} cannot be listed ({why}): give permission to read it.")
         elif "{" in text and not Path(text).exists():
             with optional_dependency("webdataset"):
                 from braceexpand import braceexpand
