@@ -120,6 +120,12 @@ def test_a_quote_that_is_not_closed_is_refused_by_its_line(tmp_path: Path, text:
         assert "\n" not in str(caught.value)
 
 
+def test_backslashes_of_windows_are_explained(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", ("path", "label"), ("cats\\1.png", "cat"), ("dogs\\1.png", "dog"))
+    with pytest.raises(ValueError, match=r"no such file; its path has backslashes, but folders are separated by /"):
+        load(table)
+
+
 def test_a_quoted_text_may_have_commas_quotes_and_lines(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text('path,label,note\n"a,1.png","5"" nail","two\nlines"\n\nb.png,5" nail,\n')

@@ -16,7 +16,7 @@ from proxemic.data.benchmarks.downloads import download
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import check_seed, hold_out
 
 _PAGE = "https://github.com/brendenlake/omniglot"
 _URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
@@ -72,6 +72,7 @@ class Omniglot(ImageSource):
     download: bool = False
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         if self.subset not in ARCHIVES:
             raise ValueError(f"subset is {self.subset!r}, but it must be 'small' or 'full'.")
 

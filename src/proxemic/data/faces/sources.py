@@ -16,7 +16,7 @@ from proxemic.data.pixels import FilePixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.listing import ENDINGS
 from proxemic.data.sources.own_source import anything_to_find
-from proxemic.data.splits import check_fraction, hold_out
+from proxemic.data.splits import check_fraction, check_seed, hold_out
 from proxemic.files import readable
 
 _LARGEST = 2**24  # the whole numbers up to it are float32s
@@ -33,6 +33,7 @@ class _Faces(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         check_fraction("validation_fraction", self.validation_fraction)
 
     @property

@@ -82,7 +82,8 @@ class WebDatasetShards(OwnSource):
         if not len(index.labels):
             raise ValueError(
                 f"{self.root} has no sample with an image and a label ending in {self.label}: name the ending of the "
-                "labels, as --data.label txt or json.label."
+                "labels, as --data.label txt or json.label. An ending begins at the first dot of a name: if samples "
+                "are called with dots, write the files with these replaced."
             )
         images = ImageSet(index.pixels, torch.from_numpy(index.labels), index.class_names)
         splits = _splits(shards)
