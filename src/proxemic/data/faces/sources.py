@@ -125,7 +125,15 @@ class FaceFolders(_Faces):
     """
 
     def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
-        folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+        inside = root.resolve()
+        folders = sorted(
+            entry.name
+            for entry in os.scandir(root)
+            if entry.is_dir()
+            and not entry.name.startswith(".")
+            # A link to another of the folders would make two people of one.
+            and not (entry.is_symlink() and Path(entry).resolve().is_relative_to(inside))
+        )
         files = {
             name: sorted(
                 entry.name

@@ -118,6 +118,10 @@ class WebDatasetShards(OwnSource):
                 raise ValueError(f"{text} is no pattern of shards: {error}.") from error
         else:
             found = [Path(text)]
+        first: dict[Path, Path] = {}  # a shard that is named again, perhaps through a link, has the same images
+        for path in found:
+            first.setdefault(path.resolve(), path)
+        found = list(first.values())
         absent = [path for path in found if not path.is_file()]
         if absent or not found:
             lacking = [f"{len(absent):,} of {len(found):,} shards are missing, as {path}" for path in absent[:1]]
