@@ -174,7 +174,11 @@ def test_folders_that_cannot_be_listed_are_named(shelf: Path, tmp_path: Path, mo
     assert name == str(shelf / "photos" / "class 02")
 
 
-def test_a_picture_that_changed_is_said_and_embedded_again(shelf: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 4096])
+def test_a_picture_that_changed_is_said_and_embedded_again(
+    shelf: Path, tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery, "_PICTURES_AT_ONCE", at_once)
     shutil.copytree(shelf / "photos" / "class 01", tmp_path / "photos" / "hat")
     first, second = (tmp_path / "photos" / "hat" / name for name in ("0.png", "1.png"))
     table = tmp_path / "stock.csv"

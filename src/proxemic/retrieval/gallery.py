@@ -279,11 +279,16 @@ class Gallery:
 
     def _stamps_of(self, names: Sequence[str]) -> dict[str, str | None]:
         """Return the stamps of those names that the gallery has."""
-        known = sorted(self.store.known_paths(names))
+        known, stamps, after = self.store.known_paths(names), dict[str, str | None](), -1
         if STAMP not in self.store.columns:
             return dict.fromkeys(known)
-        parts = (known[first : first + _PICTURES_AT_ONCE] for first in range(0, len(known), _PICTURES_AT_ONCE))
-        return {path: row[STAMP] for part in parts for path, row in self._rows_of(part).items()}
+        if len(known) <= _PICTURES_AT_ONCE:
+            return {path: row[STAMP] for path, row in self._rows_of([*known]).items()}
+        # To go through all rows takes less time than to look for very many paths.
+        while len(ids := self.store.next_ids(after, _PICTURES_AT_ONCE)):
+            items, after = self.store.items(ids), int(ids[-1])
+            stamps.update(zip(items["path"].to_pylist(), items[STAMP].to_pylist(), strict=True))
+        return {path: stamps[path] for path in known}
 
     def _rows_of(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
         ids = self.store.next_ids(count=len(paths), where={"path": paths}) if paths else np.empty(0, np.int64)

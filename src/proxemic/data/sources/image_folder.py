@@ -120,10 +120,16 @@ def _join_repeated(rows: Sequence[Row]) -> list[Row]:
                     f"{row.place or readable(row.path)}: {column} is {other!r}, but {one!r} in "
                     f"{first.place or readable(first.path)}, which names the same image: keep one of the two."
                 )
-        # What stands in some rows only is refused later, with all such rows.
-        flags = {name: getattr(first, name) or getattr(row, name) for name in ("is_query", "is_gallery")}
-        joined[row.picture] = replace(first, **flags)
+        joined[row.picture] = replace(
+            first,
+            is_query=_either(first.is_query, row.is_query),
+            is_gallery=_either(first.is_gallery, row.is_gallery),
+        )
     return list(joined.values())
+
+
+def _either(one: bool | None, other: bool | None) -> bool | None:
+    return other if one is None else one or bool(other)
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:

@@ -124,13 +124,15 @@ def files_below(root: Path, unreadable: dict[Path, str]) -> Iterator[Path]:
     since the files in that folder are listed anyway. Folders that cannot be listed are added to `unreadable`, with the
     reason.
     """
-    listed = [root.resolve()]
+    listed = {root.resolve()}
+    around = {*root.resolve().parents}
 
     def leads_back(path: Path) -> bool:
         target = path.resolve()
-        if any(target.is_relative_to(each) or each.is_relative_to(target) for each in listed):
+        if target in around or not listed.isdisjoint((target, *target.parents)):
             return True
-        listed.append(target)
+        listed.add(target)
+        around.update(target.parents)
         return False
 
     def fail(error: OSError) -> None:
