@@ -1,8 +1,11 @@
 """Small folders of images with something to learn: a class is a pattern, an image a noisy, tinted copy of it."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 
@@ -45,3 +48,15 @@ evaluation: {{recall_at: [1, 2], ndcg_at: [2], start: false}}
 def write_recipe(path: Path, root: Path) -> Path:
     path.write_text(TINY_RECIPE.format(root=root, accelerator=ACCELERATOR))
     return path
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Make folders unreadable, as chmod 000 does for everyone except root, who may run the tests."""
+    scandir: Callable[..., object] = os.scandir
+
+    def refuse(path: str | os.PathLike[str] = ".") -> object:
+        if Path(path) in folders:
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)

@@ -98,6 +98,16 @@ def readable(name: str | os.PathLike[str]) -> str:
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def backslash_hint(name: str | os.PathLike[str]) -> str:
+    r"""Return a hint for a missing file if its path has backslashes and this system separates folders by slashes.
+
+    >>> backslash_hint("cats/1.jpg"), backslash_hint("cats\\1.jpg") if os.sep == "/" else "; its path …"
+    ('', '; its path has backslashes, but folders are separated by / here')
+    """
+    windows = os.sep == "/" and "\\" in str(name)
+    return "; its path has backslashes, but folders are separated by / here" if windows else ""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote; a missing or damaged file is a `UserError`."""
     try:

@@ -54,6 +54,19 @@ def test_few_classes_are_said_to_be_few_beside_chance(run: Path, here: Here) -> 
     assert "intervals" not in found
 
 
+def test_moved_data_are_named_with_the_flag(run: Path, copy: Path, folder: Path, here: Here) -> None:
+    recipe, metrics = copy / "recipe.yaml", (copy / "metrics.json").read_text()
+    recipe.write_text(recipe.read_text().replace(str(folder), str(folder.with_name("gone"))))
+    (copy / "metrics.json").unlink()
+    for words in (["train", "--resume", copy], ["evaluate", copy]):
+        assert_refused(here(*words), ["gone, the data of", "does not exist", "--data.root"])
+    assert_refused(here("train", "--resume", copy, "--data.root", copy), ["has no images"])
+    assert_refused(here("train", "--resume", copy, "--data.root", folder, "--optim.lr", "1"), ["--resume takes"])
+    assert here("train", "--resume", copy, "--data.root", folder).returncode == 0
+    assert json.loads((copy / "metrics.json").read_text())["test"] == json.loads(metrics)["test"]
+    assert evaluated(here, copy)["test"] == own_test(run)
+
+
 def test_a_relative_root_is_that_of_the_folder_where_the_run_began(
     run: Path, copy: Path, folder: Path, here: Here
 ) -> None:

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -6,7 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxemic.data import ArrayPixels, ImageSet
+from proxemic.data import (
+    CUB200,
+    ArrayPixels,
+    Digits,
+    FashionMNIST,
+    GlyphLetters,
+    Glyphs,
+    ImageSet,
+    Omniglot,
+    OwnImages,
+    OwnVectors,
+)
 from proxemic.data.splits import hold_out, split_classes
 
 
@@ -24,6 +36,15 @@ def test_split_is_a_partition(num_classes: int, fraction: float, seed: int) -> N
     again = split_classes(num_classes, fraction, seed)
     assert torch.equal(kept, again[0])
     assert kept.tolist() == sorted(kept.tolist())
+
+
+@pytest.mark.parametrize("seed", [-1, 10**20])
+@pytest.mark.parametrize(
+    "source", [OwnImages, OwnVectors, Digits, Glyphs, GlyphLetters, CUB200, FashionMNIST, Omniglot]
+)
+def test_seeds_that_no_generator_takes_are_refused(source: Callable[..., object], seed: int) -> None:
+    with pytest.raises(ValueError, match=f"split_seed is {seed}, but it must be from 0 to"):
+        source(split_seed=seed)
 
 
 def test_known_split() -> None:

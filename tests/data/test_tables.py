@@ -12,9 +12,10 @@ import yaml
 from PIL import Image
 
 from proxemic.data import CacheConfig, FilePixels, ImageSet, OwnImages, Splits, read_image
+from proxemic.data.columns import read_columns
 from proxemic.data.pixels import CachedPixels
 from proxemic.data.sources import check, load_query_gallery
-from proxemic.data.tables import IMAGE_COLUMNS
+from proxemic.data.tables import IMAGE_COLUMNS, read_notes, read_pictures, read_table
 from proxemic.training.run_directory import split_fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")
@@ -41,10 +42,10 @@ def test_a_box_is_cut_out_of_the_upright_picture_before_everything_else(tmp_path
     picture(tmp_path / "a.png", orientation=6)  # 40 x 30 in the file, 30 x 40 upright
     rows = [("x", 0, 0, 10, 8), ("x", 5.9, 2, 30, 40), ("y", "", "nan", "NaN", ""), ("y", 0, 0, 10, 8)]
     table = write(tmp_path / "t.csv", ("path", "label", *CORNERS), *(("a.png", *row) for row in rows))
-    images = load(table)
+    images = load(write(tmp_path / "once.csv", ("path", "label", *CORNERS), *(("a.png", *row) for row in rows[:3])))
     whole = read_image(tmp_path / "a.png")
     assert whole.size == (30, 40)
-    boxes = [(0, 0, 10, 8), (5, 2, 30, 40), None, (0, 0, 10, 8)]  # fractions are cut off, as by OML
+    boxes = [(0, 0, 10, 8), (5, 2, 30, 40), None]  # fractions are cut off, as by OML
     for index, box in enumerate(boxes):
         assert images.pictures[index].tobytes() == (whole if box is None else whole.crop(box)).tobytes()
     assert isinstance(images.pixels, FilePixels)
@@ -98,6 +99,41 @@ def test_a_wrong_box_is_refused_by_its_row(tmp_path: Path, box: Sequence[object]
             read(table)
     with pytest.raises(ValueError, match=r"has of a box only x_1, x_2: give x_1, y_1, x_2 and y_2, or none"):
         load(write(table, ("path", "label", "x_1", "x_2"), *(row[:4] for row in rows)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('a,x\n"b,x\nc,y\nd,y', "line 3: a quote is not closed"),
+        ('a,x\n\nb,x\n"c,y\nd",y', "line 5: path has a line break"),
+        ('a,x\nb,"x\nc,y\nd,y"', "line 3: label has a line break"),
+        ('a,x\n"b,x\n"c",y\nd,y', "line 3: a quote is not closed"),
+        ("a,x\nb,x,y", "line 3: the number of fields"),
+    ],
+)
+def test_a_quote_that_is_not_closed_is_refused_by_its_line(tmp_path: Path, text: str, words: str) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("path,label\n" + text)
+    for read in (read_table, read_pictures, read_notes, read_columns):
+        with pytest.raises(ValueError, match=words) as caught:
+            list(read(table))
+        assert "\n" not in str(caught.value)
+
+
+def test_backslashes_of_windows_are_explained(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", ("path", "label"), ("cats\\1.png", "cat"), ("dogs\\1.png", "dog"))
+    with pytest.raises(ValueError, match=r"no such file; its path has backslashes, but folders are separated by /"):
+        load(table)
+
+
+def test_a_quoted_text_may_have_commas_quotes_and_lines(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text('path,label,note\n"a,1.png","5"" nail","two\nlines"\n\nb.png,5" nail,\n')
+    assert [(row.path.name, row.label, row.place) for row in read_table(table)] == [
+        ("a,1.png", '5" nail', f"{table}, line 2"), ("b.png", '5" nail', f"{table}, line 5"),
+    ]  # fmt: skip
+    assert read_columns(table)[0]["label"].texts == ('5" nail',)
+    assert [others["note"] for *_, others in read_pictures(table)] == ["two\nlines", None]
 
 
 def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> None:

@@ -61,6 +61,13 @@ def test_finds_groups_and_leaves_out_what_is_alone(tmp_path: Path, method: Metho
     assert found.distances[-4:].isnan().all()
 
 
+@pytest.mark.parametrize("method", ["hdbscan", "agglomerative"])
+def test_equal_pictures_are_one_group(tmp_path: Path, method: Method) -> None:
+    np.save(tmp_path / "x.npy", np.full((12, 5), 0.3) + np.linspace(0, 1e-7, 12)[:, None])
+    found = cluster(tmp_path / "x.npy", method=method, threshold=0.3 if method == "agglomerative" else None)
+    assert found.numbers.tolist() == [1] * 12
+
+
 def test_average_linkage_is_cut_at_the_threshold(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[0.0, 1.0], [0.1, 1.0], [1.0, 0.1], [1.0, 0.0]], np.float32))
     x = np.load(tmp_path / "x.npy").astype(float)

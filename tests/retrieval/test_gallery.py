@@ -11,12 +11,14 @@ import torch
 from PIL import Image
 from torch import nn
 
+from images import forbid
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.errors import Interrupted, UserError
 from proxemic.models import ModelConfig, build_model, load_model, save_model
 from proxemic.retrieval import Embedder, Gallery, gallery
 from proxemic.retrieval.gallery import absolute
+from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores.local import LocalStore
 from shelves import CLASSES, DIM, EACH, write_model
 from vectors import some_vectors, write_table
@@ -131,7 +133,7 @@ def test_columns_and_boxes_of_tables(shelf: Path, tmp_path: Path) -> None:
     table.write_text("\n".join(lines) + "\n")
     made = Gallery.create(tmp_path / "gallery", shelf / "model", table)
     made.add(shelf / "photos")
-    assert made.store.columns == ("id", "path", "label", "shop", "price")
+    assert further_columns(made.store.columns) == ["shop", "price"]
     hit = made.search(picture[:, 16:], k=3)[0][0]
     assert hit.path == f"{tmp_path}/two.png (16, 0, 32, 16)"
     assert (hit.label, hit.columns) == (None, {"shop": "Köln", "price": "20"})
@@ -147,7 +149,7 @@ def test_columns_and_boxes_of_tables(shelf: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["id", "distance"])
 def test_columns_that_are_taken(shelf: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "stock.csv").write_text(f"path,{name}\n{shelf}/photos/class 01/1.png,5\n")
-    with pytest.raises(ValueError, match=f"named '{name}', but id, path, label, distance are taken"):
+    with pytest.raises(ValueError, match=f"named '{name}', but id, path, label, distance, file_stamp are taken"):
         Gallery.create(tmp_path / "gallery", shelf / "model", tmp_path / "stock.csv")
 
 
@@ -162,6 +164,44 @@ def test_what_cannot_be_read_is_named_and_the_rest_added(shelf: Path, tmp_path: 
     assert made.added.ignored == (str(photos / "hat" / "note.txt"),)
     again = made.add(photos)
     assert (again.rows, again.known, again.ignored) == (0, EACH, made.added.ignored)
+
+
+def test_folders_that_cannot_be_listed_are_named(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch, shelf / "photos" / "class 02")
+    made = Gallery.create(tmp_path / "shop", shelf / "model", shelf / "photos")
+    assert made.added.rows == (CLASSES - 1) * EACH
+    ((name, _),) = made.added.unreadable.items()
+    assert name == str(shelf / "photos" / "class 02")
+
+
+@pytest.mark.parametrize("at_once", [1, 4096])
+def test_a_picture_that_changed_is_said_and_embedded_again(
+    shelf: Path, tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery, "_PICTURES_AT_ONCE", at_once)
+    shutil.copytree(shelf / "photos" / "class 01", tmp_path / "photos" / "hat")
+    first, second = (tmp_path / "photos" / "hat" / name for name in ("0.png", "1.png"))
+    table = tmp_path / "stock.csv"
+    table.write_text(f"path,label,shop\n{first},cap,Köln\n{second},cap,Bonn\n")
+    made = Gallery.create(tmp_path / "shop", shelf / "model", table)
+    before = {hit.path: hit for hit in made.search(first, k=9)[0]}
+    assert [hit.columns for hit in before.values()] == [{"shop": "Köln"}, {"shop": "Bonn"}]
+    assert made.add(tmp_path / "photos").changed == 0
+    shutil.copy(shelf / "photos" / "class 05" / "3.png", first)
+    again = made.add(tmp_path / "photos")
+    assert (again.rows, again.known, again.changed, again.updated) == (0, EACH, 1, 0)
+    assert made.search(first, k=1)[0][0].distance > 1e-3
+    again = made.add(tmp_path / "photos", labels=False, update=True)
+    assert (again.rows, again.known, again.changed, again.updated) == (0, EACH - 1, 0, 1)
+    (hit,) = made.search(first, k=1)[0]
+    assert (hit.path, hit.label, hit.columns, len(made)) == (str(first), "cap", {"shop": "Köln"}, EACH)
+    assert hit.distance < 1e-5
+    assert made.search(second, k=1)[0][0].id == before[str(second)].id
+    # A file that is being written, say, keeps its vector.
+    first.write_bytes(first.read_bytes()[:99])
+    again = made.add(first, update=True)
+    assert (again.updated, [*again.unreadable], len(made)) == (0, [str(first)], EACH)
+    assert made.add(tmp_path / "photos", update=True).updated == 0
 
 
 class Faulty(nn.Module):

@@ -20,7 +20,7 @@ def test_texts_and_nothing_are_kept() -> None:
     [
         ((["a"], ["b", "c"]), "label has 2 entries, but there are 1 paths"),
         ((["a"], None, {"shop": []}), "shop has 0 entries"),
-        ((["a"], None, {"id": ["1"]}), "named 'id', but id, path, label, distance are taken"),
+        ((["a"], None, {"id": ["1"]}), "named 'id', but id, path, label, distance, file_stamp are taken"),
         ((["a"], None, {"": ["1"]}), "named ''"),
         ((["a", ""],), "a path is empty"),
     ],

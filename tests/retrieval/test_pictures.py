@@ -9,6 +9,7 @@ import fsspec
 import pytest
 from PIL import Image
 
+from images import forbid
 from proxemic.data.sources.listing import list_images
 from proxemic.errors import UserError
 from proxemic.retrieval import list_pictures
@@ -41,6 +42,24 @@ def test_folders_of_splits_hold_folders_of_classes(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     assert [label for _, label in names(tmp_path, tmp_path)] == [None, "cow", "cat", "dog"]
+
+
+def test_a_picture_is_listed_once_whatever_it_is_called(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(photos)
+    (photos / "b" / "same.png").symlink_to(photos / "b" / "2.png")
+    (photos / "elsewhere").symlink_to(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "other" / "9.png")
+    table = photos / "a" / "t.csv"
+    table.write_text("path\n../b/1.JPG\n./../b/2.png\n../../link/b/2.png\n")
+    assert names(photos, photos, tmp_path / "link", table) == names(photos, photos)
+    assert [label for _, label in names(photos, photos)] == [None, "a", "b", "b", "elsewhere"]
+    assert len(list_pictures(table)) == 2
+
+
+def test_folders_that_cannot_be_listed_are_among_the_pictures(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch, photos / "b")
+    assert names(photos, photos) == [("alone.bmp", None), ("a/deep/3.webp", "a"), ("b", None)]
 
 
 def test_patterns_lists_and_single_pictures(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

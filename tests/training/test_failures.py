@@ -3,10 +3,12 @@
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from command_line import Here, assert_refused
 from proxemic.errors import OutOfMemory, UserError
@@ -56,6 +58,14 @@ def test_too_little_memory_names_what_to_lower(
         assert words in said
     with explained_to_fail("batches.size, which is 8"), explained(read.recipe, RunDirectory(tmp_path / "none")):
         raise error
+
+
+def test_a_batch_norm_of_one_image_names_what_to_raise(read: ReadRecipe, tmp_path: Path) -> None:
+    split = replace(read.recipe, batches=replace(read.recipe.batches, micro_batches=8))
+    for recipe, words in ((split, "8, lower batches.micro_batches, which is 8, or"), (read.recipe, "8, or")):
+        said = f"raise batches.size, which is {words} set model.freeze_batch_norm to true"
+        with pytest.raises(ValueError, match=said), explained(recipe, RunDirectory(tmp_path)):
+            nn.BatchNorm2d(3).train()(torch.zeros(1, 3, 1, 1))
 
 
 def explained_to_fail(words: str) -> "pytest.RaisesExc[UserError]":

@@ -25,6 +25,11 @@ def test_numbers_out_of_their_range_are_refused(make: Callable[[], object], word
         make()
 
 
+def test_a_seed_that_no_generator_takes_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed is 99999999999999999999, but it must be from 0 to"):
+        read_recipe(find_recipe("own"), ["--seed", "9" * 20, "--data.root", "."]).recipe  # noqa: B018
+
+
 def test_a_cache_of_smaller_images_than_the_network_sees_is_refused() -> None:
     flags = ["--cache.shorter_side", "16", "--images.size", "28"]
     with pytest.raises(ValueError, match=r"cache.shorter_side is 16, but images are resized to \d+ pixels"):

@@ -50,6 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add = action("add", _add, "add pictures or vectors; those that it has, by their paths, stay as they are")
     add.add_argument("source", nargs="+", metavar="SOURCE", help=SOURCES)
     add.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")
+    add.add_argument("--update", action="store_true", help="embed pictures again whose files have changed")
     for each in (create, add):
         each.add_argument(
             "--pictures",
@@ -124,6 +125,7 @@ def _add(arguments: argparse.Namespace) -> None:
         workers=arguments.workers,
         labels=not arguments.no_labels,
         roots=arguments.pictures,
+        update=arguments.update,
     )
     _say_added(gallery, added)
 
@@ -135,9 +137,12 @@ def _say_added(gallery: "Gallery", added: "Added") -> None:
         say(f"{count:,} {'file is' if count == 1 else 'files are'} ignored, no pictures by their names: {named}")
     if added.known:
         say(f"{added.known:,} {'was' if added.known == 1 else 'were'} there already and stay as before")
-    if added.unreadable and not added.rows and not added.known:
+    if added.changed:
+        say(f"{added.changed:,} of these changed since they were embedded: to embed them again, give --update")
+    if added.unreadable and not added.rows and not added.known and not added.updated:
         raise UserError(f"Nothing was added to {gallery.store.address}: none of the pictures can be read.")
-    print(f"{added.rows:,} added, {len(gallery):,} in {gallery.store.address}")
+    updated = f"{added.updated:,} updated, " * bool(added.updated)
+    print(f"{added.rows:,} added, {updated}{len(gallery):,} in {gallery.store.address}")
 
 
 def _remove(arguments: argparse.Namespace) -> None:

@@ -32,7 +32,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--resume",
         type=Path,
         metavar="RUN",
-        help="continue this run from its last checkpoint; with --training.epochs N, extend it to N epochs",
+        help="continue this run from its last checkpoint; with --training.epochs N, extend it to N epochs; with "
+        "--data.root DIR, its data were moved there",
     )
     parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
     parser.add_argument(
@@ -64,13 +65,26 @@ def _run(
 ) -> "TrainingResult":
     if arguments.resume is not None:
         alone = not (arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
-        epochs = _epochs(flags)
-        if not alone or (flags and epochs is None):
+        from proxemic.recipes.flags import read_flags
+
+        values = read_flags(flags)
+        epochs, root = (values.pop(name, None) for name in ("training.epochs", "data.root"))
+        if not alone or values:
             raise UserError(
-                "--resume takes everything from the run that it continues: give it alone, or with --training.epochs to "
-                "extend the run."
+                "--resume takes everything from the run that it continues: give it alone, with --training.epochs to "
+                "extend the run, or with --data.root if its data were moved."
             )
-        return train_and_print(None, arguments.resume, resume=True, epochs=epochs, processes=processes, began=began)
+        if epochs is not None and not epochs.isdecimal():
+            raise UserError(f"training.epochs is {epochs}, but must be a whole number.")
+        return train_and_print(
+            None,
+            arguments.resume,
+            [] if root is None else ["--data.root", root],
+            resume=True,
+            epochs=None if epochs is None else int(epochs),
+            processes=processes,
+            began=began,
+        )
     from proxemic.recipes import find_recipe
 
     if arguments.recipe is None:
@@ -112,13 +126,3 @@ def train_and_print(
     if result.metrics:
         print_metrics(result.metrics)
     return result
-
-
-def _epochs(flags: list[str]) -> int | None:
-    """The number that alone may be given beside ``--resume``; None where it is not there, or not alone."""
-    words = [part for flag in flags for part in flag.split("=", 1)]
-    if len(words) != 2 or words[0] != "--training.epochs":
-        return None
-    if not words[1].isdecimal():
-        raise UserError(f"training.epochs is {words[1]}, but must be a whole number.")
-    return int(words[1])

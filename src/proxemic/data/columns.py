@@ -1,18 +1,18 @@
 """Columns of large tables: each as numbers and the different texts, without an object per row."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
 
 from proxemic.data.rows import RowGroups
-from proxemic.data.tables import check_size, known_columns
+from proxemic.data.tables import Reader, check_size, known_columns, open_table
 from proxemic.extras import optional_dependency
 
 if TYPE_CHECKING:
@@ -41,13 +41,18 @@ class Column:
         if not values.num_chunks or not len(values):
             return cls(np.empty(0, np.int64), ())
         different = ["" if value is None else str(value).strip() for value in values.chunk(0).dictionary.to_pylist()]
+        numbers = np.concatenate(
+            [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in values.chunks]
+        )
+        return cls.of_texts(different, numbers)
+
+    @classmethod
+    def of_texts(cls, different: Sequence[str], numbers: Int[np.ndarray, " rows"]) -> "Column":
+        """Take the text of each row as its place among some texts, or -1."""
         texts = sorted({text for text in different if text.lower() not in ("", "nan")})
         place = {text: number for number, text in enumerate(texts)}
         # The last stands for rows of no value, whose number is -1.
         places = np.array([*(place.get(text, -1) for text in different), -1], np.int64)
-        numbers = np.concatenate(
-            [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in values.chunks]
-        )
         return cls(places[numbers], tuple(texts))
 
     @classmethod
@@ -93,34 +98,30 @@ def read_columns(
     A `ValueError` says what is wrong with the file.
     """
     check_size(table)
-    with optional_dependency("train"):
-        import pyarrow
-        import pyarrow.csv
-        import pyarrow.parquet
-    with _explained(table):
-        if table.suffix.lower() == ".csv":
-            with pyarrow.csv.open_csv(table) as reader:
-                names = reader.schema.names
+    if table.suffix.lower() == ".csv":
+        with open_table(table) as (names, read):
             wanted = known_columns(table, names, known, needed)
-            text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-            convert = pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, text))
-            lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
-            content = pyarrow.csv.read_csv(table, convert_options=convert, parse_options=lines)
-        else:
+            columns = _number_texts(wanted, read)
+    else:
+        with optional_dependency("train"):
+            import pyarrow
+            import pyarrow.parquet
+        try:
             with pyarrow.parquet.ParquetFile(table) as file:
                 names = file.schema_arrow.names
                 wanted = known_columns(table, names, known, needed)
                 content = file.read(columns=list(wanted))
+        except (pyarrow.ArrowException, OSError) as error:
+            why = " ".join(str(error).split())
+            raise ValueError(f"{table} is no Parquet table that can be read ({why}).") from error
         columns = {name: Column.of(content.column(name)) for name in wanted}
     return columns, tuple(dict.fromkeys(name for name in names if name not in known))
 
 
-@contextmanager
-def _explained(table: Path) -> Iterator[None]:
-    import pyarrow
-
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError) as error:
-        kind = "CSV table in UTF-8" if table.suffix.lower() == ".csv" else "Parquet table"
-        raise ValueError(f"{table} is no {kind} that can be read ({' '.join(str(error).split())}).") from error
+def _number_texts(wanted: Sequence[str], read: Reader) -> dict[str, Column]:
+    places: dict[str, dict[str, int]] = {name: {} for name in wanted}
+    numbers = {name: array("q") for name in wanted}
+    for _, record in read(wanted):
+        for name, text in record.items():
+            numbers[name].append(places[name].setdefault(text, len(places[name])))
+    return {name: Column.of_texts([*places[name]], np.array(numbers[name], np.int64)) for name in wanted}

@@ -1,6 +1,7 @@
 """What is known about rows, of images or embeddings: classes, named groups, and which are queries or in the gallery."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +72,18 @@ def query_flags(
             raise ValueError(f"{place}: is_query or is_gallery is empty, but other rows have both.")
     is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
     return is_query, is_gallery
+
+
+def check_distinct(paths: Iterable[str], source: object) -> None:
+    """Raise `ValueError` if two rows of a source have the same path, since the item would be its own hit."""
+    first: dict[str, int] = {}
+    for row, path in enumerate(paths, start=1):
+        earlier = first.setdefault(os.path.normpath(path), row)
+        if path and earlier != row:
+            raise ValueError(
+                f"rows {earlier:,} and {row:,} of {source} have the path {path}, which would find itself: keep one row "
+                "per path, with is_query and is_gallery both true if it is both."
+            )
 
 
 def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:

@@ -18,6 +18,12 @@ def check_fraction(name: str, fraction: float) -> None:
         raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
 
 
+def check_seed(name: str, seed: int) -> None:
+    """Raise `ValueError` where a seed is negative, or too large for a generator."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"{name} is {seed}, but it must be from 0 to {2**63 - 1}.")
+
+
 def split_classes(
     num_classes: int, fraction: float, seed: int, *, name: str = "fraction"
 ) -> tuple[Int64[Tensor, " kept"], Int64[Tensor, " held_out"]]:

@@ -41,6 +41,11 @@ class Row:
     box: Box | None = None
     place: str = ""
 
+    @property
+    def picture(self) -> str:
+        """Identify the picture, however it is named: its resolved path, with its box if it has one."""
+        return f"{self.path.resolve()}" + (f" {self.box}" if self.box else "")
+
 
 def read_table(table: Path) -> Iterator[Row]:
     """Read the images that a .csv or .parquet file names; a `ValueError` names the first row that is not valid."""
@@ -65,7 +70,7 @@ def read_table(table: Path) -> Iterator[Row]:
 def read_pictures(table: Path) -> Iterator[tuple[str, Box | None, dict[str, str | None]]]:
     """Read the images that a table names, which need no labels: its path, box, and the texts of all other columns."""
     check_size(table)
-    with _open(table) as (names, read):
+    with open_table(table) as (names, read):
         wanted = [name for name in dict.fromkeys(names) if name != "embedding"]
         for number, record in read(known_columns(table, names, wanted, ("path",))):
             place = f"{table}, {number}"
@@ -93,13 +98,13 @@ def read_notes(table: Path, needed: Sequence[str] = ()) -> dict[str, list[Any]]:
 
 def unused_columns(table: Path, used: Sequence[str]) -> tuple[str, ...]:
     """The columns of a .csv or .parquet file that are none of `used`, in their order."""
-    with _open(table) as (names, _):
+    with open_table(table) as (names, _):
         return tuple(dict.fromkeys(name for name in names if name not in used))
 
 
 def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     check_size(table)
-    with _open(table) as (names, read):
+    with open_table(table) as (names, read):
         for place, record in read(known_columns(table, names, wanted, needed)):
             yield f"{table}, {place}", record
 
@@ -142,26 +147,44 @@ def read_flag(record: dict[str, str], column: str, place: str) -> bool | None:
     return _FLAGS[text.lower()]
 
 
-def _open(table: Path) -> AbstractContextManager[tuple[Sequence[str], Reader]]:
+def open_table(table: Path) -> AbstractContextManager[tuple[Sequence[str], Reader]]:
+    """Open a .csv or .parquet table: its column names, and a function that reads some of its columns row by row."""
     return _open_csv(table) if table.suffix.lower() == ".csv" else _open_parquet(table)
 
 
 @contextmanager
 def _open_csv(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
+    line = 1  # the first line of the record being read
+
     def read(columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-        for record in reader:
-            place = f"line {reader.line_num}"
-            if None in record or None in record.values():
-                raise ValueError(f"{table}, {place}: the number of fields is not that of the header.")
-            yield place, {column: record[column].strip() for column in columns}
+        nonlocal line
+        places = {column: names.index(column) for column in columns}
+        for record in records:
+            if record:
+                if len(record) != len(names):
+                    raise ValueError(f"{table}, line {line}: the number of fields is not that of the header.")
+                texts = {column: record[place].strip() for column, place in places.items()}
+                if broken := [column for column in ("path", "label") if "\n" in texts.get(column, "")]:
+                    raise ValueError(f"{table}, line {line}: {broken[0]} has a line break: a quote is not closed.")
+                yield f"line {line}", texts
+            line = records.line_num + 1
 
     try:
         # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
         with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            yield reader.fieldnames or (), read
-    except (UnicodeDecodeError, csv.Error) as error:
+            records = csv.reader(file, strict=True)
+            names = next((record for record in records if record), [])
+            line = records.line_num + 1
+            yield names, read
+    except csv.Error as error:
+        raise ValueError(
+            f"{table}, line {line}: a quote is not closed ({error}): close it, and double the quotes within a quoted "
+            "text."
+        ) from error
+    except UnicodeDecodeError as error:
         raise ValueError(f"{table} is not a CSV table in UTF-8 ({error}).") from error
+    except OSError as error:
+        raise ValueError(f"{table} cannot be read ({error.strerror}).") from error
 
 
 @contextmanager

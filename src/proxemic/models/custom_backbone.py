@@ -60,7 +60,7 @@ def _as_map(features: object, network: nn.Module) -> Tensor:
     if not isinstance(features, Tensor) or features.ndim not in (2, 4):
         came = f"shape {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
-            f"{type(network).__name__} gives features of {came} but must give [batch, features] or a map "
-            "[batch, features, height, width]"
+            f"model.backbone is {type(network).__name__}, which gives features of {came} but must give a tensor "
+            "[batch, features] or [batch, features, height, width]: put a module around it that gives such a tensor"
         )
     return features if features.ndim == 4 else features[:, :, None, None]

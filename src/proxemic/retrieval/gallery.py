@@ -18,7 +18,7 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_parts
-from proxemic.retrieval.items import Where, check_where, make_items
+from proxemic.retrieval.items import STAMP, Where, check_where, further_columns, make_items
 from proxemic.retrieval.pictures import Pictures, absolute, list_pictures
 from proxemic.retrieval.preparing import Picture
 from proxemic.retrieval.stores import (
@@ -72,12 +72,16 @@ class Added:
         known: Those that the gallery had already, by their names; they stay as they are.
         unreadable: Why pictures could not be added, by their names.
         ignored: Files that were found, but are no pictures by their names.
+        changed: Those of the known ones whose files have changed since they were embedded.
+        updated: Those whose files had changed, and which were embedded again.
     """
 
     rows: int = 0
     known: int = 0
     unreadable: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    changed: int = 0
+    updated: int = 0
 
     def __add__(self, other: "Added") -> "Added":
         """Both together."""
@@ -86,6 +90,8 @@ class Added:
             self.known + other.known,
             {**self.unreadable, **other.unreadable},
             (*self.ignored, *other.ignored),
+            self.changed + other.changed,
+            self.updated + other.updated,
         )
 
 
@@ -199,8 +205,13 @@ class Gallery:
         workers: int = 0,
         labels: bool = True,
         roots: Sequence[str | os.PathLike[str]] = (),
+        update: bool = False,
     ) -> Added:
         """Embed pictures and add them, or add vectors; names that the gallery has are left as they are.
+
+        With `update`, pictures whose files have another size or time than when they were embedded are embedded again.
+        They get new ids, and keep labels and columns that the source does not give. Vectors that came from a file, and
+        pictures behind an address, are not known to have changed.
 
         Pictures are kept some thousands at a time: an addition that was stopped, or killed, goes on from there when it
         is begun again. Where the model takes vectors, those of files that it has not made itself go through it.
@@ -212,12 +223,15 @@ class Gallery:
             labels: Whether names of folders, and a column `label`, are the labels.
             roots: Folders or addresses of pictures that files of vectors name. Pages and `proxemic serve` open no
                 others but those whose pictures were added themselves.
+            update: Whether to embed pictures again whose files have changed.
 
         Raises:
             UserError: If the source cannot be read, or not all could be written; it says what was.
             ValueError: If vectors are not finite, or of another length, or a name comes twice.
         """
-        return self._add(_read(source), batch_size=batch_size, workers=workers, labels=labels, roots=roots)
+        return self._add(
+            _read(source), batch_size=batch_size, workers=workers, labels=labels, roots=roots, update=update
+        )
 
     def _add(
         self,
@@ -227,6 +241,7 @@ class Gallery:
         workers: int = 0,
         labels: bool = True,
         roots: Sequence[str | os.PathLike[str]] = (),
+        update: bool = False,
     ) -> Added:
         given_roots = [*map(as_root, roots), *(root for each in given for root in _roots(each))]
         if not {*given_roots} <= {*self.store.roots}:
@@ -234,21 +249,26 @@ class Gallery:
         added = Added()
         for each in given:
             if isinstance(each, Pictures):
-                added += self._add_pictures(each, batch_size, workers, labels)
+                added += self._add_pictures(each, batch_size, workers, labels, update)
             else:
                 added += self._add_rows(each, batch_size, labels)
         return added
 
-    def _add_pictures(self, given: Pictures, batch_size: int, workers: int, labels: bool) -> Added:
+    def _add_pictures(self, given: Pictures, batch_size: int, workers: int, labels: bool, update: bool) -> Added:
         info, names = self.store.info, [absolute(name) for name in given.names]
-        known = self.store.known_paths(names)
-        pictures = given.select([place for place, name in enumerate(names) if name not in known])
+        stamps = [None if size < 0 else f"{size} {time}" for _, size, time in given.stamps()]
+        known = self._stamps_of(names)
+        changed = {
+            name for name, stamp in zip(names, stamps, strict=True) if stamp and (known.get(name) or stamp) != stamp
+        }
+        chosen = [place for place, name in enumerate(names) if name not in known or (update and name in changed)]
+        pictures, stamps = given.select(chosen), [stamps[place] for place in chosen]
         # Of the gallery's own folder nobody needs to hear.
         own = Path(self.store.address).absolute()
         ignored = tuple(readable(path) for path in given.ignored if own not in path.absolute().parents)
         if not len(pictures):
-            return Added(0, len(known), {}, ignored)
-        embedder, count, unreadable = self.embedder, 0, dict[str, str]()
+            return Added(0, len(known), {}, ignored, len(changed))
+        embedder, rows, updated, unreadable = self.embedder, 0, 0, dict[str, str]()
         _check(pictures, info, self.store.address, embedder)
         with self._writing(len(pictures)) as wrote:
             for part in embed_parts(
@@ -258,14 +278,37 @@ class Gallery:
                 failures = part.unreadable | {part.places[row]: f"its vector {why}" for row, why in useless.items()}
                 unreadable |= {pictures.names[place]: why for place, why in failures.items()}
                 good = [row for row in range(len(part.places)) if row not in useless]
-                kept = pictures.select([part.places[row] for row in good])
+                places = [part.places[row] for row in good]
+                kept = pictures.select(places)
                 paths = [absolute(name) for name in kept.names]
-                items = make_items(paths, kept.labels if labels else None, kept.columns)
+                before = self._rows_of([path for path in paths if path in changed])
+                described = _describe(kept, labels, paths, before)
+                items = make_items(paths, described.pop("label"), described, [stamps[place] for place in places])
                 if good:
-                    self.store.add(check_vectors(part.embeddings[good], info, self.store.address), items)
-                count += len(good)
-                wrote(count)
-        return Added(count, len(known), unreadable, ignored)
+                    vectors = check_vectors(part.embeddings[good], info, self.store.address)
+                    if before:
+                        self.store.remove({"path": [*before]})
+                    self.store.add(vectors, items)
+                    rows, updated = rows + len(good) - len(before), updated + len(before)
+                wrote(rows + updated)
+        return Added(rows, len(known) - updated, unreadable, ignored, len(changed) - updated, updated)
+
+    def _stamps_of(self, names: Sequence[str]) -> dict[str, str | None]:
+        """Return the stamps of those names that the gallery has."""
+        known, stamps, after = self.store.known_paths(names), dict[str, str | None](), -1
+        if STAMP not in self.store.columns:
+            return dict.fromkeys(known)
+        if len(known) <= _PICTURES_AT_ONCE:
+            return {path: row[STAMP] for path, row in self._rows_of([*known]).items()}
+        # To go through all rows takes less time than to look for very many paths.
+        while len(ids := self.store.next_ids(after, _PICTURES_AT_ONCE)):
+            items, after = self.store.items(ids), int(ids[-1])
+            stamps.update(zip(items["path"].to_pylist(), items[STAMP].to_pylist(), strict=True))
+        return {path: stamps[path] for path in known}
+
+    def _rows_of(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
+        ids = self.store.next_ids(count=len(paths), where={"path": paths}) if paths else np.empty(0, np.int64)
+        return {row["path"]: row for row in self.store.items(ids).to_pylist()}
 
     def _add_rows(self, rows: VectorRows, batch_size: int, labels: bool) -> Added:
         vectors = self.vectors_of(rows, batch_size=batch_size)
@@ -431,7 +474,7 @@ class Gallery:
     def hits(self, neighbours: Neighbours) -> list[list[Hit]]:
         """What is known of the rows that were found."""
         table = self.store.items(np.unique(neighbours.ids[neighbours.ids >= 0]))
-        further = [name for name in table.column_names if name not in ("id", "path", "label")]
+        further = further_columns(table.column_names)
         rows: dict[int, dict[str, Any]] = {row["id"]: row for row in table.to_pylist()}
         return [
             [
@@ -490,6 +533,19 @@ def _check(given: Pictures | VectorRows, info: GalleryInfo, address: str, embedd
 
 def _roots(given: Pictures | VectorRows) -> Sequence[str]:
     return given.roots if isinstance(given, Pictures) else ()
+
+
+def _describe(
+    pictures: Pictures, labels: bool, paths: Sequence[str], before: Mapping[str, Mapping[str, str | None]]
+) -> dict[str, list[str | None]]:
+    """Return label and columns of pictures: those given, or else those of the rows that they replace."""
+    none = (None,) * len(paths)
+    given = {"label": pictures.labels if labels else none, **pictures.columns}
+    names = dict.fromkeys([*given, *(name for row in before.values() for name in further_columns(row))])
+    return {
+        name: [text or before.get(path, {}).get(name) for path, text in zip(paths, given.get(name, none), strict=True)]
+        for name in names
+    }
 
 
 def _vectors(rows: VectorRows | None) -> Float32[Tensor, "rows dim"]:

@@ -14,6 +14,7 @@ from proxemic.data import ImageSet, Preprocessing, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, read_embeddings
 from proxemic.data.embeddings.files import MADE_BY
 from proxemic.data.embeddings.formats import read_metadata
+from proxemic.data.rows import check_distinct
 from proxemic.errors import UserError
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
@@ -64,7 +65,9 @@ def embed_held_out(
     if isinstance(source, LabelledEmbeddings):
         name, content = "The vectors", _embed_vectors(embedder, source, None)
     elif is_vector_file(source):
-        name, content = str(source), _embed_vectors(embedder, read_embeddings(Path(source)), Path(source))
+        given = read_embeddings(Path(source))
+        check_distinct(given.rows.paths or (), source)
+        name, content = str(source), _embed_vectors(embedder, given, Path(source))
     else:
         name, content = str(source), _embed_labelled(embedder, list_pictures(source), batch_size, workers, report)
     if content is None or content.rows.labels is None:

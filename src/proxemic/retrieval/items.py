@@ -1,6 +1,6 @@
 """What a gallery knows of its images beside their vectors: a table, and conditions on it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,24 @@ Where = Mapping[str, str | Sequence[str | None] | None]
 OWN = ("id", "path", "label")
 """The columns that every gallery has; only a label may be empty."""
 
-_TAKEN = (*OWN, "distance")  # which stands beside them in what is found
+STAMP = "file_stamp"
+"""The column with the size and time of each picture's file when it was embedded, which users do not see."""
+
+_TAKEN = (*OWN, "distance", STAMP)  # which stands beside them in what is found
+
+
+def further_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns that a user gave, in their order."""
+    return [name for name in names if name not in (*OWN, STAMP)]
 
 
 def make_items(
     paths: Sequence[str],
     labels: Sequence[str | None] | None = None,
     columns: Mapping[str, Sequence[str | None]] | None = None,
+    stamps: Sequence[str | None] | None = None,
 ) -> pa.Table:
-    """A table of texts with the columns `path`, `label` and further ones.
+    """A table of texts with the columns `path`, `label`, further ones and, if given, `STAMP`.
 
     Raises:
         ValueError: If columns differ in length, are named as one of `OWN` or distance, or hold anything but texts.
@@ -38,6 +47,8 @@ def make_items(
     given = {"path": paths, "label": [None] * len(paths) if labels is None else labels, **(columns or {})}
     if taken := [name for name in columns or {} if name in _TAKEN or not name]:
         raise ValueError(f"a further column is named {taken[0]!r}, but {', '.join(_TAKEN)} are taken: rename it")
+    if stamps is not None:
+        given[STAMP] = stamps
     for name, values in given.items():
         if len(values) != len(paths):
             raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths")
@@ -58,7 +69,7 @@ def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[
     conditions = {}
     for name, value in (where or {}).items():
         if name not in columns or name == "id":
-            known = ", ".join(column for column in columns if column != "id")
+            known = ", ".join(("path", "label", *further_columns(columns)))
             raise ValueError(f"the gallery has no column {name!r}: its columns are {known}.")
         conditions[name] = tuple(_texts((value,) if isinstance(value, str | None) else value))
         if not conditions[name]:

@@ -218,8 +218,11 @@ def _list_lines(file: Path, folder: Path | str) -> Pictures:
 
 
 def _list_folder(root: Path) -> Pictures:
-    listed = [*files_below(root)]
-    return _of_folder(root, listed, [path.relative_to(root).parts for path in listed])
+    unreadable: dict[Path, str] = {}
+    listed = [*files_below(root, unreadable)]
+    pictures = _of_folder(root, listed, [path.relative_to(root).parts for path in listed])
+    # Listed as if it were a picture, a folder is named among those that cannot be read, whatever is done with them.
+    return _join([pictures, _of_files([*unreadable])]) if unreadable else pictures
 
 
 def _of_folder(root: Path | str, listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) -> Pictures:
@@ -274,6 +277,9 @@ def _join(parts: Sequence[Pictures]) -> Pictures:
 
 
 def _once(pictures: Pictures) -> Pictures:
-    """Each name where it comes first."""
-    first = {name: place for place, name in reversed([*enumerate(pictures.names)])}
-    return pictures if len(first) == len(pictures) else pictures.select(sorted(first.values()))
+    """Keep the first of those that are the same file and box, through links and other names, too."""
+    assert isinstance(pictures.pixels, FilePixels)
+    first: dict[tuple[str, Box | None], int] = {}
+    for place, (path, box) in enumerate(zip(pictures.pixels.paths, pictures.pixels.boxes, strict=True)):
+        first.setdefault((path if isinstance(path, str) else os.path.realpath(path), box), place)
+    return pictures if len(first) == len(pictures) else pictures.select([*first.values()])

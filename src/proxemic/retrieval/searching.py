@@ -14,7 +14,7 @@ from torch import Tensor
 from proxemic.errors import UserError
 from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.gallery import Gallery, Hit
-from proxemic.retrieval.items import Where
+from proxemic.retrieval.items import Where, further_columns
 from proxemic.retrieval.pictures import Pictures, list_pictures
 from proxemic.retrieval.vector_rows import is_vector_file, read_vector_rows, useless_vectors
 from proxemic.tables import MISSING, Table
@@ -137,7 +137,7 @@ def search_gallery(
     embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
     hits = gallery.hits(gallery.neighbours(embedded.vectors, k, where))
     answers = [Answer(*each) for each in zip(embedded.names, embedded.labels, hits, strict=True)]
-    columns = [name for name in gallery.store.columns if name not in ("id", "path", "label")]
+    columns = further_columns(gallery.store.columns)
     roots = (*gallery.store.roots, *embedded.roots)
     return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots)
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Distance, Store
 
 ModelState = Literal["unknown", "there", "missing", "changed"]
@@ -92,7 +93,7 @@ def summarize_store(store: Store) -> GallerySummary:
         sum(counts.values()),
         len(counts.keys() - {None}),
         counts.get(None, 0),
-        [name for name in store.columns if name not in ("id", "path", "label")],
+        further_columns(store.columns),
         info.dim,
         info.distance,
         info.model,

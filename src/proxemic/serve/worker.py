@@ -27,7 +27,7 @@ from proxemic.allocator import keep_freed_memory
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, Hit, Recognition
-from proxemic.retrieval.items import OWN
+from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.recognition import RATE, recognize_vectors, settle_threshold
 from proxemic.retrieval.vector_rows import useless_vectors
 from proxemic.serve.messages import (
@@ -265,7 +265,7 @@ class Worker:
             "rows": rows,
             "distance": store.info.distance,
             "dim": store.info.dim,
-            "columns": [name for name in columns if name not in OWN],
+            "columns": further_columns(columns),
             "labels": labels[:_LABELS],
             "label_count": len(labels),
             "takes_pictures": self.has_model,
@@ -290,7 +290,7 @@ def _item(row: dict[str, Any]) -> dict[str, Any]:
         "id": row["id"],
         "name": name,
         "label": row["label"],
-        "columns": {column: text for column, text in row.items() if column not in OWN},
+        "columns": {column: row[column] for column in further_columns(row)},
     }
 
 

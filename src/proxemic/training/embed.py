@@ -141,8 +141,13 @@ def embed_batches(
     with evaluation_mode(model), folded(model):
         for batch in batches:
             with half, torch.no_grad():
-                embeddings = model(batch.to(device, dtype)).float().cpu()
-            yield embeddings
+                embeddings = model(batch.to(device, dtype))
+            if not isinstance(embeddings, Tensor):
+                raise ValueError(
+                    f"{type(model).__name__} gives a {type(embeddings).__name__}, but must give a tensor [batch, dim]: "
+                    "put a module around it that gives the part with the embeddings."
+                )
+            yield embeddings.float().cpu()
 
 
 @contextmanager

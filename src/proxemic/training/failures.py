@@ -65,6 +65,13 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
             "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm: docker "
             f"run --shm-size 2g): lower batches.workers in {run.recipe}"
         )
+    if "more than 1 value per channel when training" in message:
+        parts = recipe.batches.micro_batches
+        return (
+            "A batch norm was given a batch of one image, which has no variance: raise batches.size, which is "
+            f"{recipe.batches.size}, {f'lower batches.micro_batches, which is {parts}, ' * (parts > 1)}or set "
+            "model.freeze_batch_norm to true"
+        )
     if isinstance(error, RuntimeError | ValueError) and any(words in message for words in _OTHER_WEIGHTS):
         return (
             f"{run.checkpoint} does not fit the recipe beside it ({message[:200]}): put back the checkpoint, or the "

@@ -10,7 +10,7 @@ from torch import nn
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
 from proxemic.data.label_noise import flip_labels
 from proxemic.data.samplers import MakesBatches
-from proxemic.data.splits import check_fraction
+from proxemic.data.splits import check_fraction, check_seed
 from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
 from proxemic.losses.user_defined import MakesLoss
@@ -302,6 +302,7 @@ class Recipe:
     published: list[PublishedRow] | None = None
 
     def __post_init__(self) -> None:
+        check_seed("seed", self.seed)
         second = self.second_phase
         if second is None and self.training.start_phase == 2:
             raise ValueError("training.start_phase is 2, but the recipe has no second_phase: add one, or leave it 1.")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
+from proxemic.data.sources.own_source import OwnSource
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_atomically, write_csv, write_json, write_text
 from proxemic.locks import LOCK
@@ -180,6 +181,15 @@ class RunDirectory:
         paths = {each.name: getattr(source, each.name) for each in fields(source)}
         moved = {name: typed_in / path for name, path in paths.items() if isinstance(path, Path)}
         return replace(source, **moved | {"root": Path(begun)})
+
+    def check_root(self, source: ImageSource) -> None:
+        """Raise `UserError` if the run's own folder or file is gone, for commands with the flag ``--data.root``."""
+        root = source.root if isinstance(source, OwnSource) else None
+        if root is not None and "{" not in str(root) and not Path(root).exists():
+            raise UserError(
+                f"{root}, the data of {self.path}, does not exist: put it back, or give the place where it is now with "
+                "--data.root."
+            )
 
     def drop_weights(self, *, model: bool = True) -> None:
         """Remove the checkpoint and, by default, the weights; the metrics stay."""

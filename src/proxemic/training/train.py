@@ -77,7 +77,8 @@ def train(
         recipe: What to do, or the name or the file of a recipe, or what `read_recipe` gives. Its text, defaults
             included, is kept in the run directory. None, with ``resume``, takes the recipe of the run.
         out: The run directory: a new one, or that of the run to resume; None is a new one under ``runs``.
-        overrides: Values of the recipe that is named, by dotted keys (``{"training.epochs": 5}``).
+        overrides: Values of the recipe that is named, by dotted keys (``{"training.epochs": 5}``); with ``resume`` only
+            ``data.root``, where the data were moved.
         resume: Continue the run in ``out`` from its last checkpoint.
         epochs: Extend the run that is resumed, finished or not, to this many epochs, more than its recipe has: it ends
             as a run of as many would have ended.
@@ -115,6 +116,8 @@ def train(
         check_folder(run.path)
         if processes.is_first:
             run.check_run(test) if resume else run.check_new()
+        if resume and (others := (overrides or {}).keys() - {"data.root"}):
+            raise UserError(f"train is to resume a run, but also to change {min(others)}: only data.root may be given.")
         if recipe is None and not resume:
             raise UserError("train is given no recipe: give a Recipe, a name or a file, or resume the run in out.")
         if isinstance(recipe, Recipe | ReadRecipe):
@@ -140,8 +143,9 @@ def train(
                 return TrainingResult(run.path, read_json(run.metrics))
         check_accelerator(recipe)
         recipe = recipe.from_its_first_phase()
-        if resume:
+        if resume and not overrides:
             recipe = replace(recipe, data=run.locate(recipe.data))
+            run.check_root(recipe.data)
         with explained(recipe, run):
             with processes.main_process_first(), times.of("data"):
                 splits = recipe.load()
@@ -190,7 +194,7 @@ def train(
                     processes=processes.world,
                     precision=precision,
                 )
-            elif epochs is not None:
+            elif epochs is not None or overrides:
                 extend(run, text)
             run.restore_chosen()
         held.enter_context(to_be_continued(run))

@@ -79,6 +79,10 @@ def test_images_by_path(tmp_path: Path) -> None:
     (tmp_path / "b.png").unlink()
     with pytest.raises(ValueError, match=r"lacks 1 of the 2 that .*p\.csv names: b\.png\.$"):
         read_own_pairs(table, tmp_path)
+    rows = [row.replace("a.png", "deep\\a.png") for row in rows]
+    table = csv(tmp_path / "p.csv", *rows, header="first,second,same,fold")
+    with pytest.raises(ValueError, match=r"deep\\a\.png; its path has backslashes"):
+        read_own_pairs(table, tmp_path)
 
 
 @pytest.mark.parametrize(

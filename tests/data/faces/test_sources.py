@@ -60,6 +60,7 @@ def test_folders_of_identities(tmp_path: Path) -> None:
     (root / "readme.png").touch()
     (root / "1" / "._0.jpg").touch()
     (root / "1" / "dir.jpg").mkdir()
+    (root / "again").symlink_to(root / "1")
     splits = FaceFolders(root).load()
     assert levels(splits.train) == EXPECTED
     assert isinstance(splits.train.pixels, FilePixels)

@@ -64,7 +64,7 @@ def test_text_and_json(root: Path) -> None:
         "9 images of 3 classes",
         "train: 5 images of 2 classes",
         "images per class: 1 to 5, median 3",
-        "unreadable images: 1",
+        "unreadable images or folders: 1",
         "ACROSS LABELS cat, owl; ACROSS SPLITS test, train",
         "classes in more than one split: 1",
     ):

@@ -10,7 +10,10 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from images import forbid
 from proxemic.data import ImageSet, OwnImages, Splits, tables
+from proxemic.data.sources import check
+from proxemic.data.sources.image_folder import read_images
 from proxemic.errors import UserError
 
 
@@ -63,6 +66,36 @@ def test_class_folders_are_split_by_class(tmp_path: Path) -> None:
     for part in (splits.train, splits.test_images):
         for label, path in zip(part.labels.tolist(), part.pixels.paths, strict=True):  # type: ignore[attr-defined]
             assert path.relative_to(tmp_path).parts[0] == part.class_names[label]
+
+
+def test_folders_that_cannot_be_listed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "abcd")
+    forbid(monkeypatch, tmp_path / "b")
+    images, (note,) = OwnImages(tmp_path).load_unsplit()
+    assert images.class_names == ("a", "c", "d")
+    assert note == f"Left out: 1 unreadable folder, {tmp_path}/b (Permission denied)."
+    assert check(tmp_path).unreadable == {f"{tmp_path}/b": "Permission denied"}
+    with pytest.raises(ValueError, match=r"1 unreadable folder, .*/b \(Permission denied\): mend"):
+        OwnImages(tmp_path, strict=True).load()
+    forbid(monkeypatch, tmp_path)
+    with pytest.raises(ValueError, match=r"cannot be listed \(Permission denied\)"):
+        OwnImages(tmp_path).load()
+
+
+def test_a_linked_folder_adds_no_picture_twice(tmp_path: Path) -> None:
+    root = fill(tmp_path / "root", "bcd")
+    fill(tmp_path / "elsewhere", ["e", "deep"])
+    (root / "a").symlink_to(root / "c")  # listed before the folder itself
+    (root / "d" / "up").symlink_to(root)
+    (root / "e").symlink_to(tmp_path / "elsewhere" / "e")
+    (root / "f").symlink_to(tmp_path / "elsewhere" / "e")
+    (tmp_path / "elsewhere" / "e" / "deep").symlink_to(tmp_path / "elsewhere" / "deep")
+    (tmp_path / "elsewhere" / "deep" / "loop").symlink_to(root)
+    images, (note,) = OwnImages(root).load_unsplit()
+    assert images.class_names == (*"bcde",)
+    assert len(images) == 4 * 3 + 3
+    assert note.startswith("4 files ignored")
+    assert str(root / "a") in note
 
 
 def test_other_files_are_noted(tmp_path: Path) -> None:
@@ -187,6 +220,41 @@ def test_tables_with_splits_queries_and_gallery(tmp_path: Path, write: Any) -> N
     assert splits.test_images.is_query.tolist() == [True, False, True, False]
     assert splits.test_images.is_gallery.tolist() == [False, True, False, True]
     splits.test_images.pictures[3].load()
+
+
+def test_a_picture_that_is_named_again_counts_once(tmp_path: Path) -> None:
+    fill(tmp_path / "a", "xy", images=2)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    rows = [(f"a/{c}/{n}.png", c, "true", "false") for c in "xy" for n in range(2)]
+    again = [
+        (f"{prefix}/{c}/{n}.png", c, "false", "true")
+        for _, c, *_ in rows[::2]
+        for n, prefix in ((0, "./a"), (1, "link"))
+    ]
+    columns = ("path", "label", "is_query", "is_gallery")
+    images, notes = OwnImages(write_csv(tmp_path / "t.csv", columns, rows + again)).load_unsplit()
+    assert len(images) == 4
+    assert images.is_query is not None
+    assert images.is_gallery is not None
+    assert images.is_query.all()
+    assert images.is_gallery.all()
+    assert any("names 4 of its images again" in note for note in notes)
+    boxes = [("a/x/0.png", "x", *box) for box in ((0, 0, 4, 4), (4, 4, 8, 8), (0, 0, 4, 4))]
+    table = write_csv(tmp_path / "boxes.csv", ("path", "label", "x_1", "y_1", "x_2", "y_2"), boxes)
+    assert len(read_images(table, strict=False)[0]) == 2  # a box is a picture of its own
+
+
+def test_a_picture_of_two_labels_or_splits_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, "abcd", images=2)
+    rows = [(f"{c}/{n}.png", c, "test" if c in "ab" else "train") for c in "abcd" for n in range(2)]
+    for column, other in (("label", ("./a/0.png", "b", "test")), ("split", ("./a/0.png", "a", "train"))):
+        table = write_csv(tmp_path / f"{column}.csv", ("path", "label", "split"), [*rows, other])
+        with pytest.raises(ValueError, match=rf"line 10: {column} is .* in .* line 2, which names the same image"):
+            OwnImages(table, hold_out="images").load()
+    (tmp_path / "a" / "0.png").unlink()
+    (tmp_path / "a" / "0.png").symlink_to(tmp_path / "b" / "0.png")
+    with pytest.raises(ValueError, match=r"b/0.png: label is 'b', but 'a' in .*a/0.png"):
+        OwnImages(tmp_path).load()
 
 
 def test_byte_order_mark_and_quoted_fields(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Own vectors: every kind of file, labels from everywhere, splits, what is refused, and many rows."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from proxemic.data import ImageSet, OwnVectors
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, write_embeddings
 from proxemic.data.rows import RowGroups
 from proxemic.data.vectors import VectorFile, Vectors
+from proxemic.protocols.runs.evaluate import evaluate
 from vectors import some_vectors, write_table
 
 
@@ -144,6 +146,25 @@ def refused(tmp_path: Path, message: str, labels: Path | None = None, root: Path
     assert len(str(error.value).splitlines()) == 1
 
 
+def test_a_path_of_two_rows_is_refused(tmp_path: Path) -> None:
+    vectors, names = some_vectors()
+    paths = [f"{row}.png" for row in range(len(names))]
+    paths[5] = "./2.png"
+    whole = write_table(tmp_path / "v.parquet", vectors, label=names, path=paths)
+    content = LabelledEmbeddings(torch.from_numpy(vectors), replace(number_labels(names), paths=tuple(paths)))
+    write_embeddings(tmp_path / "v.safetensors", content)
+    np.save(tmp_path / "v.npy", vectors)
+    labels = write_table(tmp_path / "labels.parquet", label=names, path=paths)
+    for root, given in ((whole, None), (tmp_path / "v.safetensors", None), (tmp_path / "v.npy", labels)):
+        with pytest.raises(ValueError, match=rf"rows 3 and 6 of {given or root} have the path ./2.png"):
+            OwnVectors(root, labels=given).load()
+        with pytest.raises(ValueError, match=r"rows 3 and 6 of .* have the path"):
+            evaluate(root, labels=given, open_set=True)
+    paths[5] = None  # type: ignore[call-overload]
+    paths[6] = None  # type: ignore[call-overload]
+    OwnVectors(write_table(tmp_path / "v.parquet", vectors, label=names, path=paths)).load()
+
+
 def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     vectors, names = some_vectors()
     np.save(tmp_path / "v.npy", vectors)
@@ -159,7 +180,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("label,split\n" + "\n".join(f"{name},dev" for name in names))
     refused(tmp_path, r"l\.csv, row 1: split is 'dev', but it must be train, validation", tmp_path / "l.csv")
     (tmp_path / "l.csv").write_text("label\na\nb,c\n")
-    refused(tmp_path, r"l\.csv is no CSV table .* that can be read", tmp_path / "l.csv")
+    refused(tmp_path, r"l\.csv, line 3: the number of fields", tmp_path / "l.csv")
     (tmp_path / "l.csv").write_text("name\na\n")
     refused(tmp_path, r"no column label: its columns are name", tmp_path / "l.csv")
     write_table(tmp_path / "p.parquet", vectors, path=names, label=names)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from proxemic.data import WebDatasetShards
 from proxemic.data.pixels import UnreadableImageError, read_image
 from proxemic.data.pixels.reading import shrink
 from proxemic.data.sources.shards import ShardIndex, index_shards
@@ -65,6 +66,14 @@ def test_several_images_of_a_sample_need_a_name(cache: Path) -> None:
     assert one(cache, files).without == 1  # neither is plainly the image
     with pytest.raises(ValueError, match=r"the sample 1 has two images: name the ending of one, as --data.image"):
         one(cache, {"1.png": png(1), "1.jpg": png(2), "1.cls": b"0"})
+
+
+def test_keys_with_dots_are_explained(cache: Path) -> None:
+    index = one(cache, {"1.png": png(1), "1.cls": b"0", "v1.2.png": png(2), "v1.2.cls": b"1"})
+    assert index.examples == ("v1 (as v1.2.png is called before its first dot) in one.tar",)
+    one(cache, {"v1.2.png": png(2), "v1.2.cls": b"1"})
+    with pytest.raises(ValueError, match="An ending begins at the first dot"):
+        WebDatasetShards(cache.parent / "one.tar").load()
 
 
 def test_samples_without_an_image_or_a_label_are_counted(cache: Path) -> None:

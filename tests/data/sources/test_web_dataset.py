@@ -60,6 +60,9 @@ def test_a_pattern_a_folder_and_a_shard(tmp_path: Path) -> None:
     for root in (tmp_path / "shards", tmp_path / "shards" / "{000..001}.tar"):
         assert len(WebDatasetShards(root, validation_fraction=0).load_unsplit()[0]) == 32
     assert len(WebDatasetShards(tmp_path / "shards" / "000.tar").load_unsplit()[0]) == 16
+    (tmp_path / "shards" / "again.tar").symlink_to(tmp_path / "shards" / "000.tar")
+    for root in (tmp_path / "shards", tmp_path / "shards" / "{000,000,001}.tar"):
+        assert len(WebDatasetShards(root, validation_fraction=0).load_unsplit()[0]) == 32
     with pytest.raises(ValueError, match=r"1 of 3 shards are missing, as .*002\.tar: give a folder"):
         WebDatasetShards(tmp_path / "shards" / "{000..002}.tar").load()
     with pytest.raises(ValueError, match="is no pattern of shards: Unbalanced"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import check_seed, hold_out
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,9 @@ class Benchmark(ImageSource):
     check_counts: bool = True
 
     facts: ClassVar[Facts]
+
+    def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
 
     @abstractmethod
     def read(self) -> Official:

@@ -58,6 +58,7 @@ class FashionMNIST(Benchmark):
     split: Literal["classes", "images"] = "classes"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.split not in ("classes", "images"):
             raise ValueError(f"split is {self.split!r}, but it must be 'classes' or 'images'.")
 

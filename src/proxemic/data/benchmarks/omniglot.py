@@ -13,8 +13,8 @@ from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, Origi
 from proxemic.data.benchmarks.downloads import download
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.pixels.reading import UnreadableImageError, read_image
-from proxemic.data.splits import hold_out
+from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
+from proxemic.data.splits import check_seed, hold_out
 
 _PAGE = "https://github.com/brendenlake/omniglot"
 _URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
@@ -70,6 +70,7 @@ class Omniglot(ImageSource):
     download: bool = False
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         if self.subset not in ARCHIVES:
             raise ValueError(f"subset is {self.subset!r}, but it must be 'small' or 'full'.")
 

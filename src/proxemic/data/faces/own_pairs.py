@@ -13,7 +13,7 @@ from proxemic.data.faces.pairs import FacePairs
 from proxemic.data.pixels import FilePixels, Pixels
 from proxemic.data.sources.listing import first_few
 from proxemic.data.vectors import Vectors
-from proxemic.files import readable
+from proxemic.files import backslash_hint, readable
 
 _NEEDED, _COLUMNS = ("first", "second", "same"), ("first", "second", "same", "fold")
 _FOLDS = 10
@@ -117,4 +117,5 @@ def _rows(names: Sequence[str], vectors: Vectors, table: Path) -> Vectors:
 def _check_known(missing: Sequence[str], names: Sequence[str], table: Path, what: str) -> None:
     if missing:
         examples = first_few([readable(name) for name in missing])
-        raise ValueError(f"{what} lacks {len(missing):,} of the {len(names):,} that {table} names: {examples}.")
+        hint = next(filter(None, map(backslash_hint, missing)), "")
+        raise ValueError(f"{what} lacks {len(missing):,} of the {len(names):,} that {table} names: {examples}{hint}.")

@@ -15,7 +15,7 @@ from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import FilePixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.own_source import anything_to_find
-from proxemic.data.splits import check_fraction, hold_out
+from proxemic.data.splits import check_fraction, check_seed, hold_out
 from proxemic.files import readable
 from proxemic.image_formats import ENDINGS, is_hidden, is_picture_name
 
@@ -33,6 +33,7 @@ class _Faces(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         check_fraction("validation_fraction", self.validation_fraction)
 
     @property
@@ -124,7 +125,15 @@ class FaceFolders(_Faces):
     """
 
     def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
-        folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not is_hidden(entry.name))
+        inside = root.resolve()
+        folders = sorted(
+            entry.name
+            for entry in os.scandir(root)
+            if entry.is_dir()
+            and not is_hidden(entry.name)
+            # A link to another of the folders would make two people of one.
+            and not (entry.is_symlink() and Path(entry).resolve().is_relative_to(inside))
+        )
         files = {
             name: sorted(
                 entry.name

@@ -15,7 +15,7 @@ from PIL import ExifTags, Image
 
 from proxemic.data.remote import UnreachableError, is_address, path_or_address, read_address
 from proxemic.extras import optional_dependency
-from proxemic.files import readable
+from proxemic.files import backslash_hint, readable
 from proxemic.image_formats import FORMATS, FORMATS_TEXT
 
 with optional_dependency("train"):
@@ -191,7 +191,7 @@ def examine(path: Path) -> tuple[str, tuple[int, int]]:
 def describe(error: Exception) -> str:
     """Say in a few words, without the path, why a file could not be read."""
     if isinstance(error, FileNotFoundError):
-        return "no such file"
+        return f"no such file{backslash_hint(error.filename or '')}"
     if isinstance(error, Image.UnidentifiedImageError):
         return f"its content is not {FORMATS_TEXT}"
     if isinstance(error, OSError) and error.strerror:

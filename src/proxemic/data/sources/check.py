@@ -40,7 +40,7 @@ class DatasetReport:
         formats: Number of images of each file format.
         widths: Minimum and maximum in pixels, of the boxes where there are some.
         heights: Likewise.
-        unreadable: Files that cannot be decoded, with reasons.
+        unreadable: Files that cannot be decoded and folders that cannot be listed, with reasons.
         ignored: Files that are in no class folder, or not of a known format by name.
         unused: Columns of the table that are not used.
     """
@@ -75,7 +75,7 @@ class DatasetReport:
         text.append("formats: " + ", ".join(f"{name} {count:,}" for name, count in self.formats.items()))
         text.append("sizes: {} to {} wide, {} to {} high".format(*self.widths, *self.heights))
         lists: dict[str, Sequence[str]] = {
-            "unreadable images": [f"{path}: {why}" for path, why in self.unreadable.items()],
+            "unreadable images or folders": [f"{path}: {why}" for path, why in self.unreadable.items()],
             "classes with a single image": self.single_image_classes,
             "classes in more than one split": self.shared_classes,
             "groups of identical files": [_format_duplicates(group) for group in self.duplicates],
@@ -106,7 +106,7 @@ def check(root: Path) -> DatasetReport:
     """
     listing = list_images(Path(root))
     examined, unreadable = examine_images(listing.rows)
-    failures = {readable(path): reason for path, reason in unreadable.items()}
+    failures = {readable(path): reason for path, reason in {**listing.unreadable, **unreadable}.items()}
     if not examined:
         path, reason = next(iter(failures.items()))
         raise ValueError(f"{root} has {len(failures)} images, but none is readable, such as {path}: {reason}.")

@@ -7,7 +7,7 @@ import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.splits import check_fraction
+from proxemic.data.splits import check_fraction, check_seed
 from proxemic.extras import optional_dependency
 
 
@@ -36,6 +36,7 @@ class Digits(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         check_fraction("validation_fraction", self.validation_fraction)
 
     def load(self) -> Splits:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from proxemic.data.images import ImageSource, Splits
+from proxemic.data.splits import check_seed
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Fold(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         if self.folds < 2:
             raise ValueError(f"folds is {self.folds}, but at least 2 are needed: one validates while the others train.")
         if not 0 <= self.fold < self.folds:

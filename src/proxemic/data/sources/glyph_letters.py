@@ -17,7 +17,7 @@ from proxemic.data.sources.glyphs import (
     halve,
     image_set,
 )
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import check_seed, hold_out
 
 _CASES = {"Lu": "upper", "Ll": "lower", "Lt": "title"}
 
@@ -59,6 +59,7 @@ class GlyphLetters(ImageSource):
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         check_class_counts(self.train_classes, self.test_classes)
         if self.min_characters < 1:
             raise ValueError(f"min_characters is {self.min_characters}, but a letter has at least 1 character.")

@@ -19,7 +19,7 @@ from torch import Tensor
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
 from proxemic.data.rows import RowGroups
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import check_seed, hold_out
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_atomically
@@ -70,6 +70,7 @@ class Glyphs(ImageSource):
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         check_class_counts(self.train_classes, self.test_classes)
 
     def load(self) -> Splits:

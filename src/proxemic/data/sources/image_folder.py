@@ -1,7 +1,7 @@
 """The user's own images, from a folder of class folders or a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -83,13 +83,17 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
     """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`."""
     listing = list_images(root, used)
     examined, failures = examine_images(listing.rows)
-    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
-    unreadable = f"{len(failures)} unreadable {'image' if len(failures) == 1 else 'images'}, {examples}"
-    if strict and failures:
+    unreadable = "; ".join(
+        f"{len(found)} unreadable {kind}{'s' * (len(found) > 1)}, "
+        + first_few([f"{readable(path)} ({why})" for path, why in found.items()])
+        for kind, found in (("folder", listing.unreadable), ("image", failures))
+        if found
+    )
+    if strict and unreadable:
         raise ValueError(f"{unreadable}: mend or remove them, or set strict to false (leave out --strict).")
     if not examined:
         raise ValueError(f"{root} has no readable image: {unreadable}.")
-    notes = [f"Left out: {unreadable}."] if failures else []
+    notes = [f"Left out: {unreadable}."] if unreadable else []
     if listing.ignored:
         notes.append(
             f"{len(listing.ignored)} files ignored, as they are in no class folder or end in none of "
@@ -97,7 +101,36 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
         )
     if listing.unused:
         notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
-    return [row for row, *_ in examined], notes
+    rows = _join_repeated([row for row, *_ in examined])
+    if repeated := len(examined) - len(rows):
+        notes.append(f"{root} names {repeated:,} of its images again: each image counts once.")
+    return rows, notes
+
+
+def _join_repeated(rows: Sequence[Row]) -> list[Row]:
+    """Make one row of those that name the same picture; raise `ValueError` if they contradict each other."""
+    joined: dict[str, Row] = {}
+    for row in rows:
+        first = joined.setdefault(row.picture, row)
+        if first is row:
+            continue
+        for column in ("label", "split", "sequence", "category", "subclass"):
+            one, other = getattr(first, column), getattr(row, column)
+            if one != other:
+                raise ValueError(
+                    f"{row.place or readable(row.path)}: {column} is {other!r}, but {one!r} in "
+                    f"{first.place or readable(first.path)}, which names the same image: keep one of the two."
+                )
+        joined[row.picture] = replace(
+            first,
+            is_query=_either(first.is_query, row.is_query),
+            is_gallery=_either(first.is_gallery, row.is_gallery),
+        )
+    return list(joined.values())
+
+
+def _either(one: bool | None, other: bool | None) -> bool | None:
+    return other if one is None else one or bool(other)
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:

@@ -1,16 +1,16 @@
 """Which images a folder or a table names, with which labels, before any is opened."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tqdm import tqdm
 
 from proxemic.data.pixels.reading import UnreadableImageError, examine
 from proxemic.data.pixels.stores import check_box
-from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
+from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, read_table, unused_columns
 from proxemic.files import readable
 from proxemic.image_formats import FORMATS_TEXT, count_by_ending, is_hidden, is_picture_name, unread
 
@@ -20,11 +20,12 @@ _VECTORS = "take data proxemic.data.OwnVectors, as the recipe own-vectors does"
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a folder or table, its other files, and its columns that are not used."""
+    """The images of a folder or table, its other files, its columns that are not used, and folders not listed."""
 
     rows: tuple[Row, ...]
     ignored: tuple[Path, ...] = ()
     unused: tuple[str, ...] = ()
+    unreadable: Mapping[Path, str] = field(default_factory=dict)
 
 
 def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
@@ -42,6 +43,9 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
         listing = Listing(tuple(read_table(root)), unused=unused_columns(root, used))
     else:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
+    if not listing.rows and listing.unreadable:
+        folder, why = next(iter(listing.unreadable.items()))
+        raise ValueError(f"{readable(folder)} cannot be listed ({why}): give permission to read it.")
     if not listing.rows:
         loose = [path for path in listing.ignored if is_picture_name(path)]
         has = f"{count_by_ending(loose)}, but not in class folders" if loose else f"no images{unread(listing.ignored)}"
@@ -93,37 +97,50 @@ def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], di
 
 
 def _list_folder(root: Path) -> Listing:
-    inside = [folder for folder in _folders(root) if any(files_below(folder))]
-    named = [folder.name for folder in inside if folder.name.lower() in SPLITS]
+    unreadable: dict[Path, str] = {}
+    files = [(path, path.relative_to(root).parts) for path in files_below(root, unreadable)]
+    inside = list(dict.fromkeys(parts[0] for _, parts in files if len(parts) > 1))
+    named = [name for name in inside if name.lower() in SPLITS]
     if len(named) > 1 and len(named) < len(inside):  # one alone may be a class: trains, say
-        other = next(folder.name for folder in inside if folder.name not in named)
+        other = next(name for name in inside if name not in named)
         raise ValueError(
             f"{root} has folders for splits ({', '.join(named)}) and others ({other}): move the others away, or put "
             "all class folders into one folder."
         )
-    parts: dict[Path, SplitName | None] = {root: None}
-    if inside and len(named) == len(inside):
-        parts = {folder: SPLITS[folder.name.lower()] for folder in inside}
+    level = 1 if inside and len(named) == len(inside) else 0  # where the class folders are
     rows: list[Row] = []
-    others = [
-        path for folder in dict.fromkeys([root, *parts]) for path in sorted(folder.glob("[!.]*")) if path.is_file()
-    ]
-    for part, split in parts.items():
-        for folder in _folders(part):
-            for path in files_below(folder):
-                if is_picture_name(path):
-                    rows.append(Row(path, readable(folder.name), split))
-                else:
-                    others.append(path)
-    return Listing(tuple(rows), tuple(others))
+    others: list[Path] = []
+    for path, parts in files:
+        if len(parts) > level + 1 and is_picture_name(path):
+            rows.append(Row(path, readable(parts[level]), SPLITS[parts[0].lower()] if level else None))
+        else:
+            others.append(path)
+    return Listing(tuple(rows), tuple(others), unreadable=unreadable)
 
 
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not is_hidden(path.name))
+def files_below(root: Path, unreadable: dict[Path, str]) -> Iterator[Path]:
+    """Yield all files in a folder and those below it, sorted by name, except hidden ones.
 
+    Links to folders elsewhere are followed. A link to a folder inside `root`, or around it, is yielded like a file,
+    since the files in that folder are listed anyway. Folders that cannot be listed are added to `unreadable`, with the
+    reason.
+    """
+    listed = {root.resolve()}
+    around = {*root.resolve().parents}
 
-def files_below(root: Path) -> Iterator[Path]:
-    """All files in a folder and those below it, in the order of their names, but for hidden ones."""
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if not is_hidden(name))
-        yield from (Path(folder, name) for name in sorted(names) if not is_hidden(name))
+    def leads_back(path: Path) -> bool:
+        target = path.resolve()
+        if target in around or not listed.isdisjoint((target, *target.parents)):
+            return True
+        listed.add(target)
+        around.update(target.parents)
+        return False
+
+    def fail(error: OSError) -> None:
+        unreadable[Path(error.filename)] = error.strerror or str(error)
+
+    for folder, subfolders, names in os.walk(root, onerror=fail, followlinks=True):
+        visible = sorted(name for name in subfolders if not is_hidden(name))
+        back = {name for name in visible if Path(folder, name).is_symlink() and leads_back(Path(folder, name))}
+        subfolders[:] = [name for name in visible if name not in back]
+        yield from (Path(folder, name) for name in sorted([*names, *back]) if not is_hidden(name))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.sources.listing import first_few
-from proxemic.data.splits import check_fraction, hold_out
+from proxemic.data.splits import check_fraction, check_seed, hold_out
 from proxemic.data.tables import SplitName
 
 SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
@@ -71,6 +71,7 @@ class OwnSource(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
         for name in ("test_fraction", "validation_fraction"):
             check_fraction(name, getattr(self, name))
         if self.hold_out not in ("classes", "images"):

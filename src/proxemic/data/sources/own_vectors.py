@@ -12,7 +12,7 @@ from proxemic.data.columns import FLAGS, Column, read_columns
 from proxemic.data.embeddings.files import MADE_BY, check_embedding_name, read_label_array
 from proxemic.data.embeddings.formats import read_metadata, read_safetensors_rows
 from proxemic.data.images import ImageSet, named_attributes
-from proxemic.data.rows import RowGroups
+from proxemic.data.rows import RowGroups, check_distinct
 from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
 from proxemic.data.tables import SPLITS
 from proxemic.data.vectors.files import open_vectors
@@ -69,6 +69,8 @@ class OwnVectors(OwnSource):
             raise ValueError(
                 f"{self.labels or root} has {len(rows.labels):,} labels, but {root} has {len(reader):,} vectors."
             )
+        if rows.names is not None:
+            check_distinct(rows.names, self.labels or root)
         vectors = Vectors(reader, names=rows.names, made_by=read_metadata(root).get(MADE_BY))
         images = ImageSet(
             vectors,

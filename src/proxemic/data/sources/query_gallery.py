@@ -1,8 +1,8 @@
 """Queries from one place that search a gallery in another."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from os.path import normpath
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from proxemic.data.embeddings.files import LabelledEmbeddings, rows_of_images
 from proxemic.data.images import ImageSet
-from proxemic.data.rows import RowGroups, RowLabels, number_labels
+from proxemic.data.rows import RowGroups, RowLabels, check_distinct, number_labels
 from proxemic.data.sources.image_folder import image_set, read_images
 from proxemic.data.sources.own_source import anything_to_find
 from proxemic.data.sources.own_vectors import OwnVectors
-from proxemic.data.tables import IMAGE_COLUMNS, Row
+from proxemic.data.tables import IMAGE_COLUMNS
 from proxemic.data.vectors import JoinedVectors, Vectors
 
 _NOTHING = (
@@ -37,13 +37,13 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
         strict: Refuse unreadable images.
 
     Raises:
-        ValueError: If nothing can be read, no query has another image of its class in the gallery, or a file that is in
-            both places is named several times in one, or has another class in the other.
+        ValueError: If nothing can be read, no query has another image of its class in the gallery, or a file has
+            several classes.
     """
     used = [column for column in IMAGE_COLUMNS if column not in ("split", "is_query", "is_gallery")]
     asked, asked_notes = read_images(query, strict, used)
     searched, searched_notes = read_images(gallery, strict, used)
-    files, places = ([_place(row) for row in rows] for rows in (asked, searched))
+    files, places = ([row.picture for row in rows] for rows in (asked, searched))
     _check_shared(files, [row.label for row in asked], places, [row.label for row in searched])
     known, searchable = set(files), set(places)
     rows = [replace(row, is_query=True, is_gallery=file in searchable) for row, file in zip(asked, files, strict=True)]
@@ -55,18 +55,14 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     return images, (*asked_notes, *searched_notes)
 
 
-def _place(row: Row) -> str:
-    return f"{row.path.resolve()}" + (f" {row.box}" if row.box else "")
-
-
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
     """Join the embeddings of queries and of a gallery, as rows of one set.
 
     Classes are matched by name. A row of the gallery whose path is that of a query is the query itself.
 
     Raises:
-        ValueError: If one of the two has no labels, they differ in dimension, or a path of both comes several times in
-            one, or has another label in the other.
+        ValueError: If one of the two has no labels or has a path twice, they differ in dimension, or a path of both
+            has two labels.
 
     >>> query = LabelledEmbeddings(torch.zeros(1, 2), number_labels(["owl"]))
     >>> gallery = LabelledEmbeddings(torch.ones(2, 2), number_labels(["jay", "jay"]))
@@ -90,8 +86,8 @@ def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[
         gallery: Likewise.
 
     Raises:
-        ValueError: If one of the two cannot be read or has no labels, they differ in dimension, a path of both comes
-            several times in one, or has another label in the other, or no query has anything to find.
+        ValueError: If one of the two cannot be read, has no labels or has a path twice, they differ in dimension, a
+            path of both has two labels, or no query has anything to find.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -141,10 +137,13 @@ def _join_rows(query: RowLabels, gallery: RowLabels) -> tuple[RowLabels, Int64[T
     paths, count = None, len(asked)
     itself = [-1] * len(searched)  # which query each row of the gallery is
     if query.paths is not None and gallery.paths is not None:
-        _check_shared(query.paths, asked, gallery.paths, searched)
-        place_of = {path: place for place, path in enumerate(query.paths)}
-        itself = [place_of.get(path, -1) for path in gallery.paths]
-        paths = (*query.paths, *(path for path in gallery.paths if path not in place_of))
+        query_paths, gallery_paths = ([normpath(path) for path in rows.paths or ()] for rows in (query, gallery))
+        check_distinct(query_paths, "the queries")
+        check_distinct(gallery_paths, "the gallery")
+        _check_shared(query_paths, asked, gallery_paths, searched)
+        place_of = {path: place for place, path in enumerate(query_paths)}
+        itself = [place_of.get(path, -1) for path in gallery_paths]
+        paths = (*query_paths, *(path for path in gallery_paths if path not in place_of))
     new = torch.tensor([row for row, place in enumerate(itself) if place < 0], dtype=torch.int64)
     added = gallery.take(new)
     is_query = torch.arange(count + len(new)) < count
@@ -169,19 +168,12 @@ def _join(query: RowGroups | None, count: int, added: RowGroups | None, count_ad
 def _check_shared(
     query_paths: Sequence[str], query_names: Sequence[str], gallery_paths: Sequence[str], gallery_names: Sequence[str]
 ) -> None:
-    """Refuse a path of both that is not one row of each, with one label: it could not be told to be the query."""
-    asked = dict(zip(query_paths, query_names, strict=True))
-    searched = dict(zip(gallery_paths, gallery_names, strict=True))
-    counts = {"among the queries": Counter(query_paths), "in the gallery": Counter(gallery_paths)}
-    for path in (path for path in asked if path in searched):
-        for where, count in counts.items():
-            if count[path] > 1:
-                raise ValueError(
-                    f"{path} is a query and in the gallery, but {count[path]} times {where}: name it once in each."
-                )
-        if asked[path] != searched[path]:
+    """Raise `ValueError` if a path has one label among the queries and another in the gallery."""
+    label_of = dict(zip(gallery_paths, gallery_names, strict=True))
+    for path, name in zip(query_paths, query_names, strict=True):
+        if label_of.get(path, name) != name:
             raise ValueError(
-                f"{path} is {asked[path]!r} among the queries but {searched[path]!r} in the gallery: give it one label."
+                f"{path} is {name!r} among the queries but {label_of[path]!r} in the gallery: give it one label."
             )
 
 

@@ -142,7 +142,7 @@ def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, 
     """The key, image and label of each sample: neighbours whose names are the same up to the first dot."""
     endings = _IMAGES if image is None else (image.lower(),)
     label_ending, _, value = label.partition(".") if label.startswith("json.") else (label.lower(), "", "")
-    key, found, text = "", None, None
+    key, found, text, dotted = "", None, None, ""
     for member, content in read_members(shard):
         folder, _, name = member.name.rpartition("/")
         stem, dot, ending = name.partition(".")
@@ -150,8 +150,8 @@ def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, 
             continue  # what begins with a dot is some system's own, as `._1.jpg` is of macOS
         if (new := f"{folder}/{stem}") != key:
             if key:
-                yield key.removeprefix("/"), found, text
-            key, found, text = new, None, None
+                yield key.removeprefix("/") + dotted, found, text
+            key, found, text, dotted = new, None, None, ""
         ending = ending.lower()
         if ending in endings:
             if found is not None:
@@ -167,8 +167,10 @@ def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, 
                     f"{_LARGEST_LABEL:,}."
                 )
             text = _label(bytes(content), value, f"{shard}: {readable(member.name)}")
+        elif ending.rpartition(".")[2] in endings:
+            dotted = f" (as {readable(name)} is called before its first dot)"
     if key:
-        yield key.removeprefix("/"), found, text
+        yield key.removeprefix("/") + dotted, found, text
 
 
 def _label(content: bytes, key: str, name: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from proxemic.data.images import ImageSet
-from proxemic.data.sources.listing import first_few
+from proxemic.data.sources.listing import files_below, first_few
 from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
 from proxemic.data.sources.shards import ShardIndex, index_shards
 from proxemic.data.tables import SPLITS
@@ -83,7 +83,8 @@ class WebDatasetShards(OwnSource):
         if not len(index.labels):
             raise ValueError(
                 f"{self.root} has no sample with an image and a label ending in {self.label}: name the ending of the "
-                "labels, as --data.label txt or json.label."
+                "labels, as --data.label txt or json.label. An ending begins at the first dot of a name: if samples "
+                "are called with dots, write the files with these replaced."
             )
         images = ImageSet(index.pixels, torch.from_numpy(index.labels), index.class_names)
         splits = _splits(shards)
@@ -105,8 +106,10 @@ class WebDatasetShards(OwnSource):
             raise ValueError("data.root is missing: give a folder of shards, or a pattern (--data.root PATH).")
         text = str(self.root)
         if Path(text).is_dir():
-            below = sorted(path for path in Path(text).rglob("*") if _SHARD.search(path.name) and path.is_file())
-            found = [path for path in below if not any(map(is_hidden, path.relative_to(text).parts))]
+            unreadable: dict[Path, str] = {}
+            found = sorted(path for path in files_below(Path(text), unreadable) if _SHARD.search(path.name))
+            for folder, why in unreadable.items():
+                raise ValueError(f"{readable(folder)} cannot be listed ({why}): give permission to read it.")
         elif "{" in text and not Path(text).exists():
             with optional_dependency("webdataset"):
                 from braceexpand import braceexpand
@@ -116,6 +119,10 @@ class WebDatasetShards(OwnSource):
                 raise ValueError(f"{text} is no pattern of shards: {error}.") from error
         else:
             found = [Path(text)]
+        first: dict[Path, Path] = {}  # a shard that is named again, perhaps through a link, has the same images
+        for path in found:
+            first.setdefault(path.resolve(), path)
+        found = list(first.values())
         absent = [path for path in found if not path.is_file()]
         if absent or not found:
             lacking = [f"{len(absent):,} of {len(found):,} shards are missing, as {path}" for path in absent[:1]]

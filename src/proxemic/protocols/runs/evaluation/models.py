@@ -146,6 +146,7 @@ def choose_images(
         trained_on = run.locate(read_evaluation(recipe).data)
         if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
             source = run.locate(source)
+            run.check_root(source)
     return *_load(source, trained_on, split, paths), request
 
 

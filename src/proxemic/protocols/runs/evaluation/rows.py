@@ -6,6 +6,7 @@ from pathlib import Path
 
 from proxemic.data import ImageSet, RowGroups
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_embeddings
+from proxemic.data.rows import check_distinct
 from proxemic.data.sources import join_query_gallery
 from proxemic.data.tables import NOTE_COLUMNS, unused_columns
 from proxemic.errors import UserError
@@ -100,6 +101,8 @@ def evaluate_files(
         raise UserError("--gallery holds embeddings of one model: evaluate the two one by one.")
     config = read_evaluation_config(overrides)
     contents = [read_embeddings(path, labels) for path in paths]
+    for path, content in zip(paths, contents, strict=True):
+        check_distinct(content.rows.paths or (), path)
     if gallery is not None:
         contents = [join_query_gallery(contents[0], read_embeddings(gallery, gallery_labels))]
     if len(contents) > 1:
