@@ -42,6 +42,22 @@ def test_a_run_names_its_classes(run: Path, folder: Path) -> None:
     assert [len(content[split]) for split in ("train", "validation", "test")] == [5, 3, 4]
 
 
+def test_figures_are_those_of_float32_whatever_the_recipe_of_a_run(run: Path, copy: Path, here: Here) -> None:
+    recipe = copy / "recipe.yaml"
+    before, evaluation, after = recipe.read_text().partition("\nevaluation:")
+    recipe.write_text(before + evaluation + after.replace("precision: 32-true", "precision: bf16-mixed", 1))
+    assert recipe.read_text() != (run / "recipe.yaml").read_text()
+    found = evaluated(here, copy)
+    assert (found["test"], found["precision"]) == (own_test(run), "32-true")
+    for pair in ((run, copy), (copy, run)):
+        models = evaluated(here, *pair)["models"]
+        assert [(each["test"], each["precision"]) for each in models] == [(own_test(run), "32-true")] * 2
+    asked = here("evaluate", run, copy, "--evaluation.precision", "bf16-mixed")
+    assert "computed in bf16-mixed" in asked.stdout
+    assert "computed in" not in here("evaluate", run, copy).stdout
+    assert_refused(here("evaluate", run, "--evaluation.precision", "auto"), ["precision", "32-true", "bf16-mixed"])
+
+
 def test_few_classes_are_said_to_be_few_beside_chance(run: Path, here: Here) -> None:
     metrics = json.loads((run / "metrics.json").read_text())
     for result in (here("train", "--resume", run), here("evaluate", run)):  # the first prints what the training found

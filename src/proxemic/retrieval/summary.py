@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.retrieval.stores import Distance, Store
+from proxemic.training.recipe import computed_in
 
 ModelState = Literal["unknown", "there", "missing", "changed"]
 
@@ -24,6 +25,7 @@ class GallerySummary:
         distance: ``cosine`` or ``euclidean``.
         model: Where the model was when the gallery was created; None where it has none.
         checksum: What tells its vectors from those of other models; None where it is not known.
+        precision: The precision in which the vectors were computed; None where it is not known.
         model_state: Whether that model is there; ``changed`` where another one is in its place.
         index: The kind of index, its settings, its rows, and its recall where that was measured.
         bytes: On disk; None where the store does not say.
@@ -38,6 +40,7 @@ class GallerySummary:
     distance: Distance
     model: str | None
     checksum: str | None
+    precision: str | None
     model_state: ModelState
     index: Mapping[str, Any]
     bytes: int | None
@@ -74,7 +77,7 @@ class GallerySummary:
         return {
             "rows": count,
             "columns": ", ".join(self.columns) or "none but path and label",
-            "vectors": f"{self.dim:,} numbers each, {self.distance} distance",
+            "vectors": f"{self.dim:,} numbers each, {self.distance} distance{computed_in(self.precision)}",
             "model": model,
             "index": index,
             "on disk": "not known" if self.bytes is None else _size(self.bytes),
@@ -94,6 +97,7 @@ def summarize_store(store: Store) -> GallerySummary:
         info.distance,
         info.model,
         info.embedder,
+        info.precision,
         _state(info.model, info.embedder),
         store.index,
         store.size,

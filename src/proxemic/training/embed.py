@@ -21,6 +21,7 @@ from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.folding import folded
+from proxemic.precision import full_precision
 from proxemic.training.gathering import as_integers, gather_uneven, split_roles
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
@@ -51,7 +52,7 @@ def embed_images(
 ) -> Float[Tensor, "images dim"]:
     """Embed every image in order, as `embed_dataset`, as float32 on the CPU.
 
-    With the precision bf16-mixed, the network computes in bfloat16.
+    The network computes in float32, or with the precision bf16-mixed in bfloat16.
     Of several processes, each embeds its share (`share_of`), in the batches that one process would make; the result is
     ``[0, 0]`` where that is empty.
     """
@@ -132,14 +133,12 @@ def embed_batches(
     model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
 ) -> Iterator[Float[Tensor, "batch dim"]]:
     """Embed one batch after the other, in evaluation mode, as float32 on the CPU."""
-    if precision == "auto":
-        raise ValueError("evaluation.precision is auto, which a run settles: name one here, 32-true or bf16-mixed")
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
     with evaluation_mode(model), folded(model):
         for batch in batches:
-            with half, torch.no_grad():
+            with full_precision(), half, torch.no_grad():
                 embeddings = model(batch.to(device, dtype)).float().cpu()
             yield embeddings
 
