@@ -34,6 +34,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--images", type=int, metavar="N", help="compare on about N images, of whole classes (default: on all)"
     )
     parser.add_argument("--license", metavar="NAME", help="for the model card, as hubs name it: mit, cc-by-nc-4.0")
+    parser.add_argument("--unfinished", action="store_true", help="also export what a run has that is not finished")
     add_reading(parser)
     parser.set_defaults(run=run, takes_flags=True)
 
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         half=arguments.half,
         int8=arguments.int8,
         licence=arguments.license,
+        unfinished=arguments.unfinished,
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         report=partial(print, file=sys.stderr),

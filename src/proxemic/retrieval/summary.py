@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from proxemic.retrieval.stores import Distance, Store
 from proxemic.training.recipe import computed_in
+from proxemic.training.run_directory import RunDirectory
 
 ModelState = Literal["unknown", "there", "missing", "changed"]
 
@@ -27,6 +28,7 @@ class GallerySummary:
         checksum: What tells its vectors from those of other models; None where it is not known.
         precision: The precision in which the vectors were computed; None where it is not known.
         model_state: Whether that model is there; ``changed`` where another one is in its place.
+        unfinished: Where the run of that model stopped, if it is there and unfinished: "stopped in epoch 1 of 30".
         index: The kind of index, its settings, its rows, and its recall where that was measured.
         bytes: On disk; None where the store does not say.
     """
@@ -42,6 +44,7 @@ class GallerySummary:
     checksum: str | None
     precision: str | None
     model_state: ModelState
+    unfinished: str | None
     index: Mapping[str, Any]
     bytes: int | None
 
@@ -61,7 +64,7 @@ class GallerySummary:
             count += f", {self.unlabelled:,} of them without one" * (self.unlabelled > 0)
         model = {
             "unknown": "not known: it is searched by vectors, or with --model",
-            "there": str(self.model),
+            "there": f"{self.model}{f', whose run {self.unfinished}' if self.unfinished else ''}",
             "missing": f"{self.model}, where there is none now: give it with --model",
             "changed": f"{self.model}, where there is another one now: give the gallery's with --model",
         }[self.model_state]
@@ -87,6 +90,7 @@ class GallerySummary:
 def summarize_store(store: Store) -> GallerySummary:
     """Say what is in a gallery; its labels are counted."""
     info, counts = store.info, store.count_labels()
+    state = _state(info.model, info.embedder)
     return GallerySummary(
         store.address,
         sum(counts.values()),
@@ -98,7 +102,8 @@ def summarize_store(store: Store) -> GallerySummary:
         info.model,
         info.embedder,
         info.precision,
-        _state(info.model, info.embedder),
+        state,
+        RunDirectory.of_model(Path(info.model)).stopped if info.model is not None and state == "there" else None,
         store.index,
         store.size,
     )

@@ -1,6 +1,7 @@
 """Embeddings of many images, and their metrics."""
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from tqdm import tqdm
 
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
-from proxemic.errors import UserError
+from proxemic.errors import UserError, UserNote
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
@@ -25,12 +26,17 @@ from proxemic.precision import full_precision
 from proxemic.training.gathering import as_integers, gather_uneven, split_roles
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
+from proxemic.training.run_directory import RunDirectory
 from proxemic.training.workers import worker_settings
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
-    """Load the model of a run as `load_model`, with the preprocessing of its images."""
+    """Load the model of a run as `load_model`, with the preprocessing of its images; warn if the run is unfinished."""
     model, preprocessing = load_model(path, backbone)
+    run = RunDirectory.of_model(path)
+    if run.stopped:
+        note = f"{path} {run.stopped}: its model is the best one until then. Finish it by proxemic train --resume "
+        warnings.warn(f"{note}{run.path}.", UserNote, stacklevel=2)
     try:
         return model, Preprocessing(**preprocessing)
     except (TypeError, ValueError) as error:

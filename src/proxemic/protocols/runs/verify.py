@@ -38,6 +38,7 @@ class Verification:
         distance: The distance between embeddings.
         flip: Whether each embedding is the sum of those of a picture and its mirror image.
         sets: The metrics by set.
+        stopped: Where the run of the model stopped, if it is unfinished.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Verification:
     distance: str
     flip: bool
     sets: Mapping[str, "VerificationMetrics"]
+    stopped: str | None = None
 
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
@@ -53,7 +55,9 @@ class Verification:
     def text(self, form: Format = "table") -> str:
         """The metrics as text."""
         if form == "json":
-            facts = {"model": self.model, "data": self.data, "distance": self.distance, "flip": self.flip}
+            facts: dict[str, Any] = {"model": self.model, "data": self.data}
+            facts |= {"distance": self.distance, "flip": self.flip}
+            facts |= {"unfinished": self.stopped} if self.stopped else {}
             return json.dumps(facts | {"sets": {name: _summary(each) for name, each in self.sets.items()}}, indent=2)
         rows = self.rows()
         if form == "csv":
@@ -133,6 +137,7 @@ def verify(
     from proxemic.models import takes_vectors
     from proxemic.protocols.runs.evaluation import check_made_by
     from proxemic.recipes.reader import own_backbone
+    from proxemic.training import RunDirectory
     from proxemic.training.embed import load_embedder, pick_device
     from proxemic.training.face_embedding import embed_faces
 
@@ -175,7 +180,8 @@ def verify(
             metrics[name] = verification_metrics(distances, each.same, folds=each.folds, far=(_FAR,))
         except ValueError as error:
             raise UserError(f"{name} cannot be evaluated: {error}") from error
-    verification = Verification(str(target), str(place), distance, flip, metrics)
+    stopped = RunDirectory.of_model(target).stopped
+    verification = Verification(str(target), str(place), distance, flip, metrics, stopped)
     if out is None and is_run(target):
         out = target / "verification.json"
     if out is not None:

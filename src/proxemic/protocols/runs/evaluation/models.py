@@ -59,7 +59,7 @@ def evaluate_models(
             kept = LabelledEmbeddings(embeddings) if bare else content
             write_embeddings(save_embeddings, kept, read_checksum(path), precision)
         target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
-        target = replace(target, images=images, precision=precision)
+        target = replace(target, images=images, precision=precision, stopped=RunDirectory.of_model(path).stopped)
         target = target.with_categories() if by_category else target
         targets.append(_with_parts(target, content, trained, request.evaluation))
     return targets
@@ -79,7 +79,7 @@ def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> froze
     """The labels of the classes whose names a model was trained on; None if those of one model are not known."""
     names: set[str] = set()
     for path in paths:
-        classes = RunDirectory(path if path.is_dir() else path.parent).read_classes()
+        classes = RunDirectory.of_model(path).read_classes()
         if classes is None:
             return None
         names.update(classes.trained)

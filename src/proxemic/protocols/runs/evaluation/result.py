@@ -230,6 +230,7 @@ class Evaluation:
         target = self.targets[0]
         left_out = target.metrics.left_out
         notes = [few_classes(target.query_classes)] if few_classes(target.query_classes) else []
+        notes += [f"{readable(each.name)} {each.stopped}." for each in self.targets if each.stopped]
         if target.trained_on or (target.trained_on is not None and target.split == "all"):
             of = "either model" if len(self.targets) > 1 else "the model"
             notes.append(f"By their names, {of} was trained on {target.trained_on} of these {target.classes} classes.")
@@ -248,6 +249,7 @@ def _summary(target: TargetMetrics) -> dict[str, Any]:
         target.split: dict(target.metrics),
         "chance": target.metrics.chance,
         **({} if target.precision is None else {"precision": target.precision}),
+        **({} if target.stopped is None else {"unfinished": target.stopped}),
         "classes": target.classes,
         **known,
         **({} if target.category is not None else {"images": 0 if labels is None else len(labels)}),

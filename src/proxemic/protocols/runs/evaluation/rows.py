@@ -26,7 +26,7 @@ class TargetMetrics:
     were trained on, if known; ``parts`` are the metrics of the unseen and the seen classes, ``categories`` those of the
     queries of each category, which have its name in ``category``. ``open_set`` is its open-set identification;
     ``content`` what was evaluated, by ``config``, and ``images`` the images that were embedded in ``precision``,
-    which is None if it is not known.
+    which is None if it is not known. ``stopped`` says where the run of the model stopped, if it is unfinished.
     """
 
     name: str
@@ -43,6 +43,7 @@ class TargetMetrics:
     category: str | None = None
     open_set: OpenSet | None = None
     precision: str | None = None
+    stopped: str | None = None
 
     @property
     def classes(self) -> int:
