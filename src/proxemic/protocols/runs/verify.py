@@ -1,6 +1,7 @@
 """Evaluate a model on sets of pairs: LFW, CFP-FP, AgeDB-30, CALFW and CPLFW of faces, or pairs of the user's own."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -13,7 +14,7 @@ from proxemic.files import readable, write_text
 from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
 from proxemic.protocols.runs.targets import check_outputs, check_target, is_run
 from proxemic.published import PublishedFigure
-from proxemic.tables import MISSING, Format, Table, format_of
+from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
 
 if TYPE_CHECKING:
     from proxemic.data import ImageSource
@@ -58,17 +59,22 @@ class Verification:
             facts: dict[str, Any] = {"model": self.model, "data": self.data}
             facts |= {"distance": self.distance, "flip": self.flip}
             facts |= {"unfinished": self.stopped} if self.stopped else {}
-            return json.dumps(facts | {"sets": {name: _summary(each) for name, each in self.sets.items()}}, indent=2)
+            sets = {name: _summary(each) for name, each in self.sets.items()}
+            return json.dumps(without_nan(facts | {"sets": sets}), indent=2)
         rows = self.rows()
         if form == "csv":
             return Table.of_records(rows).text("csv")
         flipped = ", each picture with its mirror image" if self.flip else ""
         title = f"Verification by {self.distance} distance{flipped}; in percent, thresholds as they are"
         header = ["set", "pairs", "accuracy ± std", "threshold", "AUC", f"TAR@FAR={_FAR:g}"]
-        return Table(header, [_cells(row) for row in rows], title).text(form)
+        few = min(_different(metrics) for metrics in self.sets.values())
+        notes = [
+            f"A FAR of {_FAR:g} takes {math.ceil(1 / _FAR):,} different pairs to be measured, but there are {few:,}."
+        ]
+        return Table(header, [_cells(row) for row in rows], title, notes if few * _FAR < 1 else []).text(form)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per set and, for several sets, a row of their means."""
+        """Return a row per set and, for several sets, one of their means; a TAR that cannot be measured is NaN."""
         columns = ("pairs", "accuracy", "std", "threshold", "auc", _TAR)
         rows = []
         for name, metrics in self.sets.items():
@@ -254,8 +260,12 @@ def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
         "thresholds": accuracy.thresholds,
         "auc": metrics.auc,
         "eer": metrics.eer,
-        _TAR: metrics.tar_at_far[_FAR].tar,
+        _TAR: metrics.tar_at_far[_FAR].tar if _different(metrics) * _FAR >= 1 else math.nan,
     }
+
+
+def _different(metrics: "VerificationMetrics") -> int:
+    return metrics.pairs - metrics.same
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -267,6 +277,6 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         "" if pairs is None else f"{pairs:,}",
         f"{100 * accuracy:.2f}" + ("" if std is None else f" ± {100 * std:.2f}"),
         "" if threshold is None else f"{threshold:.4f}",
-        f"{100 * auc:.2f}",
-        f"{100 * tar:.2f}",
+        percent(auc),
+        percent(tar),
     ]
