@@ -4,8 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-from proxemic.cli.pictures import add_reading, check_reading
-from proxemic.errors import UserError
+from proxemic.cli.pictures import add_reading, check_reading, data_root
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -43,18 +42,13 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Export, and print."""
     check_reading(arguments)
     print(f"Exporting {arguments.model}", file=sys.stderr, flush=True)  # before what takes seconds to import
-    from proxemic.recipes.flags import read_flags
     from proxemic.retrieval import export
 
-    given = dict(read_flags(flags)) if flags else {}
-    source = given.pop("data.root", None)
-    if given:
-        raise UserError(f"--{next(iter(given))} is not known here: only --data.root is, of the data.")
     exported = export(
         arguments.model,
         arguments.to,
         arguments.out,
-        source=source,
+        source=data_root(flags),
         most_images=arguments.images,
         half=arguments.half,
         int8=arguments.int8,

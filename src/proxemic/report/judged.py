@@ -21,6 +21,7 @@ from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.metrics import RetrievalMetrics, nearest_neighbours
 from proxemic.models import load_model
+from proxemic.protocols.runs.evaluation import choose_images
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.retrieval import Embedder
 from proxemic.training import EvaluationConfig, RunDirectory
@@ -122,6 +123,7 @@ def judge_run(
     run: FinishedRun | str | Path,
     others: Sequence[str | Path] = (),
     *,
+    root: str | Path | None = None,
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     report: Callable[[str], object] | None = None,
 ) -> Judged:
@@ -130,6 +132,7 @@ def judge_run(
     Args:
         run: A finished run, or its directory.
         others: Further runs, which embed the same pictures.
+        root: Embed other labelled pictures, of a folder or table, as `proxemic.evaluate` takes them by ``data.root``.
         embedded: What `proxemic.train` has embedded for its test (`TrainingResult`); empty embeds the pictures anew.
         report: Is told what the user should know; None logs it.
 
@@ -138,14 +141,12 @@ def judge_run(
     """
     report = report or getLogger("proxemic").info
     run = run if isinstance(run, FinishedRun) else FinishedRun(Path(run))
-    split, images = _held_out(run)
-    parts = dict(embedded if split == "test" and embedded else _embed_all(run, images))
+    split, images = _held_out(run) if root is None else _elsewhere(run, root, report)
+    parts = dict(embedded if split == "test" and embedded and root is None else _embed_all(run, images))
     own = parts.pop("test")
     beside = []
     for other in map(FinishedRun, map(Path, others)):
-        trained = RunDirectory(other.path).read_classes()
-        if common := {*images.class_names} & (trained.trained if trained else set()):
-            report(f"{other.path} was trained on {len(common):,} of the {images.num_classes:,} classes that are shown.")
+        _say_trained(other, images, report)
         beside.append(_judged(other, split, images, _embed(other, other.model, images, run), run))
     return _judged(run, split, images, own, run, parts, tuple(beside))
 
@@ -156,8 +157,26 @@ def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
     if splits.test is not None and read_json(RunDirectory(run.path).environment).get("test", True):
         return "test", splits.test
     if splits.validation is None:
-        raise UserError(f"{run.path} holds no classes out, which a report could show.")
+        raise UserError(
+            f"{run.path} holds no classes out, which a report could show: give labelled pictures of others "
+            "(--data.root)."
+        )
     return "validation", splits.validation
+
+
+def _elsewhere(run: FinishedRun, root: str | Path, report: Callable[[str], object]) -> tuple[str, ImageSet]:
+    overrides = {"data.root": str(root)}
+    images, split, notes, _ = choose_images([run.path], None, None, None, strict=False, overrides=overrides)
+    for note in notes:
+        report(note)
+    _say_trained(run, images, report)
+    return split, images
+
+
+def _say_trained(run: FinishedRun, images: ImageSet, report: Callable[[str], object]) -> None:
+    trained = RunDirectory(run.path).read_classes()
+    if common := {*images.class_names} & (trained.trained if trained else set()):
+        report(f"{run.path} was trained on {len(common):,} of the {images.num_classes:,} classes that are shown.")
 
 
 def _embed_all(run: FinishedRun, images: ImageSet) -> dict[str, Float[Tensor, "images width"]]:
