@@ -59,7 +59,7 @@ class RunDirectory:
 
     Attributes:
         recipe: Every value of the recipe, defaults included (YAML).
-        environment: The machine, the libraries, the command, a fingerprint of the images (JSON).
+        environment: The machine, the libraries, the command, a fingerprint of the images, how many epochs (JSON).
         classes: The names of the classes of each split, and where the images were (JSON); older runs have none.
         metrics: The final metrics (JSON); it exists once the run is finished.
         measured_before: What callbacks measured before the first epoch (JSON); it exists if there are such callbacks.
