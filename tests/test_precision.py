@@ -8,8 +8,8 @@ from proxemic.precision import full_precision
 
 
 def test_nothing_is_rounded_in_full_precision_and_all_is_as_before_after_it() -> None:
-    cpu: Any = torch.backends.mkldnn
-    operations = (cpu.matmul, torch.backends.cuda.matmul, torch.backends.cudnn.conv)
+    backends: Any = torch.backends
+    operations = (backends.mkldnn.matmul, backends.cuda.matmul, backends.cudnn.conv)
     before = [operation.fp32_precision for operation in operations]
     assert before[-1] == "tf32"  # what torch allows unless it is told otherwise
     with full_precision():

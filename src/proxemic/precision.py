@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -28,7 +28,7 @@ def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> Iterator[None]:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Compute matrix products and convolutions of float32 in float32, where a GPU's convolutions would take TF32."""
-    cudnn = torch.backends.cudnn
+    cudnn: Any = torch.backends.cudnn
     allowed = [each.fp32_precision for each in (cudnn.conv, cudnn.rnn)]
     with matmul_precision("ieee"):
         try:
