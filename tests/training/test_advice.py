@@ -112,6 +112,7 @@ def test_after_a_run_by_the_shape_of_its_validation(values: list[float], said: s
 def test_phases_that_end_by_themselves_need_no_advice_about_their_length() -> None:
     both: list[dict[str, Any]] = [{"training.until_plateau": {"patience": 2}}, {"second_phase": {"epochs": 4}}]
     for flags in both:
-        recipe = load("own", **{"data.root": "x", "training.epochs": 8}, **flags)
+        flags |= {"data.root": "x", "training.epochs": 8}
+        recipe = load("own", **flags)
         assert curve_advice(recipe, RISING, "epoch", 0.5) is None
         assert curve_advice(recipe, FALLING, "untrained", 0.5) is not None
