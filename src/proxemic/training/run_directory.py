@@ -109,10 +109,10 @@ class RunDirectory:
     @property
     def stopped(self) -> str | None:
         """Say where an unfinished run stopped, as "stopped in epoch 1 of 30"; None if it is finished, or is no run."""
-        if self.metrics.exists() or not self.recipe.is_file():
+        if self.metrics.exists() or not (self.recipe.is_file() and self.environment.is_file()):
             return None
         done = len(self.history.read_text(encoding="utf-8").splitlines()) - 1 if self.history.exists() else 0
-        epochs = read_json(self.environment).get("epochs") if self.environment.exists() else None
+        epochs = read_json(self.environment).get("epochs")
         if done == epochs:
             return f"stopped after epoch {done} of {epochs}, before it was evaluated"
         return f"stopped in epoch {done + 1}{f' of {epochs}' if isinstance(epochs, int) else ''}"

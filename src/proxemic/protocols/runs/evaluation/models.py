@@ -118,8 +118,9 @@ def choose_images(
     """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
     recipe = run and run.recipe
-    # Not that of the first run's recipe: two models are compared as the later commands compute them.
-    overrides = type(overrides)({"evaluation.precision": "32-true", **overrides})
+    if "evaluation.precision" not in overrides and "precision" not in (overrides.get("evaluation") or ()):
+        # Not that of the first run's recipe: two models are compared as the later commands compute them.
+        overrides = _added(overrides, "evaluation.precision", "32-true")
     data_keys = [key for key in overrides if key.startswith("data")]
     if (query is None) != (gallery is None):
         raise UserError("--query and --gallery are images or files of vectors, and go together: give both.")
