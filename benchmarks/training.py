@@ -32,9 +32,7 @@ from proxemic.losses import NormalizedSoftmaxLoss
 from proxemic.models import ConvNet, ModelConfig, build_model
 from proxemic.recipes import load
 from proxemic.training import Recipe
-from proxemic.training.auto_precision import settle_evaluation
 from proxemic.training.embed import embed_images
-from proxemic.training.run_directory import RunDirectory
 
 NETWORKS = {"tf_efficientnet_lite0": 32, "resnet50": 32, "convnet": 128}
 """Each with its images a batch."""
@@ -158,14 +156,12 @@ def train_best(setting: Setting, half: bool, pace: Pace) -> NoReturn:
     raise AssertionError
 
 
-def embed_ours(setting: Setting, precision: Literal["auto", "32-true", "bf16-mixed"], pace: Pace) -> NoReturn:
+def embed_ours(setting: Setting, precision: Literal["32-true", "bf16-mixed"], pace: Pace) -> NoReturn:
     """What ``proxemic evaluate`` embeds images by; a step is one batch."""
     keep_freed_memory()
     setting.begin()
     recipe = setting.recipe()
     model = build_model(ModelConfig(setting.network, EMBEDDING, image_size=setting.side)).eval()
-    run = RunDirectory(setting.folder)  # none, which has recorded nothing
-    precision = settle_evaluation(precision, model, recipe.images, run, setting.batch, lambda _: None)
     images = recipe.load().train
     many = images.select(torch.arange(len(images)).repeat(1_000))
     model.register_forward_hook(lambda *_: pace.step())
@@ -227,9 +223,9 @@ def step_alone(setting: Setting, pace: Pace, *, kept: bool, last: bool, half: bo
             pace.step()
 
 
-def print_header(of: str, others: Sequence[str]) -> None:
-    """The first two lines of a table of ours beside others."""
-    columns = ["plain", "ours", "ours, auto", *others, "ours / plain", "auto / plain", "auto / best"]
+def print_header(of: str, others: Sequence[str], fast: str, column: str) -> None:
+    """Print the first two lines of a table of ours beside others; ``fast`` is the name of our faster loop."""
+    columns = ["plain", "ours", f"ours, {column}", *others, "ours / plain", f"{fast} / plain", f"{fast} / best"]
     print(f"| {of} | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}")
 
 
@@ -241,7 +237,7 @@ def print_row(name: str, rates: Sequence[float], ratios: Sequence[float] = ()) -
 
 def training_table(settings: Sequence[Setting], run: Callable[..., dict[str, float]]) -> None:
     """Print training's images a second."""
-    print_header("training", ["best", "best, bfloat16"])
+    print_header("training", ["best", "best, bfloat16"], "auto", "auto")
     for setting in settings:
         loops = {
             "plain": partial(train_plain, setting),
@@ -260,17 +256,17 @@ def evaluation_table(settings: Sequence[Setting], run: Callable[..., dict[str, f
     """Print embedding's images a second."""
     ways = ["eager", *others]
     names = [*ways, *(f"{way}, bfloat16" for way in ways if way != "onnx")]
-    print_header("embedding", names)
+    print_header("embedding", names, "half", "bfloat16")
     for setting in settings:
         loops = {
             "plain": partial(embed_loop, setting, "plain", False),
             "ours": partial(embed_ours, setting, "32-true"),
-            "auto": partial(embed_ours, setting, "auto"),
+            "half": partial(embed_ours, setting, "bf16-mixed"),
         }
         loops |= {name: partial(embed_loop, setting, name.partition(",")[0], "," in name) for name in names}
         rate = {name: setting.batch / seconds for name, seconds in run(loops).items()}
         best = max(rate[name] for name in names)
-        ratios = [rate["ours"] / rate["plain"], rate["auto"] / rate["plain"], rate["auto"] / best]
+        ratios = [rate["ours"] / rate["plain"], rate["half"] / rate["plain"], rate["half"] / best]
         print_row(setting.network, list(rate.values()), ratios)
 
 

@@ -17,7 +17,7 @@ ALWAYS = "always"
 HEAD = """# Licences of dependencies
 
 proxemic itself is under the [MIT licence](../LICENSE). Installing it brings the packages below, on one platform or
-another: those of *always* with `pip install proxemic`, the others with the extras that are named. The licences are
+another: those of *always* with `pip install .`, the others with the extras that are named. The licences are
 those that the packages declare; `docs/make_licences.py` writes this page from `uv.lock`.
 
 Some want a look before you ship a product: the libraries of NVIDIA are proprietary, come with torch on Linux, and are

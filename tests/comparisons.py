@@ -28,6 +28,7 @@ RECIPE = {
         "nmi": False,
         "metric": "map@r",
         "select_on": "validation",
+        "precision": "32-true",
     },
     "seed": 0,
     "second_phase": None,

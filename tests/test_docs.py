@@ -369,11 +369,14 @@ def test_the_page_of_vectors(
         assert main([*command[1:], *quick.get(command[1], [])]) == 0, capsys.readouterr().err
 
 
-def test_the_page_of_reports(run: Path, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_reports(
+    run: Path, shelf: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (FOLDER.parent / "report.md").read_text()
     for name in ("photos", "other"):
         shutil.copytree(run, tmp_path / "runs" / name)
     shutil.copytree(shelf / "shop", tmp_path / "shop")
+    shutil.copytree(folder, tmp_path / "other-photos")
     test, other = json.loads((run / "classes.json").read_text())["test"][:2]
     page = page.replace("shoe/17.jpg", f"'{test}/1.png'").replace("hat/3.jpg", f"'{other}/2.png'")
     monkeypatch.chdir(tmp_path)
@@ -381,7 +384,7 @@ def test_the_page_of_reports(run: Path, shelf: Path, tmp_path: Path, monkeypatch
     for line in lines:
         assert main(shlex.split(line, comments=True)[1:]) == 0, line
     assert {path.name for path in tmp_path.glob("*.html")} == {
-        f"{name}.html" for name in ("photos", "both", "shop", "worst", "two")
+        f"{name}.html" for name in ("photos", "both", "other", "shop", "worst", "two")
     }
 
 

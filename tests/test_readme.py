@@ -15,10 +15,13 @@ from command_line import warm_proxemic
 from images import write_folder
 from proxemic.data import OwnImages
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
 from proxemic.training.embed import embed_images, load_embedder
 from vectors import write_table
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 SECTION = README.partition("## Your own images")[2].partition("\n## ")[0]
 
 
@@ -86,12 +89,25 @@ def write_photographs(root: Path) -> list[Path]:
 
 
 def test_every_file_and_recipe_that_is_named_exists() -> None:
-    root = Path(__file__).parent.parent
     for target in re.findall(r"\]\(([\w./]+)\)", README):
-        assert (root / target).exists(), target
+        assert (ROOT / target).exists(), target
     for name in re.findall(r"--recipe ([\w/-]+)(?!\S*\.yaml)", README):
         if name != "mine":
-            assert (root / "src" / "proxemic" / "recipes" / f"{name}.yaml").exists(), name
+            assert (ROOT / "src" / "proxemic" / "recipes" / f"{name}.yaml").exists(), name
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/own-images.md"])
+def test_flags_that_are_named_can_be_given(page: str) -> None:
+    named = re.findall(r"`(--(?:loss|model|optim|training|data)[. ][^`]+)`", (ROOT / page).read_text())
+    flags = [words for words in map(str.split, named) if not words[0].startswith("--data.")]  # of one source alone
+    assert ["--loss", "ArcFaceLoss", "--loss.margin", "DynamicMargin"] in flags
+    for words in flags:
+        assert read_recipe(find_recipe("own-pretrained"), words).yaml, words
+
+
+def test_nothing_is_installed_by_a_name_that_was_never_released() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.py")):
+        assert not re.search(r"pip\s+install\s+(?:#\s+)?'?proxemic", page.read_text()), page
 
 
 def test_the_way_through_search(shelf: Path, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Matrix products in the precision of their operands."""
+"""Matrix products and convolutions in the precision of their operands."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -23,3 +23,18 @@ def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> Iterator[None]:
         yield
     finally:
         cpu.fp32_precision, gpu.fp32_precision = allowed
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute matrix products and convolutions of float32 in float32, where a GPU's convolutions would take TF32."""
+    cudnn: Any = torch.backends.cudnn
+    allowed = [each.fp32_precision for each in (cudnn.conv, cudnn.rnn)]
+    with matmul_precision("ieee"):
+        try:
+            cudnn.allow_tf32 = False  # else torch, where it is asked for this older flag, says that it is contradicted
+            cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee"
+            yield
+        finally:
+            cudnn.allow_tf32 = "tf32" in allowed
+            cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = allowed

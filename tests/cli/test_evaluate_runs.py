@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from command_line import FIRST_LINES, Here, assert_refused
 from proxemic.data import OwnImages
 from proxemic.data.embeddings import read_embeddings
+from proxemic.errors import UserNote
 from proxemic.protocols.runs.evaluation import models
 from proxemic.training import RunDirectory
 from proxemic.training.embed import embed_images
@@ -40,6 +42,62 @@ def test_a_run_names_its_classes(run: Path, folder: Path) -> None:
     names = [name for split in ("train", "validation", "test") for name in content[split]]
     assert sorted(names) == sorted(path.name for path in folder.iterdir())
     assert [len(content[split]) for split in ("train", "validation", "test")] == [5, 3, 4]
+
+
+def test_figures_are_those_of_float32_whatever_the_recipe_of_a_run(run: Path, copy: Path, here: Here) -> None:
+    recipe = copy / "recipe.yaml"
+    before, evaluation, after = recipe.read_text().partition("\nevaluation:")
+    recipe.write_text(before + evaluation + after.replace("precision: 32-true", "precision: bf16-mixed", 1))
+    assert recipe.read_text() != (run / "recipe.yaml").read_text()
+    found = evaluated(here, copy)
+    assert (found["test"], found["precision"]) == (own_test(run), "32-true")
+    for pair in ((run, copy), (copy, run)):
+        models = evaluated(here, *pair)["models"]
+        assert [(each["test"], each["precision"]) for each in models] == [(own_test(run), "32-true")] * 2
+    asked = here("evaluate", run, copy, "--evaluation.precision", "bf16-mixed")
+    assert "computed in bf16-mixed" in asked.stdout
+    assert "computed in" not in here("evaluate", run, copy).stdout
+    assert_refused(here("evaluate", run, "--evaluation.precision", "auto"), ["precision", "32-true", "bf16-mixed"])
+
+
+def test_commands_that_take_a_model_say_that_its_run_is_unfinished(
+    copy: Path, folder: Path, tmp_path: Path, here: Here
+) -> None:
+    pytest.importorskip("onnxscript")
+    (copy / "metrics.json").unlink()
+    history = (copy / "history.csv").read_text().splitlines(keepends=True)
+    (copy / "history.csv").write_text("".join(history[:2]))
+    stopped, shop, pairs = "stopped in epoch 2 of 2", tmp_path / "shop", tmp_path / "pairs.csv"
+    files = sorted(path.relative_to(folder) for path in folder.glob("*/*.png"))
+    couples = [*pairwise(files), *zip(files, files[7:], strict=False)]
+    rows = [f"{first},{second},{first.parent == second.parent}" for first, second in couples]
+    pairs.write_text("\n".join(["first,second,same", *rows]))
+    printed = {}
+    for name, words in {
+        "evaluate": ["evaluate", copy, "--json"],
+        "two": ["evaluate", copy, copy / "model.safetensors", "--json"],
+        "table": ["evaluate", copy],
+        "verify": ["verify", copy, "--pairs", pairs, "--data", folder, "--format", "json"],
+        "calibrate": ["calibrate", copy, "--format", "json"],
+        "note": ["calibrate", copy],
+        "embed": ["embed", copy, folder, "--out", tmp_path / "v.npy", "--workers", "0"],
+        "create": ["gallery", "create", shop, folder, "--model", copy],
+        "export": ["export", copy, "--unfinished", "--out", tmp_path / "net.onnx"],
+    }.items():
+        with pytest.warns(UserNote, match=stopped):
+            result = here(*words)
+        assert result.returncode == 0, result.stderr
+        printed[name] = result.stdout
+    printed["gallery"] = here("gallery", "info", shop, "--format", "json").stdout
+    printed["two"] = json.dumps(json.loads(printed["two"])["models"][1])
+    for name in ("evaluate", "two", "verify", "calibrate", "gallery"):
+        assert json.loads(printed[name])["unfinished"] == stopped
+    assert f"{copy} {stopped}." in printed["table"]
+    assert stopped in printed["note"]
+    assert stopped in here("gallery", "info", shop).stdout
+    assert json.loads((tmp_path / "net.json").read_text())["unfinished"] == stopped
+    assert f"**This model is unfinished: its training {stopped}.**" in (tmp_path / "net.md").read_text()
+    assert_refused(here("export", copy), [stopped, f"--resume {copy}", "--unfinished"])
 
 
 def test_few_classes_are_said_to_be_few_beside_chance(run: Path, here: Here) -> None:

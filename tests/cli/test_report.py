@@ -1,5 +1,6 @@
 """``proxemic report``, and the report that ``proxemic train`` ends with."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,27 @@ def test_the_report_of_a_run_whose_pictures_are_gone(here: Here, copy: Path, tmp
     assert made.returncode == 0, made.stderr
     assert "no pictures, but what the run has recorded" in made.stderr
     assert "without its pictures there are no intervals" in (copy / "report.html").read_text()
+
+
+def test_the_report_on_pictures_of_another_folder(
+    here: Here, run: Path, shelf: Path, folder: Path, tmp_path: Path
+) -> None:
+    trained = read_json(run / "classes.json")["train"][0]
+    for number, path in enumerate(sorted(folder.iterdir())[:5]):
+        shutil.copytree(path, tmp_path / "people" / f"person {number}")
+    shutil.copytree(folder / trained, tmp_path / "people" / trained)
+    found = json.loads(here("evaluate", run, "--data.root", tmp_path / "people", "--json").stdout)["all"]
+    made = here("report", run, "--data.root", tmp_path / "people", "--out", tmp_path / "people.html")
+    assert made.returncode == 0, made.stderr
+    assert f"{run} was trained on 1 of the 6 classes that are shown." in made.stderr
+    page = (tmp_path / "people.html").read_text()
+    assert "person 4" in page
+    assert "all: 6 classes" in page
+    assert f"{100 * found['map@r']:.2f}" in page
+    assert not (run / "people.html").exists()
+    assert_refused(here("report", run, "--data.root", tmp_path / "gone"), ["gone", "does not exist"])
+    assert_refused(here("report", run, "--data.strict", "true"), ["--data.strict is not known here"])
+    assert_refused(here("report", shelf / "shop", "--data.root", tmp_path), ["--data.root is for a run"])
 
 
 def test_what_is_refused(here: Here, run: Path, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ CASES = {
     " it, in the recipe or as --optim.schedule.step_size.",
     "loss: torch.optim.Adam": "is torch.optim.Adam, which cannot stand there: give a class derived from ProxyLoss",
     "loss: proxemic.losses.ProxyLoss": "loss is proxemic.losses.ProxyLoss, which is abstract: it cannot stand there",
+    "loss: proxemic.losses.MeanProxyNorm": "nn.Module whose forward takes (embeddings, labels), such as",
+    "loss: torch.nn.ReLU": "loss is torch.nn.ReLU, which cannot stand there: give a class derived from ProxyLoss",
     "loss: proxemic.losses.ProxyAncorLoss": "but proxemic.losses has no ProxyAncorLoss: did you mean ProxyAnchorLoss?",
     "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but is a single one: give a class derived from ProxyLoss",
     "loss: {class_path: ArcFaceLoss, scale: 3}": "loss.scale is beside class_path: put it into init_args.",
@@ -88,6 +90,13 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
 )
 def test_of_a_flag(flags: list[str], sentence: str) -> None:
     assert refusal(find_recipe("glyphs-small"), *flags).startswith(sentence)
+
+
+@pytest.mark.parametrize("name", ["MeanProxyNorm", "CenterRegularizer", "MeanPooling"])
+def test_of_a_module_that_is_no_loss(name: str) -> None:
+    given = refusal(find_recipe("glyphs-small"), "--loss", name)
+    assert given.startswith(f"loss is proxemic.losses.{name}, which cannot stand there: give a class derived from")
+    assert name not in refusal(find_recipe("glyphs-small"), "--loss", "Nonesuch")
 
 
 def test_a_text_may_look_like_anything() -> None:

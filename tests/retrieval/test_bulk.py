@@ -105,6 +105,7 @@ def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp
         schema = pyarrow.parquet.read_schema(tmp_path / name)
         assert schema.field("embedding").type.list_size == 4
         assert schema.metadata[b"made_by"].decode() == read_checksum(photos / "model")
+        assert schema.metadata[b"precision"] == b"32-true"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [name, *(Path(path).name for path in written.others)]
     )
@@ -298,8 +299,8 @@ def test_what_cannot_be_done_is_one_sentence(photos: Path, tmp_path: Path, here:
     }.items():
         assert_refused(here("embed", *command, cwd=tmp_path), [name])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UserError, match="--precision is half"):
-        embed_to_file(model, images, tmp_path / "v.npy", precision="half")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="--precision is auto"):
+        embed_to_file(model, images, tmp_path / "v.npy", precision="auto")  # type: ignore[arg-type]
 
 
 def test_numbers_that_are_not_finite_are_refused(photos: Path, tmp_path: Path) -> None:
@@ -309,26 +310,6 @@ def test_numbers_that_are_not_finite_are_refused(photos: Path, tmp_path: Path) -
     save_model(tmp_path / "model", model, vars(Preprocessing(size=SIZE, resize=None)))
     with pytest.raises(ValueError, match=r"alone.png: the model's embedding has numbers that are not finite"):
         embed_to_file(tmp_path / "model", photos / "photos", tmp_path / "v.npy", workers=0)
-
-
-def test_auto_says_what_it_takes_and_goes_on_with_it(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    said: list[str] = []
-    folder = tmp_path / "v.npy.parts"
-    folder.mkdir()
-    written = embed_to_file(
-        photos / "model", photos / "photos", tmp_path / "w.npy", precision="auto", workers=0, report=said.append
-    )
-    assert written is not None
-    assert f"auto, which takes {written.precision}" in said[0]
-    (folder / "precision").write_text("bf16-mixed")
-    written = embed_to_file(
-        photos / "model", photos / "photos", tmp_path / "v.npy", precision="auto", workers=0, report=said.append
-    )
-    assert written is not None
-    assert written.precision == "bf16-mixed"
-    assert len(said) == 1
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embedd
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.errors import Interrupted, UserError
 from proxemic.models import ModelConfig, build_model, load_model, save_model
-from proxemic.retrieval import Embedder, Gallery, gallery
+from proxemic.retrieval import Embedder, Gallery, gallery, summarize_store
 from proxemic.retrieval.gallery import absolute
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores.local import LocalStore
@@ -318,6 +318,25 @@ def test_vectors_of_another_model_are_refused(shelf: Path, shop: Path, tmp_path:
     with pytest.raises(UserError, match="is not the model of"):
         Gallery.open(tmp_path / "c", shelf / "model")
     assert made.store.info.model is None
+
+
+def test_a_gallery_says_in_which_precision_its_vectors_were_computed(shelf: Path, shop: Path, tmp_path: Path) -> None:
+    assert Gallery.open(shop).store.info.precision == "32-true"
+    half = Embedder.load(shelf / "model", precision="bf16-mixed")
+    with pytest.raises(UserError, match=r"computes in bf16-mixed, but the vectors of .* were computed in 32-true"):
+        Gallery.open(shop, half)
+    one = _one_picture(tmp_path)
+    write_embeddings(tmp_path / "half.parquet", LabelledEmbeddings(half.embed([one])), half.checksum, half.precision)
+    with pytest.raises(UserError, match=r"computed in bf16-mixed, but those of .* in 32-true: .* --precision 32-true"):
+        Gallery.open(shop).add(tmp_path / "half.parquet")
+    for name, made in (("a", Gallery.create(tmp_path / "a", half)), ("b", None)):
+        Gallery.create(tmp_path / "b", source=tmp_path / "half.parquet") if made is None else made.add(one)
+        told = summarize_store(Gallery.open(tmp_path / name).store)
+        assert told.precision == "bf16-mixed"
+        assert "computed in bf16-mixed" in "\n".join(told.lines())
+    # Queries are embedded as the gallery was.
+    assert Gallery.open(tmp_path / "a").search(one)[0][0].distance == pytest.approx(0, abs=1e-6)
+    assert Gallery.open(tmp_path / "a", shelf / "model").embedder.precision == "bf16-mixed"
 
 
 def test_a_model_that_takes_vectors(tmp_path: Path) -> None:

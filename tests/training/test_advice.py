@@ -1,4 +1,4 @@
-"""What a user is told before the training."""
+"""What a user is told before the training, and at its end."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxemic.recipes.reader import load
-from proxemic.training.advice import advice
+from proxemic.training.advice import advice, curve_advice
 
 LITE = {"model.backbone": "tf_efficientnet_lite0", "model.pretrained": True}
 
@@ -56,3 +56,63 @@ def test_the_images_of_a_network_of_transformers(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text('{"size": 64, "do_normalize": false, "image_mean": "grey"}')
     (normalisation,) = advice(load("own", **flags))
     assert "give --images.mean '[0, 0, 0]' --images.std '[1, 1, 1]'." in normalisation
+
+
+RISING = [0.10, 0.18, 0.25, 0.31, 0.36, 0.40, 0.43, 0.46]
+PEAKED = [0.20, 0.40, 0.46, 0.41, 0.35, 0.30, 0.28, 0.27]
+LEVEL = [0.20, 0.32, 0.40, 0.43, 0.445, 0.452, 0.456, 0.458]
+FALLING = [0.46, 0.40, 0.35, 0.30, 0.28, 0.26, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "values", "tried"),
+    [
+        ("own", {}, PEAKED, "try fewer epochs, --model.train head or a lower --optim.lr, which is"),
+        ("own-resnet50", {}, FALLING, "try --model.freeze_batch_norm true, --model.train head or a lower --optim.lr"),
+        ("own-pretrained", {}, LEVEL, "try --model.train head or a lower --optim.lr, which is 0.0003."),
+        ("own", {"model.train": "head"}, PEAKED, "try fewer epochs or a lower --optim.lr, which is"),
+        ("own-vectors", {}, PEAKED, "try fewer epochs or a lower --optim.lr, which is 0.001."),
+        ("own-vectors", {}, FALLING, "try a lower --optim.lr, which is 0.001."),
+        (
+            "own-vectors",
+            {},
+            RISING,
+            "validation was still rising at epoch 8 of 8: try more epochs (--training.epochs 16) or a higher "
+            "--optim.lr, which is 0.001.",
+        ),
+        ("own-vectors", {}, [0.4], "try a lower --optim.lr, which is 0.001."),
+    ],
+)
+def test_after_a_run_that_keeps_its_start(name: str, flags: dict[str, Any], values: list[float], tried: str) -> None:
+    said = curve_advice(load(name, **{"data.root": "x", **flags}), values, "start", 0.5)
+    assert said is not None
+    assert f"No epoch was better than the start (validation map@r 0.5000, the best epoch's {max(values):.4f})" in said
+    assert f"without a head; {tried}" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (RISING, "Validation map@r was still rising at epoch 8 of 8: try more epochs (--training.epochs 16) or a"),
+        (PEAKED, "Validation map@r was best at epoch 3 of 8: try fewer epochs (--training.epochs 3)."),
+        (FALLING, "Validation map@r was best at epoch 1 of 8: try fewer epochs (--training.epochs 1)."),
+        (LEVEL, None),
+        ([0.3, 0.2, 0.1], None),
+        ([0.2] * 30, "best at epoch 1 of 30"),
+        ([0.2, 0.3], "still rising at epoch 2 of 2"),
+        ([0.2], None),
+        ([], None),
+    ],
+)
+def test_after_a_run_by_the_shape_of_its_validation(values: list[float], said: str | None) -> None:
+    found = curve_advice(load("own", **{"data.root": "x"}), values, "epoch", 0.5)
+    assert (found is None) if said is None else (found is not None and said in found)
+
+
+def test_phases_that_end_by_themselves_need_no_advice_about_their_length() -> None:
+    both: list[dict[str, Any]] = [{"training.until_plateau": {"patience": 2}}, {"second_phase": {"epochs": 4}}]
+    for flags in both:
+        flags |= {"data.root": "x", "training.epochs": 8}
+        recipe = load("own", **flags)
+        assert curve_advice(recipe, RISING, "epoch", 0.5) is None
+        assert curve_advice(recipe, FALLING, "untrained", 0.5) is not None

@@ -1,9 +1,9 @@
-"""What `precision: auto` takes, and that a run keeps it."""
+"""What `training.precision: auto` takes, and that a run keeps it."""
 
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ from proxemic.training.auto_precision import (
     choose_precision,
     measure_steps,
     read_taken,
-    settle_evaluation,
     settle_precision,
 )
 from proxemic.training.embed import embed_images
@@ -52,14 +51,13 @@ class Recorder(nn.Module):
         return self.layers(images)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_two_steps_of_each_are_measured_and_leave_nothing_behind(training: bool) -> None:
+def test_two_steps_of_each_are_measured_and_leave_nothing_behind() -> None:
     model = Recorder()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     drawn = torch.get_rng_state()
-    seconds = measure_steps(model, SHAPE, training=training)
+    seconds = measure_steps(model, SHAPE)
     assert seconds.keys() == {"32-true", "bf16-mixed"}
-    assert model.calls == [(SHAPE, half, training, training) for half in (False, True, False, True)]
+    assert model.calls == [(SHAPE, half, True, True) for half in (False, True, False, True)]
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -68,38 +66,33 @@ def test_two_steps_of_each_are_measured_and_leave_nothing_behind(training: bool)
 
 def test_a_frozen_network_is_measured_without_gradients() -> None:
     frozen = nn.Sequential(nn.Flatten(), nn.Linear(784, 2)).requires_grad_(False)
-    assert len(measure_steps(frozen, SHAPE, training=True)) == 2
+    assert len(measure_steps(frozen, SHAPE)) == 2
 
 
 @pytest.mark.parametrize(("half", "taken"), [(0.5, "bf16-mixed"), (0.95, "32-true"), (2.0, "32-true")])
 def test_a_processor_takes_what_is_clearly_faster(half: float, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "measure_steps", lambda *_, **__: {"32-true": 1.0, "bf16-mixed": half})
-    found = choose_precision(nn.Identity(), SHAPE, CPU, training=True)
+    found = choose_precision(nn.Identity(), SHAPE, CPU)
     assert found == (taken, f"{4 / half:.3g} images/s in bf16-mixed, 4 in 32-true")
 
 
-@pytest.mark.parametrize(
-    ("native", "training", "taken"),
-    [(True, True, "bf16-mixed"), (True, False, "bf16-mixed"), (False, True, "16-mixed"), (False, False, "32-true")],
-)
-def test_a_gpu_takes_what_it_computes_in(
-    native: bool, training: bool, taken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("native", "taken"), [(True, "bf16-mixed"), (False, "16-mixed")])
+def test_a_gpu_takes_what_it_computes_in(native: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: native)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")
-    assert choose_precision(nn.Identity(), SHAPE, torch.device("cuda"), training=training)[0] == taken
-    assert choose_precision(nn.Identity(), SHAPE, torch.device("mps"), training=training)[0] == "32-true"
+    assert choose_precision(nn.Identity(), SHAPE, torch.device("cuda"))[0] == taken
+    assert choose_precision(nn.Identity(), SHAPE, torch.device("mps"))[0] == "32-true"
 
 
 def test_vectors_take_the_precision_of_heads() -> None:
     head = build_model(ModelConfig(backbone="none", input_size=8, embedding_size=4))
-    assert choose_precision(head, SHAPE, CPU, training=True)[0] == "32-true"
+    assert choose_precision(head, SHAPE, CPU)[0] == "32-true"
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     folder = tmp_path_factory.mktemp("auto")
-    flags = ["--training.precision", "auto", "--evaluation.precision", "auto", "--training.epochs", "2"]
+    flags = ["--training.precision", "auto", "--training.epochs", "2"]
     return read_recipe(write_recipe(folder / "tiny.yaml", write_folder(folder / "images")), flags).recipe
 
 
@@ -127,19 +120,15 @@ def test_a_run_keeps_what_it_took_when_it_is_resumed(
     monkeypatch.setattr(MODULE, "choose_precision", _choose_half)
     with pytest.raises(Killed):
         train(recipe, tmp_path / "run", report=said.append, on_epoch=_end)
-    sentence = "{}.precision is auto, which takes bf16-mixed: so it is said."
-    assert [line for line in said if "auto" in line] == [sentence.format("training"), sentence.format("evaluation")]
+    sentence = "training.precision is auto, which takes bf16-mixed: so it is said."
+    assert [line for line in said if "auto" in line] == [sentence]
     run = RunDirectory(tmp_path / "run")
-    assert read_json(run.environment)["precision"] == {"training": "bf16-mixed", "evaluation": "bf16-mixed"}
-    assert run.recipe.read_text().count("precision: auto") == 2
+    assert read_json(run.environment)["precision"] == {"training": "bf16-mixed"}
+    assert run.recipe.read_text().count("precision: auto") == 1
 
     monkeypatch.setattr(MODULE, "choose_precision", _not_again)
     train(out=run.path, resume=True, report=said.append)
-    named = replace(
-        recipe,
-        training=replace(recipe.training, precision="bf16-mixed"),
-        evaluation=replace(recipe.evaluation, precision="bf16-mixed"),
-    )
+    named = replace(recipe, training=replace(recipe.training, precision="bf16-mixed"))
     train(named, tmp_path / "named", report=said.append)
     kept = RunDirectory(tmp_path / "named")
     assert run.model.read_bytes() == kept.model.read_bytes()
@@ -150,31 +139,14 @@ def test_other_processes_take_what_the_first_has_found(recipe: Recipe, monkeypat
     @dataclass(frozen=True)
     class Second(Processes):
         def broadcast(self, text: str) -> str:
-            return '{"training": "bf16-mixed", "evaluation": "32-true"}'
+            return "bf16-mixed"
 
     monkeypatch.setattr(MODULE, "choose_precision", _not_again)
     settled, _ = settle_precision(recipe, nn.Identity(), None, Second(1, 2, 1), _not_again)
     assert (settled.training.precision, settled.evaluation.precision) == ("bf16-mixed", "32-true")
 
 
-def test_a_saved_model_is_embedded_as_in_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, preprocessing = RunDirectory(tmp_path), Preprocessing(size=28, channels=1, mean=(0.5,), std=(0.5,))
-    said: list[str] = []
-
-    def settled(wanted: Literal["auto", "32-true"]) -> str:
-        return settle_evaluation(wanted, nn.Identity(), preprocessing, run, 4, said.append)
-
-    monkeypatch.setattr(MODULE, "choose_precision", _choose_half)
-    assert settled("32-true") == "32-true"
-    assert not said
-    assert settled("auto") == "bf16-mixed"
-    assert said == ["evaluation.precision is auto, which takes bf16-mixed: so it is said."]
-    write_json(run.environment, {"precision": {"evaluation": "32-true"}})
-    assert settled("auto") == "32-true"
-    assert len(said) == 1
-
-
-@pytest.mark.parametrize("precision", [3, {"training": "64-true"}, {"test": "32-true"}, {"evaluation": "16-mixed"}])
+@pytest.mark.parametrize("precision", [3, {"training": "64-true"}, {"training": ["32-true"]}])
 def test_a_damaged_record_is_refused(precision: object, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     write_json(run.environment, {"precision": precision})
@@ -191,5 +163,3 @@ def test_embeddings_are_float32_in_either_precision() -> None:
     assert half.dtype == torch.float32
     assert not torch.equal(half, full)
     torch.testing.assert_close(half, full, rtol=0.05, atol=0.05)
-    with pytest.raises(ValueError, match=r"evaluation\.precision is auto, which a run settles: name one"):
-        embed_images(model, images, preprocessing, precision="auto")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-from proxemic.cli.pictures import add_reading, check_reading
+from proxemic.cli.pictures import add_reading, check_reading, data_root
 from proxemic.errors import UserError
 
 
@@ -48,19 +48,14 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Calibrate, and print."""
     check_reading(arguments)
     print(f"Calibrating {arguments.model}", file=sys.stderr, flush=True)  # before what takes seconds to import
-    from proxemic.recipes.flags import read_flags
     from proxemic.retrieval import calibrate
     from proxemic.retrieval.calibration import calibration_file
 
-    given = dict(read_flags(flags)) if flags else {}
-    source = given.pop("data.root", None)
-    if given:
-        raise UserError(f"--{next(iter(given))} is not known here: only --data.root is, of the data.")
     if arguments.resamples < 0:
         raise UserError(f"--resamples is {arguments.resamples}, but must be 0 or more.")
     calibration = calibrate(
         arguments.model,
-        source,
+        data_root(flags),
         split=arguments.split,
         rates=_rates(arguments.rates),
         level=arguments.level,

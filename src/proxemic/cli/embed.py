@@ -39,9 +39,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--workers", type=int, metavar="N", help="processes that read pictures (default: one per core)")
     parser.add_argument(
         "--precision",
-        choices=("32-true", "bf16-mixed", "auto"),
+        choices=("32-true", "bf16-mixed"),
         default="32-true",
-        help="auto takes the faster one, and says which (default: 32-true)",
+        help="of the network; bf16-mixed may be faster, and is noted in the file (default: 32-true)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
     parser.add_argument(
@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Embed, and print."""
     from proxemic.data.remote import path_or_address
     from proxemic.retrieval.bulk import embed_to_file, working_folder
+    from proxemic.training.recipe import computed_in
 
     names = ("batch_size", "workers", "precision", "device", "strict", "engine", "ray_address")
     options = {name: getattr(arguments, name) for name in names}
@@ -79,4 +80,4 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if written is None:
         return
     rate = f", {written.embedded / written.seconds:,.0f} images/s" if written.embedded else ""
-    print(f"{written.rows:,} x {written.dim} in {written.path}{rate}")
+    print(f"{written.rows:,} x {written.dim} in {written.path}{computed_in(written.precision)}{rate}")

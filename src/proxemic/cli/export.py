@@ -4,8 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-from proxemic.cli.pictures import add_reading, check_reading
-from proxemic.errors import UserError
+from proxemic.cli.pictures import add_reading, check_reading, data_root
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,6 +33,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--images", type=int, metavar="N", help="compare on about N images, of whole classes (default: on all)"
     )
     parser.add_argument("--license", metavar="NAME", help="for the model card, as hubs name it: mit, cc-by-nc-4.0")
+    parser.add_argument("--unfinished", action="store_true", help="also export what a run has that is not finished")
     add_reading(parser)
     parser.set_defaults(run=run, takes_flags=True)
 
@@ -42,22 +42,18 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Export, and print."""
     check_reading(arguments)
     print(f"Exporting {arguments.model}", file=sys.stderr, flush=True)  # before what takes seconds to import
-    from proxemic.recipes.flags import read_flags
     from proxemic.retrieval import export
 
-    given = dict(read_flags(flags)) if flags else {}
-    source = given.pop("data.root", None)
-    if given:
-        raise UserError(f"--{next(iter(given))} is not known here: only --data.root is, of the data.")
     exported = export(
         arguments.model,
         arguments.to,
         arguments.out,
-        source=source,
+        source=data_root(flags),
         most_images=arguments.images,
         half=arguments.half,
         int8=arguments.int8,
         licence=arguments.license,
+        unfinished=arguments.unfinished,
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         report=partial(print, file=sys.stderr),

@@ -18,6 +18,17 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
 
 
+def data_root(flags: list[str]) -> str | None:
+    """Return the value of ``--data.root``, the only flag of a recipe that a command takes; None if it is not given."""
+    from proxemic.recipes.flags import read_flags
+
+    given = dict(read_flags(flags)) if flags else {}
+    root = given.pop("data.root", None)
+    if given:
+        raise UserError(f"--{next(iter(given))} is not known here: only --data.root is, of the data.")
+    return root
+
+
 def add_where(parser: argparse.ArgumentParser, what: str) -> None:
     """Declare conditions."""
     parser.add_argument(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxemic.addresses import without_password
+from proxemic.cli.pictures import data_root
 from proxemic.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "those of the network before training, queries with their neighbours, confused classes, distances, a map, why "
         "pictures are near, curves, data, recipe and environment. Further runs are compared with the first on its "
         "pictures. Or about a gallery: a summary, duplicates, and as much of these as it has labels and a model for.",
+        epilog="--data.root SOURCE shows other labelled pictures than those that the run held out: a folder or a "
+        "table, as for evaluate.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -43,7 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default="pca",
         help="how the map of pictures is made (default: pca); umap needs the extra umap",
     )
-    parser.set_defaults(run=run, takes_flags=False)
+    parser.set_defaults(run=run, takes_flags=True)
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
@@ -53,10 +56,13 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print(f"Reporting on {shown}", file=sys.stderr, flush=True)  # before what takes seconds to import
     from proxemic.report import write_gallery_report, write_report
 
+    root = data_root(flags)
     report = partial(print, file=sys.stderr)
     if ":" in first or (Path(first) / "manifest.json").is_file():
         if others:
             raise UserError(f"{shown} is a gallery, of which a report is about one: leave {others[0]} out.")
+        if root is not None:
+            raise UserError(f"--data.root is for a run, but {shown} is a gallery: leave it out.")
         page = write_gallery_report(
             first,
             out=arguments.out or Path("report.html"),
@@ -74,7 +80,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             "directory that proxemic train or proxemic gallery create made, or the address of a gallery."
         )
     out = arguments.out or Path(first, "report.html")
-    print(f"Wrote {write_report(first, *others, out=out, projection=arguments.map, report=report)}")
+    page = write_report(first, *others, out=out, root=root, projection=arguments.map, report=report)
+    print(f"Wrote {page}")
 
 
 def report_at_the_end(result: "TrainingResult") -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from proxemic.protocols.statistics import few_classes
 from proxemic.tables import Table, percent
+from proxemic.training.recipe import computed_in
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
@@ -22,13 +23,14 @@ def print_metrics(result: Mapping[str, Any]) -> None:
         if "validation" in result:
             columns = ("validation", "validation_start", "validation_untrained")
             shown = {name.removeprefix("validation_"): result[name] for name in columns if name in result}
-            print_table(f"Validation, which chose {_chosen(result)}", shown)
+            print_table(f"Validation, which chose {_chosen(result)}{computed_in(result.get('precision'))}", shown)
         return
     trained_on, classes = result.get("test_classes_trained_on", 0), result["test_classes"]
     closed = " (closed set)" if result.get("split") == "closed-set" else ""
     all_of_them = "" if trained_on == classes else f"{trained_on} of them "
     unseen = f"classes, {all_of_them}TRAINED ON{closed}" if trained_on else "unseen classes"
     title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, {_chosen(result)}"
+    title += computed_in(result.get("precision"))
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
     print_table(title, {name: result[name] for name in ("test", "start", "untrained", "chance") if name in result})

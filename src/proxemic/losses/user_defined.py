@@ -1,5 +1,6 @@
 """Losses that users define: any module ``loss(embeddings, labels)``, trained like the losses of this package."""
 
+import inspect
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -54,6 +55,19 @@ class MakesLoss(Protocol):
     """Makes a loss or any module; of the two arguments, those that the constructor has parameters for are passed."""
 
     def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss | PairwiseLoss | nn.Module: ...
+
+
+def takes_batches(made: type) -> bool:
+    """Return whether a class may be a loss: whether its modules can be called with embeddings and labels.
+
+    >>> takes_batches(nn.CrossEntropyLoss), takes_batches(nn.ReLU), takes_batches(nn.TripletMarginLoss)
+    (True, False, False)
+    """
+    try:
+        inspect.signature(made.forward).bind("self", "embeddings", "labels")  # type: ignore[attr-defined]
+    except TypeError:
+        return False
+    return True
 
 
 def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normalized: bool = False) -> Loss:

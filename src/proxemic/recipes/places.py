@@ -17,6 +17,7 @@ from torch.distributions import Transform
 from proxemic.arguments import constructor_parameters
 from proxemic.extras import optional_dependency
 from proxemic.losses import Power
+from proxemic.losses.user_defined import MakesLoss, takes_batches
 from proxemic.recipes.importing import is_own
 
 PACKAGE = "pytorch_metric_learning."
@@ -50,7 +51,7 @@ class Place:
     """What a key may name: classes derived from ``bases``, ``functions`` or those of modules, or the user's ``own``.
 
     Unless ``made`` is false, the recipe gives the arguments of the class, except for the first ``filled`` ones and for
-    ``filled_names``. Import paths must begin with ``package``.
+    ``filled_names``. Import paths must begin with ``package``. With ``loss``, the class must be one of losses.
     """
 
     bases: tuple[type, ...] = ()
@@ -60,12 +61,13 @@ class Place:
     filled_names: frozenset[str] = frozenset()
     made: bool = True
     package: str = ""
+    loss: bool = False
 
     def takes(self, thing: object) -> bool:
         """Whether the key may name this class or function."""
         if inspect.isclass(thing):
             fits = issubclass(thing, self.bases) or (self.own and is_own(thing.__module__) and "__call__" in dir(thing))
-            return fits and not inspect.isabstract(thing)
+            return fits and not inspect.isabstract(thing) and (not self.loss or takes_batches(thing))
         if not inspect.isroutine(thing):
             return False
         module, name = getattr(thing, "__module__", None) or "torch", thing.__name__
@@ -74,6 +76,7 @@ class Place:
     def __str__(self) -> str:
         kinds = ["nn.Module" if each is nn.Module else each.__name__ for each in self.bases]
         wanted = [f"a class derived from {' or '.join(kinds)}"] if kinds else []
+        wanted = [f"{each} whose forward takes (embeddings, labels)" if self.loss else each for each in wanted]
         wanted += [f"a function of {', '.join(self.functions)}"] if self.functions else []
         wanted += ["a function of your own"] if self.own else []
         return ", or ".join(wanted)
@@ -195,7 +198,9 @@ def _place(arm: Any) -> Place | None:
     if getattr(arm, "_is_protocol", False) and "__call__" in vars(arm):
         names = frozenset(inspect.signature(arm.__call__).parameters) - {"self"}
         made = get_type_hints(arm.__call__)["return"]
-        return Place(_bases([place for each in arms(made) if (place := _place(each))]), filled_names=names)
+        return Place(
+            _bases([place for each in arms(made) if (place := _place(each))]), filled_names=names, loss=arm is MakesLoss
+        )
     if (
         not inspect.isclass(origin)
         or origin in (*_PLAIN, Tensor, inspect.Parameter.empty)  # no recipe makes a tensor

@@ -114,7 +114,9 @@ def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judge
     except UserError as error:
         report(f"The report does not say why pictures are near: {error}")
         embedder = None
-    config = EvaluationConfig(distance=gallery.store.info.distance, recall_at=(1, 10), ndcg_at=())
+    info = gallery.store.info
+    precision = "bf16-mixed" if info.precision == "bf16-mixed" else "32-true"
+    config = EvaluationConfig(distance=info.distance, recall_at=(1, 10), ndcg_at=(), precision=precision)
     embeddings = torch.from_numpy(np.concatenate(vectors))
     name = short(gallery.store.address.partition("?")[0])  # a column is named by it
     picture = PicturesNamed(names, gallery.store.roots)

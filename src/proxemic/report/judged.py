@@ -21,10 +21,10 @@ from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.metrics import RetrievalMetrics, nearest_neighbours
 from proxemic.models import load_model
+from proxemic.protocols.runs.evaluation import choose_images
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.retrieval import Embedder
 from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.auto_precision import settle_evaluation
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.start import BothStarts, SideBySide
 
@@ -123,6 +123,7 @@ def judge_run(
     run: FinishedRun | str | Path,
     others: Sequence[str | Path] = (),
     *,
+    root: str | Path | None = None,
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     report: Callable[[str], object] | None = None,
 ) -> Judged:
@@ -131,6 +132,7 @@ def judge_run(
     Args:
         run: A finished run, or its directory.
         others: Further runs, which embed the same pictures.
+        root: Embed other labelled pictures, of a folder or table, as `proxemic.evaluate` takes them by ``data.root``.
         embedded: What `proxemic.train` has embedded for its test (`TrainingResult`); empty embeds the pictures anew.
         report: Is told what the user should know; None logs it.
 
@@ -139,15 +141,13 @@ def judge_run(
     """
     report = report or getLogger("proxemic").info
     run = run if isinstance(run, FinishedRun) else FinishedRun(Path(run))
-    split, images = _held_out(run)
-    parts = dict(embedded if split == "test" and embedded else _embed_all(run, images, report))
+    split, images = _held_out(run) if root is None else _elsewhere(run, root, report)
+    parts = dict(embedded if split == "test" and embedded and root is None else _embed_all(run, images))
     own = parts.pop("test")
     beside = []
     for other in map(FinishedRun, map(Path, others)):
-        trained = RunDirectory(other.path).read_classes()
-        if common := {*images.class_names} & (trained.trained if trained else set()):
-            report(f"{other.path} was trained on {len(common):,} of the {images.num_classes:,} classes that are shown.")
-        beside.append(_judged(other, split, images, _embed(other, other.model, images, run, report), run))
+        _say_trained(other, images, report)
+        beside.append(_judged(other, split, images, _embed(other, other.model, images, run), run))
     return _judged(run, split, images, own, run, parts, tuple(beside))
 
 
@@ -157,13 +157,29 @@ def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
     if splits.test is not None and read_json(RunDirectory(run.path).environment).get("test", True):
         return "test", splits.test
     if splits.validation is None:
-        raise UserError(f"{run.path} holds no classes out, which a report could show.")
+        raise UserError(
+            f"{run.path} holds no classes out, which a report could show: give labelled pictures of others "
+            "(--data.root)."
+        )
     return "validation", splits.validation
 
 
-def _embed_all(
-    run: FinishedRun, images: ImageSet, report: Callable[[str], object]
-) -> dict[str, Float[Tensor, "images width"]]:
+def _elsewhere(run: FinishedRun, root: str | Path, report: Callable[[str], object]) -> tuple[str, ImageSet]:
+    overrides = {"data.root": str(root)}
+    images, split, notes, _ = choose_images([run.path], None, None, None, strict=False, overrides=overrides)
+    for note in notes:
+        report(note)
+    _say_trained(run, images, report)
+    return split, images
+
+
+def _say_trained(run: FinishedRun, images: ImageSet, report: Callable[[str], object]) -> None:
+    trained = RunDirectory(run.path).read_classes()
+    if common := {*images.class_names} & (trained.trained if trained else set()):
+        report(f"{run.path} was trained on {len(common):,} of the {images.num_classes:,} classes that are shown.")
+
+
+def _embed_all(run: FinishedRun, images: ImageSet) -> dict[str, Float[Tensor, "images width"]]:
     """Embed images by the network that a run keeps, and by those of before the first step that its test is of."""
     networks, widths = nn.ModuleList([run.model]), {"test": run.model.config.embedding_size}
     start = RunDirectory(run.path).start
@@ -171,26 +187,22 @@ def _embed_all(
         both = BothStarts(load_model(start, run.recipe.model.custom_backbone)[0])
         networks, widths = networks.append(both), widths | both.widths
     # In one pass: reading the images takes longer than embedding them.
-    parts = _embed(run, SideBySide(networks), images, run, report).split([*widths.values()], dim=1)
+    parts = _embed(run, SideBySide(networks), images, run).split([*widths.values()], dim=1)
     evaluation = run.recipe.evaluation
     asked = {"test": True, "start": evaluation.start, "untrained": evaluation.untrained}
     return {name: part.contiguous() for name, part in zip(widths, parts, strict=True) if asked[name]}
 
 
-def _embed(
-    run: FinishedRun, model: nn.Module, images: ImageSet, asked: FinishedRun, report: Callable[[str], object]
-) -> Float[Tensor, "images width"]:
+def _embed(run: FinishedRun, model: nn.Module, images: ImageSet, asked: FinishedRun) -> Float[Tensor, "images width"]:
     """Embed images by a network of a run, with its preprocessing, and with the batches of the run that is asked for."""
-    evaluation, preprocessing = asked.recipe.evaluation, run.recipe.images
-    directory, size = RunDirectory(run.path), evaluation.batch_size
     return embed_images(
         model.to(pick_device("auto")),
         images,
-        preprocessing,
-        batch_size=size,
+        run.recipe.images,
+        batch_size=asked.recipe.evaluation.batch_size,
         workers=asked.recipe.batches.workers,
         description="report",
-        precision=settle_evaluation(evaluation.precision, model, preprocessing, directory, size, report),
+        precision=asked.recipe.evaluation.precision,
     )
 
 

@@ -12,6 +12,7 @@ from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.statistics import few_classes
 from proxemic.report.judged import Judged
 from proxemic.tables import MISSING, Table, percent
+from proxemic.training.recipe import computed_in
 
 BEFORE = {"start": "the network as it came", "untrained": "untrained"}
 """What the networks of before the first step are called."""
@@ -32,7 +33,7 @@ def metrics(judged: Judged) -> Section:
     classes = len(found.labels[found.evaluated].unique())
     title = (
         f"{judged.split}: {classes:,} classes, {found.queries:,} queries; in percent, with {100 * _LEVEL:g}% intervals "
-        "of a bootstrap over classes"
+        f"of a bootstrap over classes{computed_in(judged.config.precision)}"
     )
     notes = [note for note in (few_classes(classes), _left_out(found.left_out)) if note]
     shown = table(Table(["metric", *columns, "chance"], rows, title, notes))
@@ -50,6 +51,7 @@ def recorded_metrics(run: FinishedRun) -> Section:
         return Section("Metrics", Markup("<p>The run was trained without classes held out, and has none.</p>"))
     rows = [[metric, *(percent(each.get(metric)) for each in columns.values())] for metric in columns[run.name]]
     title = f"{split}, in percent, as the run has recorded them: without its pictures there are no intervals"
+    title += computed_in(recorded.get("precision"))
     values = {
         said: {metric: Interval(value, math.nan, math.nan) for metric, value in each.items()}
         for said, each in columns.items()

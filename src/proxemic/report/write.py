@@ -41,6 +41,7 @@ def write_report(
     target: str | Path,
     *others: str | Path,
     out: str | Path,
+    root: str | Path | None = None,
     projection: Projection = "pca",
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     report: Callable[[str], object] | None = None,
@@ -52,6 +53,8 @@ def write_report(
             validation classes.
         others: Further runs, which are compared with the first on its pictures.
         out: The page, ``.html``.
+        root: Show other labelled pictures instead, of a folder or table, as `proxemic.evaluate` takes them by
+            ``data.root``.
         projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
         embedded: What `proxemic.train` has embedded for the test of the run; empty embeds the pictures anew.
         report: Is told what the user should know, such as that the pictures are gone and what the run has recorded is
@@ -72,9 +75,9 @@ def write_report(
     check_projection(projection)  # before the minutes in which images are embedded
     run = FinishedRun(Path(target))
     try:
-        judged = judge_run(run, others, embedded=embedded, report=report)
+        judged = judge_run(run, others, root=root, embedded=embedded, report=report)
     except (UserError, ValueError) as error:
-        if others:
+        if others or root is not None:
             raise
         report(f"The report has no pictures, but what the run has recorded: {error}")
         judged = None

@@ -5,7 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
@@ -15,27 +15,24 @@ import platformdirs
 import torch
 from tqdm import tqdm
 
-from proxemic.data import Preprocessing, RowGroups
+from proxemic.data import RowGroups
 from proxemic.data.embeddings import RowLabels, check_embedding_name, number_labels
 from proxemic.data.embeddings.files import GROUP, write_embedding_chunks
 from proxemic.data.remote import path_or_address, remove_file, write_to
 from proxemic.data.rows import query_flags
 from proxemic.data.tables import read_flag
 from proxemic.errors import UserError
-from proxemic.files import readable, write_text
+from proxemic.files import readable
 from proxemic.locks import exclusive_lock
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.parts import Parts
 from proxemic.retrieval.pictures import Pictures, absolute, list_pictures, list_vectors
 from proxemic.retrieval.preparing import enough_workers
 from proxemic.retrieval.ray_stage import embed_on_ray
-from proxemic.training.auto_precision import choose_precision, settle_evaluation
 from proxemic.training.multiprocess import Processes, join_processes
 from proxemic.training.recipe import EvaluationPrecision
-from proxemic.training.run_directory import RunDirectory
 
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-_PRECISION = "precision"  # in the working folder: what auto took
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def embed_to_file(
             ``s3://bucket/vectors.parquet``; what is embedded is then kept in the user's cache folder meanwhile.
         batch_size: Pictures that the network sees at once, in each process.
         workers: Processes that read the pictures, of each process; None takes as many as there are cores.
-        precision: ``32-true``, ``bf16-mixed``, or ``auto``, which takes the faster one.
+        precision: ``32-true``, or ``bf16-mixed``, which may be faster; the file then says so.
         device: Where to compute: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         strict: A picture that cannot be read is an error when all others are embedded; by default it is left out. Such
             pictures are listed in ``OUT.unreadable.csv`` beside the file.
@@ -124,12 +121,11 @@ def embed_to_file(
         say = say if processes.is_first else _nothing
         if device == "auto" and engine == "local" and torch.cuda.is_available():
             device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
-        embedder = Embedder.load(model, device=device)
+        embedder = Embedder.load(model, device=device, precision=precision)
         pictures = _list(embedder, sources)
         if pictures.ignored:
             say(f"{len(pictures.ignored):,} files are no pictures by their names, such as {pictures.ignored[0]}.")
         with _held(folder, processes):
-            embedder.precision = _settle(precision, embedder, batch_size, folder, processes, say)
             if workers is None:
                 workers = enough_workers(int(os.environ.get("LOCAL_WORLD_SIZE", processes.world)))
             began = time.monotonic()
@@ -203,40 +199,6 @@ def _held(folder: Path, processes: Processes) -> Iterator[None]:
     with exclusive_lock(folder):
         processes.wait()
         yield
-
-
-def _settle(
-    wanted: EvaluationPrecision,
-    embedder: Embedder,
-    batch_size: int,
-    folder: Path,
-    processes: Processes,
-    say: Callable[[str], object],
-) -> EvaluationPrecision:
-    """The precision to compute in; what ``auto`` took is kept in the working folder, for the command that goes on."""
-    if wanted != "auto":
-        return wanted
-    taken, kept = "", folder / _PRECISION
-    if processes.is_first:
-        with suppress(OSError):
-            taken = kept.read_text()
-        if taken not in get_args(EvaluationPrecision):
-            taken = _fastest(embedder, batch_size, say)
-            write_text(kept, taken)
-    return "bf16-mixed" if processes.broadcast(taken) == "bf16-mixed" else "32-true"
-
-
-def _fastest(embedder: Embedder, batch_size: int, say: Callable[[str], object]) -> str:
-    path, transform = embedder.path, embedder.transform
-    if embedder.takes_vectors or path is None or not isinstance(transform, Preprocessing):
-        return "32-true"
-    if embedder.device.type != "cpu" or path.suffix.lower() == ".onnx":
-        shape = (batch_size, transform.channels, transform.size, transform.size)
-        taken, why = choose_precision(embedder.model, shape, embedder.device, training=False)
-        say(f"--precision is auto, which takes {taken}: {why}.")
-        return taken
-    run = RunDirectory(path if path.is_dir() else path.parent)
-    return settle_evaluation("auto", embedder.model, transform, run, batch_size, say)
 
 
 def _embed(
@@ -317,7 +279,8 @@ def _write(
         others.append(named)
         rows = RowLabels()
     shape = (len(places), parts.embedder.dim)
-    write_embedding_chunks(out, parts.chunks(GROUP), shape, rows, parts.embedder.checksum, parts.folder)
+    made_by, precision = parts.embedder.checksum, parts.embedder.precision
+    write_embedding_chunks(out, parts.chunks(GROUP), shape, rows, made_by, precision, parts.folder)
     return tuple(others)
 
 

@@ -63,6 +63,7 @@ class Calibration:
         images: How many pictures.
         level: Confidence level of the intervals.
         thresholds: One for each rate.
+        unfinished: Where the run of the model had stopped, if it was not finished: "stopped in epoch 1 of 30".
     """
 
     model: str
@@ -72,6 +73,7 @@ class Calibration:
     images: int
     level: float
     thresholds: tuple[CalibratedThreshold, ...]
+    unfinished: str | None = None
 
     def threshold(self, rate: float) -> float:
         """The threshold for a false accept rate; `UserError` where there is none."""
@@ -136,6 +138,8 @@ class Calibration:
             kinds = {"model": str, "data": str, "distance": str, "classes": int, "images": int, "level": float}
             if any(not isinstance(facts[name], kind) for name, kind in kinds.items()) or not thresholds:
                 raise ValueError
+            if not isinstance(facts.get("unfinished"), str | None):
+                raise ValueError
             return cls(**facts, thresholds=thresholds)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path} is no calibration that can be read here: learn it anew.") from error
@@ -175,6 +179,7 @@ class Calibration:
             "A false accept: the nearest picture among those of all other classes is within the threshold. In a larger "
             "gallery there are more."
         ]
+        notes += [f"The run of the model {self.unfinished}."] if self.unfinished else []
         empty = [f"{each.rate:g}" for each in self.thresholds if each.threshold < 0]
         if empty:
             notes.append(
@@ -276,6 +281,7 @@ def calibrate(
         len(labels),
         level,
         tuple(thresholds),
+        embedder.stopped,
     )
     if keep and embedder.path is not None:
         calibration.write(embedder.path)

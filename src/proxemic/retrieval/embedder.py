@@ -29,6 +29,7 @@ from proxemic.retrieval.preparing import Picture, Preparation, Transform
 from proxemic.retrieval.stores.store import Distance
 from proxemic.training.embed import embed_batches, load_embedder, pick_device
 from proxemic.training.recipe import EvaluationPrecision
+from proxemic.training.run_directory import RunDirectory
 
 ONNX_NOTE = "proxemic"
 """Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""
@@ -167,6 +168,11 @@ class Embedder:
             digest.update(json.dumps([name, str(value.dtype), [*value.shape]]).encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+    @property
+    def stopped(self) -> str | None:
+        """Where the run that it was loaded from stopped, if that is unfinished: "stopped in epoch 1 of 30"."""
+        return None if self.path is None else RunDirectory.of_model(self.path).stopped
 
     @property
     def device(self) -> torch.device:

@@ -158,7 +158,8 @@ class Gallery:
         made_by = embedder.checksum if embedder is not None else None if rows is None else rows.made_by
         model = None if embedder is None or embedder.path is None else str(embedder.path)
         chosen: Any = distance or ("cosine" if embedder is None else embedder.distance)
-        info = GalleryInfo(dim, chosen, made_by, model)
+        precision = embedder.precision if embedder is not None else None if rows is None else rows.precision
+        info = GalleryInfo(dim, chosen, made_by, model, precision)
         for each in given:
             _check(each, info, os.fspath(address), embedder)
         gallery = cls(create_store(os.fspath(address), info), embedder)
@@ -169,7 +170,7 @@ class Gallery:
     def open(cls, address: str | os.PathLike[str], embedder: Embedder | str | os.PathLike[str] | None = None) -> Self:
         """Open a gallery; see `open_store`. With an embedder, or the path of one, that must be the gallery's."""
         store = open_store(os.fspath(address))
-        return cls(store, Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder)
+        return cls(store, _load(embedder, store.info) if isinstance(embedder, str | os.PathLike) else embedder)
 
     @classmethod
     def delete(cls, address: str | os.PathLike[str]) -> None:
@@ -192,7 +193,7 @@ class Gallery:
             )
         if not Path(info.model).exists():
             raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
-        return _checked(Embedder.load(info.model), info, address)
+        return _checked(_load(info.model, info), info, address)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -499,11 +500,20 @@ class Gallery:
         self.store.close()
 
 
+def _load(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
+    return Embedder.load(model, precision="bf16-mixed" if info.precision == "bf16-mixed" else "32-true")
+
+
 def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
     if info.embedder is not None and embedder.checksum != info.embedder:
         raise UserError(
             f"{embedder.path or 'The model'} (checksum {embedder.checksum[:12]}) is not the model of {address} "
             f"({info.embedder[:12]}), whose vectors mean nothing to it: give that one, or make a gallery anew."
+        )
+    if info.precision not in (None, embedder.precision):
+        raise UserError(
+            f"{embedder.path or 'The model'} computes in {embedder.precision}, but the vectors of {address} were "
+            f"computed in {info.precision}: load it with that precision."
         )
     if embedder.dim != info.dim:
         raise UserError(
@@ -527,6 +537,11 @@ def _check(given: Pictures | VectorRows, info: GalleryInfo, address: str, embedd
         raise UserError(
             f"The vectors were made by another model (checksum {made_by[:12]}) than those of {address} ({own[:12]}): "
             "embed the pictures with the gallery's."
+        )
+    if given.precision is not None and info.precision not in (None, given.precision):
+        raise UserError(
+            f"The vectors were computed in {given.precision}, but those of {address} in {info.precision}: embed the "
+            f"pictures with --precision {info.precision}."
         )
     check_vectors(given.vectors, info, address)
 

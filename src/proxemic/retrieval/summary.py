@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Distance, Store
+from proxemic.training.recipe import computed_in
+from proxemic.training.run_directory import RunDirectory
 
 ModelState = Literal["unknown", "there", "missing", "changed"]
 
@@ -25,7 +27,9 @@ class GallerySummary:
         distance: ``cosine`` or ``euclidean``.
         model: Where the model was when the gallery was created; None where it has none.
         checksum: What tells its vectors from those of other models; None where it is not known.
+        precision: The precision in which the vectors were computed; None where it is not known.
         model_state: Whether that model is there; ``changed`` where another one is in its place.
+        unfinished: Where the run of that model stopped, if it is there and unfinished: "stopped in epoch 1 of 30".
         index: The kind of index, its settings, its rows, and its recall where that was measured.
         bytes: On disk; None where the store does not say.
         roots: Folders and addresses below which pictures may be opened.
@@ -40,7 +44,9 @@ class GallerySummary:
     distance: Distance
     model: str | None
     checksum: str | None
+    precision: str | None
     model_state: ModelState
+    unfinished: str | None
     index: Mapping[str, Any]
     bytes: int | None
     roots: Sequence[str] = ()
@@ -61,7 +67,7 @@ class GallerySummary:
             count += f", {self.unlabelled:,} of them without one" * (self.unlabelled > 0)
         model = {
             "unknown": "not known: it is searched by vectors, or with --model",
-            "there": str(self.model),
+            "there": f"{self.model}{f', whose run {self.unfinished}' if self.unfinished else ''}",
             "missing": f"{self.model}, where there is none now: give it with --model",
             "changed": f"{self.model}, where there is another one now: give the gallery's with --model",
         }[self.model_state]
@@ -78,7 +84,7 @@ class GallerySummary:
             "rows": count,
             "columns": ", ".join(self.columns) or "none but path and label",
             "pictures": f"opened below {', '.join(self.roots)}" if self.roots else "none is opened",
-            "vectors": f"{self.dim:,} numbers each, {self.distance} distance",
+            "vectors": f"{self.dim:,} numbers each, {self.distance} distance{computed_in(self.precision)}",
             "model": model,
             "index": index,
             "on disk": "not known" if self.bytes is None else _size(self.bytes),
@@ -88,6 +94,7 @@ class GallerySummary:
 def summarize_store(store: Store) -> GallerySummary:
     """Say what is in a gallery; its labels are counted."""
     info, counts = store.info, store.count_labels()
+    state = _state(info.model, info.embedder)
     return GallerySummary(
         store.address,
         sum(counts.values()),
@@ -98,7 +105,9 @@ def summarize_store(store: Store) -> GallerySummary:
         info.distance,
         info.model,
         info.embedder,
-        _state(info.model, info.embedder),
+        info.precision,
+        state,
+        RunDirectory.of_model(Path(info.model)).stopped if info.model is not None and state == "there" else None,
         store.index,
         store.size,
         store.roots,

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings
-from proxemic.data.embeddings.files import MADE_BY
+from proxemic.data.embeddings.files import MADE_BY, PRECISION
 from proxemic.data.embeddings.formats import read_metadata, rectangles
 from proxemic.data.tables import check_size
 from proxemic.files import readable
@@ -30,6 +31,7 @@ class VectorRows:
         labels: The label of each, or None.
         columns: Further columns of texts.
         made_by: The checksum of the model that made them, where the file says so.
+        precision: The precision in which that model computed, likewise.
     """
 
     vectors: Float32[Tensor, "rows dim"]
@@ -37,9 +39,12 @@ class VectorRows:
     labels: tuple[str | None, ...]
     columns: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     made_by: str | None = None
+    precision: str | None = None
 
     @classmethod
-    def of(cls, content: LabelledEmbeddings, made_by: str | None = None, source: str | None = None) -> "VectorRows":
+    def of(
+        cls, content: LabelledEmbeddings, metadata: Mapping[str, str] = MappingProxyType({}), source: str | None = None
+    ) -> "VectorRows":
         """Take names, labels and groups; rows without names are known by the file that they come from and their row."""
         rows, count = content.rows, len(content.embeddings)
         if rows.paths is None and source is None:
@@ -48,7 +53,8 @@ class VectorRows:
         labels = tuple(rows.label_texts() or [None] * count)
         groups = {"sequence": rows.sequences, "category": rows.categories}
         columns = {name: group.texts() for name, group in groups.items() if group is not None}
-        return cls(content.embeddings.detach().float().cpu(), names, labels, columns, made_by)
+        made = metadata.get(MADE_BY), metadata.get(PRECISION)
+        return cls(content.embeddings.detach().float().cpu(), names, labels, columns, *made)
 
 
 def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.ndarray, "rows dim"]:
@@ -97,7 +103,7 @@ def read_vector_rows(path: Path) -> VectorRows:
     source = readable(path.absolute())
     if path.suffix.lower() != ".parquet":
         content = read_embeddings(path)
-        return VectorRows.of(content, read_metadata(path).get(MADE_BY), source)
+        return VectorRows.of(content, read_metadata(path), source)
     import pyarrow.parquet
 
     check_size(path)
@@ -111,7 +117,9 @@ def read_vector_rows(path: Path) -> VectorRows:
     # An empty path stays one, and is refused.
     names = tuple(name or "" for name in columns.pop("path", numbered))
     labels = columns.pop("label", (None,) * count)
-    return VectorRows(torch.from_numpy(vectors), names, labels, columns, read_metadata(path).get(MADE_BY))
+    metadata = read_metadata(path)
+    made = metadata.get(MADE_BY), metadata.get(PRECISION)
+    return VectorRows(torch.from_numpy(vectors), names, labels, columns, *made)
 
 
 def _text(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""Sentences about a recipe that its user should read before it trains."""
+"""Sentences that a user should read: about a recipe before it trains, and about the validation curve of a run."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +7,11 @@ from proxemic.models.config import TRANSFORMERS
 from proxemic.models.timm_models import pretrained_normalization
 from proxemic.models.transformers_files import expected_images, find_folder
 from proxemic.training.recipe import Recipe
+
+_KEPT = {"start": "the network as it came, without a head", "untrained": "the network as it was"}
+_RISES = 0.05  # of the range of the curve: by less than that, it has levelled off
+_ENOUGH = 0.6  # of the epochs: a later best epoch is what a learning rate that falls leads to
+_CURVE = 4  # epochs from which on it is worth to speak of a best one
 
 
 def advice(recipe: Recipe) -> Iterator[str]:
@@ -35,6 +40,48 @@ def advice(recipe: Recipe) -> Iterator[str]:
             f"weights of {model.backbone_name} were trained with others: give --images.mean '{_shown(mean)}' "
             f"--images.std '{_shown(std)}'."
         )
+
+
+def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: float) -> str | None:
+    """Advise what to try next, by the shape of a validation curve; None if it looks as it should.
+
+    ``values`` has the metric of each epoch. If no epoch was better than the network before training, ``kept`` is
+    ``start`` or ``untrained``, and ``start`` is the metric of that network.
+    """
+    if not values:
+        return None
+    count, best, metric = len(values), max(values), recipe.evaluation.metric
+    at = values.index(best) + 1
+    earlier = values[: count - max(1, count // 4)]
+    rising = bool(earlier) and best - max(earlier) > _RISES * (best - min(values))
+    lr = f"--optim.lr, which is {recipe.optim.lr:g}"
+    longer = f"at epoch {count} of {count}: try more epochs (--training.epochs {2 * count}) or a higher {lr}."
+    if kept in _KEPT:
+        worse = (
+            f"No epoch was better than the start (validation {metric} {start:.4f}, the best epoch's {best:.4f}): the "
+            f"run keeps {_KEPT[kept]}; "
+        )
+        if rising:
+            return f"{worse}validation was still rising {longer}"
+        hints = [*(["fewer epochs"] if 1 < at < count else []), *_gentler(recipe.model)]
+        return f"{worse}try {', '.join(hints)}{' or ' if hints else ''}a lower {lr}."
+    if recipe.second_phase is not None or recipe.training.until_plateau is not None:
+        return None  # it ends by itself, or may fall and rise again
+    if rising:
+        return f"Validation {metric} was still rising {longer}"
+    if count >= _CURVE and at <= _ENOUGH * count:
+        return f"Validation {metric} was best at epoch {at} of {count}: try fewer epochs (--training.epochs {at})."
+    return None
+
+
+def _gentler(model: ModelConfig) -> list[str]:
+    """Flags by which training changes less of a network."""
+    if model.takes_vectors or model.train == "head":
+        return []
+    # Statistics of batch norm that are learnt anew from few images are what most often makes a network worse.
+    learnt = model.pretrained or model.weights is not None
+    hints = ["--model.freeze_batch_norm true"] if learnt and not model.freeze_batch_norm else []
+    return [*hints, *(["--model.train head"] if model.head != "none" else [])]
 
 
 def _learnt(model: ModelConfig) -> tuple[int | None, tuple[Sequence[float], Sequence[float]] | None]:

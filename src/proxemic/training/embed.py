@@ -1,6 +1,7 @@
 """Embeddings of many images, and their metrics."""
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,20 +17,26 @@ from tqdm import tqdm
 
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
-from proxemic.errors import UserError
+from proxemic.errors import UserError, UserNote
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.folding import folded
+from proxemic.precision import full_precision
 from proxemic.training.gathering import as_integers, gather_uneven, split_roles
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
+from proxemic.training.run_directory import RunDirectory
 from proxemic.training.workers import shared_memory_errors, worker_settings
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
-    """Load the model of a run as `load_model`, with the preprocessing of its images."""
+    """Load the model of a run as `load_model`, with the preprocessing of its images; warn if the run is unfinished."""
     model, preprocessing = load_model(path, backbone)
+    run = RunDirectory.of_model(path)
+    if run.stopped:
+        note = f"{path} {run.stopped}: its model is the best one until then. Finish it by proxemic train --resume "
+        warnings.warn(f"{note}{run.path}.", UserNote, stacklevel=2)
     try:
         return model, Preprocessing(**preprocessing)
     except (TypeError, ValueError) as error:
@@ -51,7 +58,7 @@ def embed_images(
 ) -> Float[Tensor, "images dim"]:
     """Embed every image in order, as `embed_dataset`, as float32 on the CPU.
 
-    With the precision bf16-mixed, the network computes in bfloat16.
+    The network computes in float32, or with the precision bf16-mixed in bfloat16.
     Of several processes, each embeds its share (`share_of`), in the batches that one process would make; the result is
     ``[0, 0]`` where that is empty.
     """
@@ -133,14 +140,12 @@ def embed_batches(
     model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
 ) -> Iterator[Float[Tensor, "batch dim"]]:
     """Embed one batch after the other, in evaluation mode, as float32 on the CPU."""
-    if precision == "auto":
-        raise ValueError("evaluation.precision is auto, which a run settles: name one here, 32-true or bf16-mixed")
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
     with evaluation_mode(model), folded(model):
         for batch in batches:
-            with half, torch.no_grad():
+            with full_precision(), half, torch.no_grad():
                 embeddings = model(batch.to(device, dtype))
             if not isinstance(embeddings, Tensor):
                 raise ValueError(

@@ -27,7 +27,17 @@ from proxemic.training.phases import SecondPhase, UntilPlateau
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 
 TrainingPrecision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
-EvaluationPrecision = Literal["auto", "32-true", "bf16-mixed"]
+EvaluationPrecision = Literal["32-true", "bf16-mixed"]
+
+
+def computed_in(precision: str | None) -> str:
+    """Return the words that a table adds to its title where its figures were not computed in float32.
+
+    >>> computed_in("32-true"), computed_in("bf16-mixed")
+    ('', ', computed in bf16-mixed')
+    """
+    return "" if precision in (None, "32-true") else f", computed in {precision}"
+
 
 MOST_WORKERS = 256
 
@@ -203,8 +213,8 @@ class EvaluationConfig:
         untrained: Also evaluate the network as it was before training, with its head, on the test classes, for
             comparison.
         batch_size: Images a batch when embedding.
-        precision: Of the network when embedding validation and test images, and in ``proxemic evaluate``: 32-true,
-            bf16-mixed, or `auto` as in training, but never 16-mixed. Embeddings are float32.
+        precision: The precision in which the network embeds validation and test images: 32-true, which all commands
+            use that embed by the finished model, or bf16-mixed, which may be faster; results then say so.
         own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
             to a mapping of names to numbers, which join the metrics; ``metric`` may be one of them, where larger is
             better.

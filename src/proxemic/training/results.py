@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
 from proxemic.models import load_model
+from proxemic.training.advice import curve_advice
 from proxemic.training.checkpointing import RunCheckpointer
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure
 from proxemic.training.interpolation import interpolate
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
-from proxemic.training.start import BothStarts, SideBySide, advice
+from proxemic.training.start import BothStarts, SideBySide
 
 Embedded = Mapping[str, Float[Tensor, "images width"]]
 """Embeddings of the test images: by the network that is kept (``test``), and those of before the first step."""
@@ -46,6 +47,7 @@ def write_results(
         display.report(interpolated.sentence(metric, epoch, best[metric]))
     result |= {"epoch": epoch, "kept": kept}
     result |= {"selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
+    result["precision"] = recipe.evaluation.precision
     if test:
         train = splits.train
         result |= {"split": _split(splits), "train_classes": train.num_classes, "train_images": len(train)}
@@ -66,14 +68,19 @@ def write_results(
     # The seconds of the process that has finished the run; the metrics do not depend on them.
     write_json(run.path / "seconds.json", display.times.seconds())
     write_json(run.metrics, result)
-    if kept in checkpointer.starts:
-        values = [row[name] for row in checkpointer.rows for name in (metric, f"average_{metric}") if name in row]
-        display.report(advice(recipe, kept, best[metric], max(value for value in values if not math.isnan(value))))
+    values = [max(_finite(row, metric)) for row in checkpointer.rows if _finite(row, metric)]
+    if advised := curve_advice(recipe, values, kept, best.get(metric, math.nan)):
+        display.report(advised)
     display.report(f"Wrote {run.path}")
     display.report(display.times.sentence())
     if splits.test is None and test:
         display.report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
     return result, embedded
+
+
+def _finite(row: Mapping[str, float], metric: str) -> list[float]:
+    """Return the metric after an epoch, of the network and of the average of its weights, as far as they are known."""
+    return [row[name] for name in (metric, f"average_{metric}") if math.isfinite(row.get(name, math.nan))]
 
 
 def _split(splits: Splits) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -60,7 +60,7 @@ class RunDirectory:
 
     Attributes:
         recipe: Every value of the recipe, defaults included (YAML).
-        environment: The machine, the libraries, the command, a fingerprint of the images (JSON).
+        environment: The machine, the libraries, the command, a fingerprint of the images, how many epochs (JSON).
         classes: The names of the classes of each split, and where the images were (JSON); older runs have none.
         metrics: The final metrics (JSON); it exists once the run is finished.
         measured_before: What callbacks measured before the first epoch (JSON); it exists if there are such callbacks.
@@ -92,6 +92,11 @@ class RunDirectory:
         self.report = path / "report.html"
         self.diverged = path / "diverged.txt"
 
+    @classmethod
+    def of_model(cls, path: Path) -> Self:
+        """Return the run directory of a model, which is given by that directory or by its ``model.safetensors``."""
+        return cls(path if path.is_dir() else path.parent)
+
     def files(self) -> tuple[Path, ...]:
         """The files of a finished run, with the model's description."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
@@ -101,6 +106,21 @@ class RunDirectory:
     def keeps_features(self) -> bool:
         """Whether a finished run keeps the network as it came, without a head and a loss: no epoch was better."""
         return self.metrics.exists() and read_json(self.metrics).get("kept") == "start"
+
+    @property
+    def stopped(self) -> str | None:
+        """Say where an unfinished run stopped, as "stopped in epoch 1 of 30"; None if it is finished, or is no run."""
+        if self.metrics.exists() or not (self.recipe.is_file() and self.environment.is_file()):
+            return None
+        done = len(self.history.read_text(encoding="utf-8").splitlines()) - 1 if self.history.exists() else 0
+        epochs = read_json(self.environment).get("epochs")
+        if done == epochs:
+            return f"stopped after epoch {done} of {epochs}, before it was evaluated"
+        return f"stopped in epoch {done + 1}{f' of {epochs}' if isinstance(epochs, int) else ''}"
+
+    def record_epochs(self, epochs: int) -> None:
+        """Record how many epochs the run is to have at most, for `stopped`."""
+        write_json(self.environment, read_json(self.environment) | {"epochs": epochs})
 
     def check_new(self) -> None:
         """Raise `UserError` unless the directory is absent or empty."""

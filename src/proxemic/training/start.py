@@ -11,12 +11,10 @@ from proxemic.data import ImageSet
 from proxemic.models import EmbeddingModel
 from proxemic.models.embedding import without_head
 from proxemic.training.embed import evaluate_embeddings
-from proxemic.training.recipe import EvaluationConfig, Recipe
+from proxemic.training.recipe import EvaluationConfig
 
 Start = Literal["start", "untrained"]
 """The network as it came, whose embeddings are its pooled features, or with its new head."""
-
-_KEPT: dict[str, str] = {"start": "the network as it came, without a head", "untrained": "the network as it was"}
 
 
 class SideBySide(nn.ModuleList):
@@ -54,18 +52,3 @@ def evaluate_starts(
 def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:
     """The better start; of equal ones that with a head, whose proxies can be used. Empty where there is none."""
     return max(reversed([*values]), key=lambda name: values[name][metric], default="")
-
-
-def advice(recipe: Recipe, kept: str, start: float, best: float) -> str:
-    """Say that a run keeps its start, and what to try, by the validation metric of the start and of the best epoch."""
-    model, hints = recipe.model, ["fewer epochs"]
-    if not model.takes_vectors and model.train != "head":
-        # Statistics of batch norm that are learnt anew from few images are what most often makes a network worse.
-        learnt = model.pretrained or model.weights is not None
-        hints += ["--model.freeze_batch_norm true"] if learnt and not model.freeze_batch_norm else []
-        hints += ["--model.train head"] if model.head != "none" else []
-    return (
-        f"No epoch was better than the start (validation {recipe.evaluation.metric} {start:.4f}, the best epoch's "
-        f"{best:.4f}): the run keeps {_KEPT[kept]}; try {', '.join(hints)} or a lower --optim.lr, "
-        f"which is {recipe.optim.lr:g}."
-    )

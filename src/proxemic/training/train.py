@@ -196,6 +196,7 @@ def train(
                 )
             elif epochs is not None or overrides:
                 extend(run, text)
+            run.record_epochs(sum(recipe.lengths))
             run.restore_chosen()
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))

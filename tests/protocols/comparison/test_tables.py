@@ -121,6 +121,13 @@ Standard deviations in percent; ratios are geometric means over recipes with the
     )
 
 
+def test_figures_that_were_not_computed_in_float32_are_named(tmp_path: Path) -> None:
+    half = entry("small/b", evaluation={"precision": "bf16-mixed"})
+    mixed = comparison(tmp_path / "mixed", [entry("small/a"), half], 1)
+    write_tables(mixed)
+    assert "Computed in bf16-mixed: `small/b`.\n" in (mixed.path / "table.md").read_text()
+
+
 def test_few_test_classes_are_said(three: Comparison) -> None:
     metrics = three.cell(three.entries[1], 1).path / "metrics.json"
     for classes, said in ((20, False), (19, True)):

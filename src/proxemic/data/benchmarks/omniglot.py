@@ -13,7 +13,7 @@ from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, Origi
 from proxemic.data.benchmarks.downloads import download
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
+from proxemic.data.pixels.reading import UnreadableImageError, read_image
 from proxemic.data.splits import check_seed, hold_out
 
 _PAGE = "https://github.com/brendenlake/omniglot"

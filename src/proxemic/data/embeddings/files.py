@@ -30,6 +30,9 @@ GROUP = 65_536
 MADE_BY = "made_by"
 """The key of the metadata of a file that names the model which made its embeddings."""
 
+PRECISION = "precision"
+"""The key of the metadata of a file that names the precision in which that model computed."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:
@@ -71,18 +74,22 @@ def rows_of_images(images: ImageSet) -> RowLabels:
     )
 
 
-def write_embeddings(path: str | Path, content: LabelledEmbeddings, made_by: str | None = None) -> None:
+def write_embeddings(
+    path: str | Path, content: LabelledEmbeddings, made_by: str | None = None, precision: str | None = None
+) -> None:
     """Write embeddings as float32, whole or not at all, in the format that the name's ending says.
 
     ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query``, ``is_gallery``, ``sequences`` and
     ``categories`` and, as bytes of JSON, ``class_names``, ``paths``, ``sequence_names`` and ``category_names``;
     ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``, ``is_query``, ``is_gallery``,
-    ``sequence`` and ``category``; ``.npy`` the embeddings alone. The metadata of the first two have ``made_by``.
+    ``sequence`` and ``category``; ``.npy`` the embeddings alone. The metadata of the first two have ``made_by`` and
+    ``precision``.
 
     Args:
         path: The file.
         content: What is written.
         made_by: The checksum, or another name, of the model that made the embeddings; None says nothing.
+        precision: The precision in which that model computed, such as ``32-true``; None says nothing.
 
     Raises:
         ValueError: If the name ends in anything else, or in ``.npy`` where there is more than embeddings to keep.
@@ -97,7 +104,8 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings, made_by: str
     """
     embeddings = content.embeddings.detach().float().cpu().numpy()
     chunks = (embeddings[first : first + GROUP] for first in range(0, len(embeddings), GROUP))
-    write_embedding_chunks(Path(path), chunks, (embeddings.shape[0], embeddings.shape[1]), content.rows, made_by)
+    shape = (embeddings.shape[0], embeddings.shape[1])
+    write_embedding_chunks(Path(path), chunks, shape, content.rows, made_by, precision)
 
 
 def write_embedding_chunks(
@@ -106,6 +114,7 @@ def write_embedding_chunks(
     shape: tuple[int, int],
     rows: RowLabels,
     made_by: str | None = None,
+    precision: str | None = None,
     folder: Path = Path(),
 ) -> None:
     """Write embeddings as `write_embeddings`, from one chunk after the other, which need not all be in memory.
@@ -116,7 +125,7 @@ def write_embedding_chunks(
     suffix = check_embedding_name(Path(path))
     if suffix == ".npy" and rows.count is not None:
         raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
-    metadata = {} if made_by is None else {MADE_BY: made_by}
+    metadata = {key: value for key, value in ((MADE_BY, made_by), (PRECISION, precision)) if value is not None}
     with write_to(path, folder) as temporary:
         if suffix == ".safetensors":
             write_safetensors(temporary, chunks, shape, rows, metadata)

@@ -15,7 +15,6 @@ from proxemic.data.sources.shards import ShardIndex, index_shards
 from proxemic.data.tables import SPLITS
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
-from proxemic.image_formats import is_hidden
 
 _MOST_SHARDS = 2**20
 _SHARD = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz)$")  # compressed ones are refused, rather than overlooked

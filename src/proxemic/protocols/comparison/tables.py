@@ -125,6 +125,9 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     ).text("markdown")
     used = {entry.selected_on for entry in entries}
     yield from (FOOTNOTES[each] for each in FOOTNOTES if each in used)
+    rounded = [_name(entry) for entry in entries if entry.recipe["evaluation"]["precision"] != "32-true"]
+    if rounded:
+        yield f"Computed in bf16-mixed: {', '.join(rounded)}."
     from proxemic.metrics import FEWEST_CLASSES  # imports torch
 
     classes = [each.test_classes for entry in entries for each in results[entry].values() if each.test_classes]

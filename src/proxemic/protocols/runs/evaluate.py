@@ -54,7 +54,8 @@ def evaluate(
         level: Confidence level of the intervals, in (0, 1).
         resamples: Resamples of the bootstrap, up to 100,000; 0 leaves intervals and tests out.
         overrides: Values of the run's recipe by dotted key, such as ``{"evaluation.recall_at": [1, 10]}``, of its
-            sections ``data``, ``evaluation`` and ``batches``.
+            sections ``data``, ``evaluation`` and ``batches``. The precision of the run's recipe is not taken:
+            ``evaluation.precision`` is ``32-true`` unless it is given here.
         out: Also write the result to this file (``.json``, ``.csv`` or ``.md``).
         per_class: Write the metrics of each class, worst first, to this CSV file.
         per_query: Write the metrics of each query, worst first, to this CSV file.

@@ -1,6 +1,7 @@
 """Evaluate a model on sets of pairs: LFW, CFP-FP, AgeDB-30, CALFW and CPLFW of faces, or pairs of the user's own."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -13,7 +14,7 @@ from proxemic.files import readable, write_text
 from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
 from proxemic.protocols.runs.targets import check_outputs, check_target, is_run
 from proxemic.published import PublishedFigure
-from proxemic.tables import MISSING, Format, Table, format_of
+from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
 
 if TYPE_CHECKING:
     from proxemic.data import ImageSource
@@ -38,6 +39,7 @@ class Verification:
         distance: The distance between embeddings.
         flip: Whether each embedding is the sum of those of a picture and its mirror image.
         sets: The metrics by set.
+        stopped: Where the run of the model stopped, if it is unfinished.
     """
 
     model: str
@@ -45,6 +47,7 @@ class Verification:
     distance: str
     flip: bool
     sets: Mapping[str, "VerificationMetrics"]
+    stopped: str | None = None
 
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
@@ -53,18 +56,25 @@ class Verification:
     def text(self, form: Format = "table") -> str:
         """The metrics as text."""
         if form == "json":
-            facts = {"model": self.model, "data": self.data, "distance": self.distance, "flip": self.flip}
-            return json.dumps(facts | {"sets": {name: _summary(each) for name, each in self.sets.items()}}, indent=2)
+            facts: dict[str, Any] = {"model": self.model, "data": self.data}
+            facts |= {"distance": self.distance, "flip": self.flip}
+            facts |= {"unfinished": self.stopped} if self.stopped else {}
+            sets = {name: _summary(each) for name, each in self.sets.items()}
+            return json.dumps(without_nan(facts | {"sets": sets}), indent=2)
         rows = self.rows()
         if form == "csv":
             return Table.of_records(rows).text("csv")
         flipped = ", each picture with its mirror image" if self.flip else ""
         title = f"Verification by {self.distance} distance{flipped}; in percent, thresholds as they are"
         header = ["set", "pairs", "accuracy ± std", "threshold", "AUC", f"TAR@FAR={_FAR:g}"]
-        return Table(header, [_cells(row) for row in rows], title).text(form)
+        few = min(_different(metrics) for metrics in self.sets.values())
+        notes = [
+            f"A FAR of {_FAR:g} takes {math.ceil(1 / _FAR):,} different pairs to be measured, but there are {few:,}."
+        ]
+        return Table(header, [_cells(row) for row in rows], title, notes if few * _FAR < 1 else []).text(form)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per set and, for several sets, a row of their means."""
+        """Return a row per set and, for several sets, one of their means; a TAR that cannot be measured is NaN."""
         columns = ("pairs", "accuracy", "std", "threshold", "auc", _TAR)
         rows = []
         for name, metrics in self.sets.items():
@@ -133,6 +143,7 @@ def verify(
     from proxemic.models import takes_vectors
     from proxemic.protocols.runs.evaluation import check_made_by
     from proxemic.recipes.reader import own_backbone
+    from proxemic.training import RunDirectory
     from proxemic.training.embed import load_embedder, pick_device
     from proxemic.training.face_embedding import embed_faces
 
@@ -175,7 +186,8 @@ def verify(
             metrics[name] = verification_metrics(distances, each.same, folds=each.folds, far=(_FAR,))
         except ValueError as error:
             raise UserError(f"{name} cannot be evaluated: {error}") from error
-    verification = Verification(str(target), str(place), distance, flip, metrics)
+    stopped = RunDirectory.of_model(target).stopped
+    verification = Verification(str(target), str(place), distance, flip, metrics, stopped)
     if out is None and is_run(target):
         out = target / "verification.json"
     if out is not None:
@@ -248,8 +260,12 @@ def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
         "thresholds": accuracy.thresholds,
         "auc": metrics.auc,
         "eer": metrics.eer,
-        _TAR: metrics.tar_at_far[_FAR].tar,
+        _TAR: metrics.tar_at_far[_FAR].tar if _different(metrics) * _FAR >= 1 else math.nan,
     }
+
+
+def _different(metrics: "VerificationMetrics") -> int:
+    return metrics.pairs - metrics.same
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -261,6 +277,6 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         "" if pairs is None else f"{pairs:,}",
         f"{100 * accuracy:.2f}" + ("" if std is None else f" ± {100 * std:.2f}"),
         "" if threshold is None else f"{threshold:.4f}",
-        f"{100 * auc:.2f}",
-        f"{100 * tar:.2f}",
+        percent(auc),
+        percent(tar),
     ]

@@ -77,6 +77,7 @@ def write_card(
         distance=description["distance"],
         precision=description["precision"],
         facts=[(key, value) for key, value in facts.items() if value],
+        stopped=_plain(description.get("unfinished", "")),
         images=_plain(images),
         trained_on=trained_on,
         interval="95% interval",

@@ -90,6 +90,7 @@ def export(
     half: bool = False,
     int8: bool = False,
     licence: str | None = None,
+    unfinished: bool = False,
     batch_size: int = 64,
     workers: int = 0,
     report: Callable[[str], object] | None = None,
@@ -111,6 +112,7 @@ def export(
         half: The backbone computes in float16.
         int8: 8 bits (``onnx`` only). Convolutional networks are calibrated on training images of the run.
         licence: For the card, as hubs name it, such as ``mit``.
+        unfinished: Also export the model of a run that is not finished; the card then says where it stopped.
         batch_size: Pictures that the network sees at once.
         workers: Processes that read pictures.
         report: Is told what the user should know. None logs it.
@@ -134,6 +136,12 @@ def export(
             import onnxruntime  # noqa: F401
             import onnxscript  # noqa: F401
     target = _target(Path(model), to, out, half=half, int8=int8)
+    of_run = RunDirectory.of_model(Path(model))
+    if of_run.stopped and not unfinished:
+        raise UserError(
+            f"{model} {of_run.stopped}: finish it by proxemic train --resume {of_run.path}, or export what it has "
+            "with --unfinished."
+        )
     embedder = Embedder.load(model, device="cpu")
     check_exportable(embedder.model)
     preprocessing = embedder.transform
@@ -201,6 +209,7 @@ def export(
             **({"quantisation": quantisation} if quantisation else {}),
             "backbone": _backbone(embedder),
             "model": embedder.checksum,
+            **({"unfinished": of_run.stopped} if of_run.stopped else {}),
             "parity": {
                 "data": found.data,
                 "images": found.images,

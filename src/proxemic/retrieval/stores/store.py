@@ -31,6 +31,7 @@ class GalleryInfo:
         distance: How it is searched; with cosine, vectors are kept at unit length.
         embedder: The checksum of the model that makes its vectors; None where it is not known.
         model: Where that model was when the gallery was created; None likewise.
+        precision: The precision in which that model computes, such as ``32-true``; None likewise.
 
     Raises:
         ValueError: If a value is none of these.
@@ -40,13 +41,14 @@ class GalleryInfo:
     distance: Distance = "cosine"
     embedder: str | None = None
     model: str | None = None
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.dim, bool) or not isinstance(self.dim, int) or self.dim < 1:
             raise ValueError(f"dim is {self.dim!r}, but must be a whole number of 1 or more")
         if self.distance not in get_args(Distance):
             raise ValueError(f"distance is {self.distance!r}, but must be cosine or euclidean")
-        for name in ("embedder", "model"):
+        for name in ("embedder", "model", "precision"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be a text")
 

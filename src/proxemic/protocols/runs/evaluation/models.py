@@ -18,7 +18,6 @@ from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
 from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.auto_precision import settle_evaluation
 from proxemic.training.embed import embed_images, load_embedder, pick_device
 from proxemic.training.run_directory import split_fingerprint
 
@@ -44,22 +43,23 @@ def evaluate_models(
     targets = []
     for path in paths:
         model, preprocessing = load_embedder(path, own_backbone(path))
-        batch_size, run = request.evaluation.batch_size, RunDirectory(path if path.is_dir() else path.parent)
         precision = request.evaluation.precision
         check_made_by(path, model, images, report)
         embeddings = embed_images(
             model.to(pick_device("auto")),
             images,
             preprocessing,
-            batch_size=batch_size,
+            batch_size=request.evaluation.batch_size,
             workers=request.batches.workers,
-            precision=settle_evaluation(precision, model, preprocessing, run, batch_size, report),
+            precision=precision,
         )
         content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
             bare = save_embeddings.suffix.lower() == ".npy"
-            write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content, read_checksum(path))
-        target = replace(evaluate_rows(path, split, content, request.evaluation, open_set_seed), images=images)
+            kept = LabelledEmbeddings(embeddings) if bare else content
+            write_embeddings(save_embeddings, kept, read_checksum(path), precision)
+        target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
+        target = replace(target, images=images, precision=precision, stopped=RunDirectory.of_model(path).stopped)
         target = target.with_categories() if by_category else target
         targets.append(_with_parts(target, content, trained, request.evaluation))
     return targets
@@ -79,7 +79,7 @@ def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> froze
     """The labels of the classes whose names a model was trained on; None if those of one model are not known."""
     names: set[str] = set()
     for path in paths:
-        classes = RunDirectory(path if path.is_dir() else path.parent).read_classes()
+        classes = RunDirectory.of_model(path).read_classes()
         if classes is None:
             return None
         names.update(classes.trained)
@@ -118,6 +118,9 @@ def choose_images(
     """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
     recipe = run and run.recipe
+    if "evaluation.precision" not in overrides and "precision" not in (overrides.get("evaluation") or ()):
+        # Not that of the first run's recipe: two models are compared as the later commands compute them.
+        overrides = _added(overrides, "evaluation.precision", "32-true")
     data_keys = [key for key in overrides if key.startswith("data")]
     if (query is None) != (gallery is None):
         raise UserError("--query and --gallery are images or files of vectors, and go together: give both.")

@@ -13,6 +13,7 @@ from proxemic.protocols.runs.evaluation.open_set import OpenSetComparison
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics
 from proxemic.protocols.statistics import few_classes
 from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
+from proxemic.training.recipe import computed_in
 
 _IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
 _NO_INTERVAL = Interval(math.nan, math.nan, math.nan)
@@ -220,6 +221,7 @@ class Evaluation:
         title += f", {_IMAGES.get(target.split, f'{target.split} images')}"
         if target.metrics.average == "classes":
             title += ", averages over classes"
+        title += computed_in(target.precision)
         if len(self.targets) == 1:
             return title
         return f"{title}\nA: {readable(target.name)}\nB: {readable(self.targets[1].name)}"
@@ -228,6 +230,7 @@ class Evaluation:
         target = self.targets[0]
         left_out = target.metrics.left_out
         notes = [few_classes(target.query_classes)] if few_classes(target.query_classes) else []
+        notes += [f"{readable(each.name)} {each.stopped}." for each in self.targets if each.stopped]
         if target.trained_on or (target.trained_on is not None and target.split == "all"):
             of = "either model" if len(self.targets) > 1 else "the model"
             notes.append(f"By their names, {of} was trained on {target.trained_on} of these {target.classes} classes.")
@@ -245,6 +248,8 @@ def _summary(target: TargetMetrics) -> dict[str, Any]:
     return {
         target.split: dict(target.metrics),
         "chance": target.metrics.chance,
+        **({} if target.precision is None else {"precision": target.precision}),
+        **({} if target.stopped is None else {"unfinished": target.stopped}),
         "classes": target.classes,
         **known,
         **({} if target.category is not None else {"images": 0 if labels is None else len(labels)}),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from proxemic.data import ImageSet, RowGroups
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_embeddings
+from proxemic.data.embeddings.files import PRECISION
+from proxemic.data.embeddings.formats import read_metadata
 from proxemic.data.rows import check_distinct
 from proxemic.data.sources import join_query_gallery
 from proxemic.data.tables import NOTE_COLUMNS, unused_columns
@@ -24,7 +26,8 @@ class TargetMetrics:
     ``metric`` ranks classes and queries from worst to best. ``trained_on`` is the number of classes that the models
     were trained on, if known; ``parts`` are the metrics of the unseen and the seen classes, ``categories`` those of the
     queries of each category, which have its name in ``category``. ``open_set`` is its open-set identification;
-    ``content`` what was evaluated, by ``config``, and ``images`` the images of which it was made.
+    ``content`` what was evaluated, by ``config``, and ``images`` the images that were embedded in ``precision``,
+    which is None if it is not known. ``stopped`` says where the run of the model stopped, if it is unfinished.
     """
 
     name: str
@@ -40,6 +43,8 @@ class TargetMetrics:
     categories: tuple["TargetMetrics", ...] = ()
     category: str | None = None
     open_set: OpenSet | None = None
+    precision: str | None = None
+    stopped: str | None = None
 
     @property
     def classes(self) -> int:
@@ -111,7 +116,9 @@ def evaluate_files(
         if file is not None and file.suffix.lower() != ".npy" and (unused := unused_columns(file, NOTE_COLUMNS)):
             report(f"{file} has columns that are not used: {', '.join(unused)}.")
     targets = [
-        evaluate_rows(path, "all", content, config, open_set_seed)
+        replace(
+            evaluate_rows(path, "all", content, config, open_set_seed), precision=read_metadata(path).get(PRECISION)
+        )
         for path, content in zip(paths, contents, strict=True)
     ]
     return [target.with_categories() for target in targets] if by_category else targets
