@@ -278,6 +278,48 @@ def test_other_images_may_not_be_of_the_training_or_the_test(
     assert "bad.png is left out" in result.stderr
 
 
+def test_test_people_may_be_given(copy: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    classes = json.loads((copy / "classes.json").read_text())
+    for name in classes["test"]:
+        shutil.copytree(folder / name, tmp_path / "people" / name)
+    result = here("calibrate", copy, "--data.root", tmp_path / "people", "--format", "json")
+    assert json.loads(result.stdout)["images"] == 24, result.stderr
+    assert "These are test classes of the run" in result.stderr
+
+
+def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
+    copy: Path, folder: Path, tmp_path: Path, here: Here
+) -> None:
+    classes = json.loads((copy / "classes.json").read_text())
+    assert here("gallery", "create", tmp_path / "shop", folder, "--model", copy).returncode == 0
+    result = here("calibrate", copy, "--gallery", tmp_path / "shop", "--format", "json")
+    found = json.loads(result.stdout)
+    assert (found["classes"], found["images"], found["searched"]) == (12 - len(classes["train"]), 42, 72)
+    assert "5 of 12 classes" in result.stderr
+    first = (copy / "calibration.json").read_text()
+    again = here("calibrate", copy, "--gallery", tmp_path / "shop", "--rates", "0.2")
+    assert "Replaced: the thresholds that were learnt from 42 pictures of 7 classes" in again.stderr
+    assert f"0.1: {json.loads(first)['thresholds'][0]['threshold']:.4f}" in again.stderr
+    assert "20" in again.stdout.split("│")[1], "rates and shares are all in percent"
+    for name in classes["train"][:2]:
+        shutil.copytree(folder / name, tmp_path / "trained" / name)
+    assert here("gallery", "create", tmp_path / "old", tmp_path / "trained", "--model", copy).returncode == 0
+    refused = here("calibrate", copy, "--gallery", tmp_path / "old")
+    assert_refused(refused, ["was trained on all classes", "--data.root"])
+    unknown = here(
+        "calibrate", copy, "--gallery", tmp_path / "old", "--data.root", folder, "--rates", "0.3", "--format", "json"
+    )
+    found = json.loads(unknown.stdout)
+    assert (found["classes"], found["images"], found["searched"]) == (7, 42, 12)
+    assert "30 of 72 pictures are of classes that were trained on: left out." in unknown.stderr
+    assert_refused(here("calibrate", copy, "--gallery", tmp_path / "old", "--split", "test"), ["leave the split"])
+    table = here("report", tmp_path / "old", "--out", tmp_path / "old.html")
+    assert table.returncode == 0, table.stderr
+    page = (tmp_path / "old.html").read_text()
+    assert "learnt from 7 classes, and with fewer than 20" in page
+    assert "intervals of a bootstrap" not in page, "of two classes there are none"
+
+
 def test_vectors_that_the_model_made_are_taken(
     rows: LabelledEmbeddings, copy: Path, tmp_path: Path, here: Here
 ) -> None:
