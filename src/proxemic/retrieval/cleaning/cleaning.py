@@ -139,9 +139,8 @@ class Cleaning:
         weak = ""
         if self.is_weak:
             weak = (
-                "The model is too weak to judge labels, unless very many are wrong: only "
-                f"{self.recall:.0%} of {self.judged:,} pictures are nearest to one of their label, and "
-                f"{len(self.labels):,} labels are suspected. "
+                "The model is too weak to judge labels, unless very many are wrong: the nearest other picture has the "
+                f"same label for {self.recall:.0%} of {self.judged:,}, and {len(self.labels):,} labels are suspected. "
             )
         kinds = [each.kind for each in self.duplicates]
         across = sum(each.across_splits for each in self.duplicates)
