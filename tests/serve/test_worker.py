@@ -165,7 +165,7 @@ def test_a_threshold_from_few_classes_is_doubted(shelf: Path, tmp_path: Path) ->
     model = Embedder.load(tmp_path / "model")
     Gallery.open(tmp_path / "shop", model).close()
     learnt = CalibratedThreshold(0.1, 0.25, *[math.nan] * 8)
-    few = Calibration(model.checksum, "cosine", "faces", 5, 50, 50, 0.95, (learnt,))
+    few = Calibration(model.checksum, "cosine", "faces", 5, 50, 50, 0.95, (learnt,), 0.3)
     few.write(tmp_path / "model")
     here, _ = multiprocessing.Pipe()
     settings = Settings(str(tmp_path / "shop"), str(tmp_path / "model"))

@@ -9,13 +9,17 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import torch
+
 from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
 from proxemic.metrics import FEWEST_CLASSES, Interval, bootstrap_intervals
+from proxemic.metrics.clustering import unit_rows
 from proxemic.metrics.open_set import OpenSetIdentification, dir_name, leave_classes_out, threshold_name
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.held_out import HeldOutSplit, embed_against, embed_held_out
+from proxemic.retrieval.held_out import HeldOut, HeldOutSplit, embed_against, embed_held_out
+from proxemic.retrieval.linkage import average_linkage, best_cut
 from proxemic.retrieval.stores.store import Distance
 from proxemic.tables import Format, Table, percent, without_nan
 
@@ -29,6 +33,7 @@ RATE = 0.01
 """The false accept rate whose threshold is used by default."""
 
 FORMAT = 2
+_GROUPED = 5_000  # pictures whose groups are compared with classes: 200 MB of distances
 NAME = "calibration.json"
 
 
@@ -76,6 +81,8 @@ class Calibration:
         searched: How many pictures were searched.
         level: Confidence level of the intervals.
         thresholds: One for each rate.
+        grouping: The mean distance up to which `cluster` joins groups: on these classes, the groups of average linkage
+            agree best with them, by the pairwise F1.
     """
 
     model: str
@@ -86,6 +93,7 @@ class Calibration:
     searched: int
     level: float
     thresholds: tuple[CalibratedThreshold, ...]
+    grouping: float
 
     def choose(self, rate: float | None = None) -> tuple[CalibratedThreshold, str | None]:
         """Choose the threshold for a false accept rate.
@@ -121,6 +129,14 @@ class Calibration:
         smallest = measured[min(measured)]
         return smallest, f"{why}: the threshold for {smallest.rate:g} is used, the smallest that was learnt."
 
+    def learnt(self) -> str:
+        """Say from how much the thresholds were learnt."""
+        classes = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
+        few = (
+            f", and with fewer than {FEWEST_CLASSES} no interval can be given" if self.classes < FEWEST_CLASSES else ""
+        )
+        return f"learnt from {classes}{few}"
+
     def caution(self, rows: int | None = None) -> str | None:
         """Say why more unknown pictures may pass than a rate says, if there is reason to.
 
@@ -130,11 +146,9 @@ class Calibration:
         few, many = self.classes < FEWEST_CLASSES, rows is not None and rows > 2 * self.searched
         if not few and not many:
             return None
-        counted = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
-        limit = f", and with fewer than {FEWEST_CLASSES} no interval can be given" if few else ""
         size = f", among {self.searched:,} pictures, while this gallery has {rows:,}" if many else ""
         return (
-            f"The threshold was learnt from {counted}{limit}{size}: more unknown pictures may pass than the rate says, "
+            f"The threshold was {self.learnt()}{size}: more unknown pictures may pass than the rate says, "
             "above all those that resemble known classes."
         )
 
@@ -184,7 +198,7 @@ class Calibration:
             kinds = {
                 **dict.fromkeys(("model", "data", "distance"), str),
                 **dict.fromkeys(("classes", "images", "searched"), int),
-                "level": float,
+                **dict.fromkeys(("level", "grouping"), float),
             }
             if any(not isinstance(facts[name], kind) for name, kind in kinds.items()):
                 raise ValueError
@@ -238,6 +252,7 @@ class Calibration:
         missing = [f"{each.rate:g}" for each in self.thresholds if math.isnan(each.threshold)]
         if missing:
             notes.append(f"Too few pictures to measure a rate of {' and '.join(missing)}.")
+        notes.append(f"Pictures are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")
         if (caution := self.caution()) is not None:
             notes.append(f"{caution} {MEASURE}")
         return notes
@@ -344,12 +359,24 @@ def calibrate(
         len(held_out.labels),
         level,
         _thresholds(found, level, resamples, seed),
+        _grouping(held_out),
     )
     if keep and embedder.path is not None:
         if (replaced := _replaced(embedder.path, found)) is not None:
             report(replaced)
         calibration.write(embedder.path)
     return calibration
+
+
+def _grouping(held_out: HeldOut) -> float:
+    """Learn the mean distance of groups, from some of the pictures that are no unknown ones."""
+    rows = torch.arange(len(held_out.labels)) if held_out.queries is None else held_out.queries
+    if len(rows) > _GROUPED:
+        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_GROUPED]]
+    x = held_out.vectors[rows].float()
+    x, labels = (unit_rows(x) if held_out.distance == "cosine" else x), held_out.labels[rows]
+    kept = x.any(1)  # a zero vector has no cosine distance
+    return best_cut(*average_linkage(x[kept], held_out.distance), labels[kept])
 
 
 def _thresholds(
