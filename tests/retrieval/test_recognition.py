@@ -127,7 +127,8 @@ def test_a_larger_gallery_than_the_thresholds_were_learnt_with_is_said(tmp_path:
     found = recognize(gallery, saved(tmp_path / "queries.npy", rows[:2].numpy()))
     note, advice = found.notes
     assert "learnt from 40 classes, among 480 pictures, while this gallery has 1,440: more unknown pictures" in note
-    assert "proxemic calibrate MODEL --gallery GALLERY" in advice
+    assert f"proxemic calibrate {tmp_path / 'model.safetensors'} --gallery {tmp_path / 'shop'}" in advice
+    assert "learnt from 40 classes (95% interval " in " ".join(found.text().split())
 
 
 def test_thresholds_from_few_classes_are_doubted_wherever_they_are_used(

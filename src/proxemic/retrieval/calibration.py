@@ -129,13 +129,15 @@ class Calibration:
         smallest = measured[min(measured)]
         return smallest, f"{why}: the threshold for {smallest.rate:g} is used, the smallest that was learnt."
 
-    def learnt(self) -> str:
-        """Say from how much the thresholds were learnt."""
+    def learnt(self, threshold: CalibratedThreshold | None = None) -> str:
+        """Say from how many classes the thresholds were learnt, with the interval of false accepts of one of them."""
         classes = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
-        few = (
-            f", and with fewer than {FEWEST_CLASSES} no interval can be given" if self.classes < FEWEST_CLASSES else ""
-        )
-        return f"learnt from {classes}{few}"
+        if self.classes < FEWEST_CLASSES:
+            return f"learnt from {classes}, and with fewer than {FEWEST_CLASSES} no interval can be given"
+        if threshold is None or math.isnan(threshold.false_low):
+            return f"learnt from {classes}"
+        bounds = _bounds(threshold.false_low, threshold.false_high)
+        return f"learnt from {classes} ({100 * self.level:g}% interval {bounds} %)"
 
     def caution(self, rows: int | None = None) -> str | None:
         """Say why more unknown pictures may pass than a rate says, if there is reason to.
@@ -254,15 +256,16 @@ class Calibration:
             notes.append(f"Too few pictures to measure a rate of {' and '.join(missing)}.")
         notes.append(f"Pictures are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")
         if (caution := self.caution()) is not None:
-            notes.append(f"{caution} {MEASURE}")
+            notes.append(f"{caution} {how_to_measure()}")
         return notes
 
 
-MEASURE = (
-    "Measure it with proxemic calibrate MODEL --gallery GALLERY, which leaves out each class of the gallery in turn, "
-    "or with unknown pictures of your own as well (--data.root)."
-)
-"""How to learn how many unknown pictures pass."""
+def how_to_measure(model: str = "MODEL", gallery: str = "GALLERY") -> str:
+    """Say how to learn how many unknown pictures pass."""
+    return (
+        f"Measure it with proxemic calibrate {model} --gallery {gallery}, which leaves out each class of the gallery "
+        "in turn, or with unknown pictures of your own as well (--data.root)."
+    )
 
 
 def calibrate(

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.errors import UserError
-from proxemic.retrieval.calibration import MEASURE, Calibration
+from proxemic.retrieval.calibration import Calibration, how_to_measure
 from proxemic.retrieval.gallery import Gallery, Hit
 from proxemic.retrieval.searching import Query, embed_queries
 from proxemic.tables import MISSING, Table, without_nan
@@ -47,6 +47,7 @@ class Recognitions:
         notes: What the user should know.
         labels: The label of each query, or None.
         known: The labels of the gallery.
+        learnt: From what the threshold was learnt.
     """
 
     gallery: str
@@ -57,6 +58,7 @@ class Recognitions:
     notes: tuple[str, ...] = ()
     labels: Sequence[str | None] = ()
     known: frozenset[str] = frozenset()
+    learnt: str = ""
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count the labelled queries that are named right or wrong, or called unknown.
@@ -94,7 +96,7 @@ class Recognitions:
                 for name, each in self.queries
             ]
             known = sum(each.label is not None for _, each in self.queries)
-            of = "" if self.rate is None else f", for a false accept rate of {self.rate:g}"
+            of = "" if self.rate is None else f", for a false accept rate of {self.rate:g}, {self.learnt}"
             title = f"{known:,} of {len(rows):,} queries recognised within a distance of {self.threshold:.4f}{of}"
             return Table(["query", "label", "distance", "nearest"], rows, title, self._score(), align="llrl").text()
         labels = self.labels or [None] * len(self.queries)
@@ -158,9 +160,10 @@ def recognize(
         chosen.rate,
         [*zip(embedded.names, found, strict=True)],
         dict(embedded.unreadable),
-        (*chosen.notes, MEASURE) if chosen.is_doubtful else chosen.notes,
+        (*chosen.notes, *chosen.advice),
         embedded.labels,
         frozenset(filter(None, gallery.store.count_labels())) if labelled else frozenset(),
+        chosen.learnt,
     )
 
 
@@ -186,12 +189,21 @@ def recognize_vectors(
 
 
 class ChosenThreshold(NamedTuple):
-    """A threshold for a gallery, the false accept rate that it is for, and what users should know about it."""
+    """A threshold for a gallery.
+
+    Args:
+        threshold: The distance.
+        rate: The false accept rate that it is for; None if it was given.
+        learnt: From what it was learnt.
+        notes: What all users should know about it.
+        advice: What to do about that, for those who may know where things lie on this machine.
+    """
 
     threshold: float
     rate: float | None = None
+    learnt: str = ""
     notes: tuple[str, ...] = ()
-    is_doubtful: bool = False
+    advice: tuple[str, ...] = ()
 
 
 def settle_threshold(gallery: Gallery, rate: float | None, threshold: float | None) -> ChosenThreshold:
@@ -200,9 +212,11 @@ def settle_threshold(gallery: Gallery, rate: float | None, threshold: float | No
         calibration = _calibration(gallery)
         found, replaced = calibration.choose(rate)
         caution = calibration.caution(len(gallery))
-        return ChosenThreshold(
-            found.threshold, found.rate, tuple(filter(None, (replaced, caution))), caution is not None
+        advice = (
+            () if caution is None else (how_to_measure(gallery.store.info.model or "MODEL", gallery.store.address),)
         )
+        notes = tuple(filter(None, (replaced, caution)))
+        return ChosenThreshold(found.threshold, found.rate, calibration.learnt(found), notes, advice)
     if rate is not None:
         raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:

@@ -27,7 +27,6 @@ from proxemic.allocator import keep_freed_memory
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, Hit, Recognition
-from proxemic.retrieval.calibration import MEASURE
 from proxemic.retrieval.items import OWN
 from proxemic.retrieval.recognition import recognize_vectors, settle_threshold
 from proxemic.retrieval.vector_rows import useless_vectors
@@ -118,7 +117,7 @@ class Worker:
             self._note("Nothing is named or called unknown: there is no threshold.", f"Nothing is named: {error}")
             return None
         self._notes += chosen.notes
-        self.said += (*chosen.notes, MEASURE) if chosen.is_doubtful else chosen.notes
+        self.said += (*chosen.notes, *chosen.advice)
         self.rate = chosen.rate
         return chosen.threshold
 
