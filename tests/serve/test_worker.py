@@ -163,7 +163,6 @@ def test_a_threshold_from_few_classes_is_doubted(shelf: Path, tmp_path: Path) ->
     for name in ("model", "shop"):
         shutil.copytree(shelf / name, tmp_path / name)
     model = Embedder.load(tmp_path / "model")
-    Gallery.open(tmp_path / "shop", model).close()
     learnt = CalibratedThreshold(0.1, 0.25, *[math.nan] * 8)
     few = Calibration(model.checksum, "cosine", "faces", 5, 50, 50, 0.95, (learnt,), 0.3)
     few.write(tmp_path / "model")
