@@ -79,6 +79,13 @@ def test_what_a_gpu_is_to_measure_is_rehearsed(tmp_path: Path) -> None:
     assert heads == ["TFLOP/s", "largest error", "step", "step", "chunks", "step", "training"]
 
 
+def test_thresholds_and_groups_of_photographs() -> None:
+    unknown, groups = run("photographs.py", "--smoke").split("\n\n|  | groups")
+    learnt_from = [line.split("|")[1].strip() for line in unknown.splitlines()[4:7]]
+    assert learnt_from == ["the gallery", "3 classes", "7 classes"]
+    assert len(groups.splitlines()) == 8
+
+
 def test_memory_is_counted() -> None:
     (line,) = run("losses.py", "--smoke", "--memory", "--losses", "MultiProxyAnchorLoss").splitlines()[1:]
     words = line.replace(",", "").split()

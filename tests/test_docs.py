@@ -399,6 +399,7 @@ def test_the_page_of_retrieval(
     write_folder(tmp_path / "photos", classes=12, images=6)
     write_folder(tmp_path / "queries", classes=3, images=2)
     write_folder(tmp_path / "new-photos", classes=2, images=2)
+    write_folder(tmp_path / "strangers" / "photographed", classes=1, images=12)
     (tmp_path / "queries" / "class 00" / "0.png").rename(tmp_path / "photo.jpg")
     (tmp_path / "photos" / "class 00").rename(tmp_path / "photos" / "sold-out")
     (tmp_path / "photos" / "class 01").rename(tmp_path / "photos" / "hat")
@@ -406,7 +407,7 @@ def test_the_page_of_retrieval(
     quick = ["--training.epochs", "1"]
     assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
     commands = [shlex.split(line, comments=True) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
-    assert len(commands) == 14
+    assert len(commands) == 17
     for command in commands:
         assert main(command[1:]) == 0, capsys.readouterr().err
     exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})

@@ -1,10 +1,18 @@
 """``proxemic cluster`` as a user types it."""
 
+import math
 import shutil
+import subprocess
 from pathlib import Path
 
 from command_line import Here, assert_refused, warm_proxemic
 from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder
+
+
+def cut_first(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """Without the line that says at once what is looked at."""
+    result.stderr = result.stderr.partition("\n")[2]
+    return result
 
 
 def test_pictures_into_a_table_and_into_links(folder: Path, run: Path, here: Here, tmp_path: Path) -> None:
@@ -20,25 +28,51 @@ def test_pictures_into_a_table_and_into_links(folder: Path, run: Path, here: Her
     assert links.returncode == 0, links.stderr
     assert len([path for path in (tmp_path / "groups").rglob("*.png") if path.is_symlink()]) == 72
     again = here("cluster", folder, "--model", run, "--out", tmp_path / "groups")
-    again.stderr = again.stderr.removeprefix(f"Looking at {folder}\n")
-    assert_refused(again, ["exists: name a new folder"])
+    assert_refused(cut_first(again), ["exists: name a new folder"])
 
 
 def test_a_model_without_thresholds_says_how_to_learn_them(folder: Path, run: Path, here: Here) -> None:
     result = here("cluster", folder, "--model", run, "--method", "agglomerative")
-    result.stderr = result.stderr.removeprefix(f"Looking at {folder}\n")
-    assert_refused(result, ["proxemic calibrate", "--threshold"])
+    assert_refused(cut_first(result), ["proxemic calibrate", "--threshold"])
 
 
 def test_the_threshold_is_that_of_the_calibrated_model(folder: Path, run: Path, here: Here, tmp_path: Path) -> None:
     model = tmp_path / "run"
     shutil.copytree(run, model)
-    learnt = CalibratedThreshold(0.01, 0.25, 0.2, 0.3, 0.009, 0.9, 0.8, 0.95)
+    learnt = CalibratedThreshold(0.1, 0.001, *[math.nan] * 8)
     checksum = Embedder.load(model).checksum
-    Calibration(checksum, "cosine", "photos", 30, 300, 0.95, (learnt,)).write(model)
-    words = ("cluster", folder, "--model", model, "--method", "agglomerative", "--min-size", "3", "--out")
-    assert here(*words, tmp_path / "learnt.csv").returncode == 0
-    assert here(*words, tmp_path / "given.csv", "--threshold", "0.25").returncode == 0
-    assert here(*words, tmp_path / "other.csv", "--threshold", "0.001").returncode == 0
-    tables = [(tmp_path / f"{name}.csv").read_text() for name in ("learnt", "given", "other")]
-    assert tables[0] == tables[1] != tables[2]
+    Calibration(checksum, "cosine", "photos", 7, 300, 300, 0.95, (learnt,), 0.25).write(model)
+    words = ("cluster", folder, "--model", model, "--min-size", "3", "--out")
+
+    def clustered(*flags: str) -> tuple[str, str]:
+        table = tmp_path / f"groups {' '.join(flags)}.csv"
+        result = here(*words, table, *flags)
+        assert result.returncode == 0, result.stderr
+        return table.read_text(), " ".join([*result.stderr.split(), *result.stdout.split()])
+
+    by_default, said = clustered()
+    assert "a mean distance of 0.2500" in said
+    assert "learnt from 7 classes, and with fewer than 20" in said
+    assert "no group" not in said
+    for flags in (["--threshold", "0.25"], ["--method", "agglomerative"]):
+        assert clustered(*flags)[0] == by_default
+    by_rate, said = clustered("--rate", "0.001")
+    assert "the threshold for 0.1 is used" in said
+    assert by_rate == clustered("--threshold", "0.001")[0] != by_default
+    assert "Most pictures are in no group: give the number of groups" in said
+    assert_refused(cut_first(here(*words[:4], "--rate", "0.2")), ["only for 0.1"])
+
+
+def test_a_number_of_groups(folder: Path, run: Path, here: Here, tmp_path: Path) -> None:
+    result = here("cluster", folder, "--model", run, "--groups", "12", "--out", tmp_path / "groups.csv")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("72 pictures: 12 clusters of ")
+    assert ", 0 pictures in none." in result.stdout
+    for words, said in (
+        (["--groups", "73"], "from 1 to 72"),
+        (["--groups", "0"], "from 1 to 72"),
+        (["--method", "kmeans"], "give --groups alone"),
+        (["--groups", "3", "--threshold", "0.1"], "give --groups alone"),
+        (["--rate", "0.1", "--threshold", "0.1"], "leave out one of them"),
+    ):
+        assert_refused(cut_first(here("cluster", folder, "--model", run, *words)), [said])

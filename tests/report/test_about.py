@@ -49,3 +49,12 @@ def test_long_names_of_a_legend_are_read_on_a_phone(browse: Opened, tmp_path: Pa
             assert box is not None
             assert box["x"] + box["width"] <= page.evaluate("innerWidth")
             assert legend.nth(place).text_content() == names[place]
+
+
+def test_metrics_of_the_validation_are_in_percent(run: Path) -> None:
+    finished = FinishedRun(run)
+    training = curves(finished)
+    assert training is not None
+    for row in finished.history:
+        assert f">{100 * row['recall@1']:.2f}<" in training.html
+        assert f">{row['loss']:.4f}<" in training.html

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from images import write_folder
 from proxemic.data.embeddings import LabelledEmbeddings, number_labels, write_embeddings
 from proxemic.errors import UserError
 from proxemic.models import read_checksum
-from proxemic.retrieval import Calibration, Embedder, calibrate
+from proxemic.retrieval import Calibration, Embedder, Gallery, calibrate
 from vectors import some_vectors
 
 
@@ -92,23 +93,129 @@ def test_what_is_kept_is_read_again(rows: LabelledEmbeddings, tmp_path: Path) ->
     assert path == tmp_path / "calibration.json"
     again = Calibration.read(tmp_path / "model.safetensors", "m" * 64)
     assert str(again) == str(found)  # NaN is not equal to itself
-    assert again.threshold(0.01) == found.thresholds[1].threshold
-    with pytest.raises(
-        UserError, match=r"0.001 takes 1,000 pictures to be measured, but the thresholds were learnt from 2"
-    ):
-        again.threshold(0.001)
-    with pytest.raises(UserError, match=r"no threshold for a false accept rate of 0.5, but for 0.1, 0.01, 0.001"):
-        again.threshold(0.5)
     with pytest.raises(UserError, match=r"is of another model .mmmmmmmmmmmm. than .* is now .oooooooooooo."):
         Calibration.read(tmp_path, "o" * 64)
     with pytest.raises(UserError, match=r"has no thresholds .* learn them with proxemic calibrate"):
         Calibration.read(tmp_path / "other" / "model.safetensors")
 
 
+def test_a_rate_without_a_threshold_falls_back_to_the_smallest_that_was_learnt(rows: LabelledEmbeddings) -> None:
+    usual = calibrate(embedder(), rows, resamples=0)  # 200 pictures
+    assert usual.choose(0.1) == (usual.thresholds[0], None)
+    assert usual.choose() == (usual.thresholds[1], None)
+    for rate in (0.001, 0.004):  # asked for, and not
+        found, said = usual.choose(rate)
+        assert found == usual.thresholds[1]
+        assert f"rate of {rate:g} takes {1 / rate:,.0f} pictures to measure, not 200: the threshold for 0.01" in str(
+            said
+        )
+    coarse = calibrate(embedder(), rows, rates=(0.2, 0.1), resamples=0)
+    found, said = coarse.choose()
+    assert found == coarse.thresholds[1]
+    assert "No threshold was learnt for a false accept rate of 0.01: the threshold for 0.1 is used" in str(said)
+    with pytest.raises(UserError, match=r"for a false accept rate of 0.5, only for 0.1, 0.01: give"):
+        usual.choose(0.5)
+    for rate in (0, 1, 2, math.nan, True):
+        with pytest.raises(ValueError, match="must be a false accept rate"):
+            usual.choose(rate)
+
+
+def test_pictures_too_few_for_any_rate_measure_the_smallest_that_they_can(rows: LabelledEmbeddings) -> None:
+    few, said = LabelledEmbeddings(rows.embeddings[:60:3], number_labels(["a", "b"] * 10)), list[str]()
+    found = calibrate(embedder(), few, rates=(0.01, 0.001), report=said.append)
+    assert [math.isnan(each.threshold) for each in found.thresholds] == [True, True, False]
+    assert found.choose()[0].rate == 1 / 20
+    assert any("20 pictures measure no false accept rate below 0.05" in each for each in said)
+
+
+def test_few_classes_and_a_larger_gallery_are_a_reason_for_caution(rows: LabelledEmbeddings) -> None:
+    found = calibrate(embedder(), rows)
+    assert found.caution() is found.caution(400) is None
+    assert "among 200 pictures, while this gallery has 401: more unknown" in str(found.caution(401))
+    assert not math.isnan(found.thresholds[0].false_low)
+    few = calibrate(embedder(), LabelledEmbeddings(rows.embeddings[:64], rows.rows.take(torch.arange(64))), rates=[0.1])
+    few = replace(few, classes=19)
+    assert "learnt from 19 classes, and with fewer than 20 no interval" in str(few.caution())
+    assert "those that resemble known classes" in str(few.caution())
+    assert "--gallery" in few.text()
+
+
+def siblings(families: int = 30, each: int = 4, pictures: int = 6) -> tuple[np.ndarray, list[str]]:
+    """Vectors of classes that come in families, and the names of the classes."""
+    rng, labels = np.random.default_rng(0), np.arange(families * each).repeat(pictures)
+    centres = rng.normal(size=(families, 24))[np.arange(families * each) // each]
+    centres = centres + 0.45 * rng.normal(size=centres.shape)
+    return centres[labels] + 0.3 * rng.normal(size=(len(labels), 24)), [f"{label:03d}" for label in labels]
+
+
+def test_leaving_out_classes_of_the_gallery_foresees_unknown_siblings(tmp_path: Path) -> None:
+    vectors, names = siblings()
+    model = embedder_at(tmp_path)
+    place = np.array([int(name) % 4 for name in names])
+    held_out = (place == 0) & np.array([int(name) < 28 for name in names])  # of 7 families
+    known, unknown = place % 2 == 1, place == 2
+
+    def of(rows: np.ndarray) -> LabelledEmbeddings:
+        labels = number_labels([name for name, taken in zip(names, rows, strict=True) if taken])
+        return LabelledEmbeddings(torch.from_numpy(vectors[rows]).float(), labels)
+
+    gallery = Gallery.create(tmp_path / "shop", model)
+    labels = [name for name, taken in zip(names, known, strict=True) if taken]
+    gallery.add_vectors(vectors[known], [f"{row}" for row in range(len(labels))], labels)
+
+    def passed(threshold: float) -> float:
+        nearest = gallery.neighbours(vectors[unknown], 1).distances[:, 0]
+        return float((nearest <= threshold).mean())
+
+    before = calibrate(model, of(held_out), rates=[0.05]).thresholds[0]
+    said: list[str] = []
+    after = calibrate(model, gallery=gallery, rates=[0.05], report=said.append)
+    assert passed(before.threshold) > 10 * 0.05
+    assert passed(after.thresholds[0].threshold) < 2 * 0.05
+    assert (after.classes, after.images, after.searched) == (60, 360, 360)
+    # What is replaced is said, and what it would let pass.
+    share = float(said[0].partition("which ")[2].partition(" %")[0]) / 100
+    assert share == pytest.approx(passed(before.threshold), abs=0.1)
+    assert f"0.05: {before.threshold:.4f}" in said[0]
+    assert "learnt from 42 pictures of 7 classes" in said[0]
+    assert Calibration.read(model.path or "", model.checksum).classes == 60
+
+
+def embedder_at(folder: Path) -> Embedder:
+    return Embedder(nn.Flatten(), lambda _: torch.zeros(24, 1, 1), checksum="m" * 64, path=folder / "model.safetensors")
+
+
+def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(43, 24))
+    labels = [f"class {row % 8}" if row < 40 else None for row in range(43)]
+    gallery = Gallery.create(tmp_path / "shop", embedder_at(tmp_path), distance="euclidean")
+    gallery.add_vectors(vectors, [str(row) for row in range(43)], labels)
+    found = calibrate(gallery.embedder, gallery=tmp_path / "shop", rates=[0.2], resamples=0).thresholds[0]
+
+    def nearest(query: np.ndarray, own: str | None) -> float:
+        far = [math.dist(query, row) for row, of in zip(vectors, labels, strict=True) if of not in (None, own)]
+        return min(far)
+
+    alone = [nearest(vectors[row], labels[row]) for row in range(40)]
+    possible = {sum(each <= limit for each in alone) for limit in alone}  # two may be the nearest of each other
+    assert sum(each <= found.threshold for each in alone) == max(count for count in possible if count <= 8)
+    unknown = vectors[:6] + rng.normal(size=(6, 24)) * 2
+    file = tmp_path / "unknown.parquet"
+    write_embeddings(file, LabelledEmbeddings(torch.from_numpy(unknown).float(), number_labels(["class 3", "new"] * 3)))
+    own = calibrate(gallery.embedder, file, gallery=gallery, rates=[0.5])
+    distances = [nearest(each, ["class 3", "new"][row % 2]) for row, each in enumerate(unknown)]
+    assert sum(each <= own.thresholds[0].threshold for each in distances) == 3
+    assert (own.classes, own.images, own.searched, own.distance) == (2, 6, 40, "euclidean")
+    np.save(tmp_path / "loose.npy", unknown)
+    loose = calibrate(gallery.embedder, tmp_path / "loose.npy", gallery=gallery, rates=[0.5])
+    assert (loose.classes, loose.images) == (1, 6), "pictures without labels are one class"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda content: content | {"format": 2},
+        lambda content: content | {"format": 1},
         lambda content: content | {"distance": "hamming"},
         lambda content: content | {"classes": "many"},
         lambda content: content | {"more": 1},
@@ -169,6 +276,48 @@ def test_other_images_may_not_be_of_the_training_or_the_test(
     result = here("calibrate", copy / "model.safetensors", "--data.root", other, "--format", "json")
     assert json.loads(result.stdout)["images"] == 12
     assert "bad.png is left out" in result.stderr
+
+
+def test_test_people_may_be_given(copy: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    classes = json.loads((copy / "classes.json").read_text())
+    for name in classes["test"]:
+        shutil.copytree(folder / name, tmp_path / "people" / name)
+    result = here("calibrate", copy, "--data.root", tmp_path / "people", "--format", "json")
+    assert json.loads(result.stdout)["images"] == 24, result.stderr
+    assert "These are test classes of the run" in result.stderr
+
+
+def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
+    copy: Path, folder: Path, tmp_path: Path, here: Here
+) -> None:
+    classes = json.loads((copy / "classes.json").read_text())
+    assert here("gallery", "create", tmp_path / "shop", folder, "--model", copy).returncode == 0
+    result = here("calibrate", copy, "--gallery", tmp_path / "shop", "--format", "json")
+    found = json.loads(result.stdout)
+    assert (found["classes"], found["images"], found["searched"]) == (12 - len(classes["train"]), 42, 72)
+    assert "5 of 12 classes" in result.stderr
+    first = (copy / "calibration.json").read_text()
+    again = here("calibrate", copy, "--gallery", tmp_path / "shop", "--rates", "0.2")
+    assert "Replaced: the thresholds that were learnt from 42 pictures of 7 classes" in again.stderr
+    assert f"0.1: {json.loads(first)['thresholds'][0]['threshold']:.4f}" in again.stderr
+    assert "20" in again.stdout.split("│")[1], "rates and shares are all in percent"
+    for name in classes["train"][:2]:
+        shutil.copytree(folder / name, tmp_path / "trained" / name)
+    assert here("gallery", "create", tmp_path / "old", tmp_path / "trained", "--model", copy).returncode == 0
+    refused = here("calibrate", copy, "--gallery", tmp_path / "old")
+    assert_refused(refused, ["was trained on all classes", "--data.root"])
+    unknown = here(
+        "calibrate", copy, "--gallery", tmp_path / "old", "--data.root", folder, "--rates", "0.3", "--format", "json"
+    )
+    found = json.loads(unknown.stdout)
+    assert (found["classes"], found["images"], found["searched"]) == (7, 42, 12)
+    assert "30 of 72 pictures are of classes that were trained on: left out." in unknown.stderr
+    assert_refused(here("calibrate", copy, "--gallery", tmp_path / "old", "--split", "test"), ["leave the split"])
+    table = here("report", tmp_path / "old", "--out", tmp_path / "old.html")
+    assert table.returncode == 0, table.stderr
+    page = (tmp_path / "old.html").read_text()
+    assert "learnt from 7 classes, and with fewer than 20" in page
+    assert "intervals of a bootstrap" not in page, "of two classes there are none"
 
 
 def test_vectors_that_the_model_made_are_taken(

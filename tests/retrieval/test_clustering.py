@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from images import write_folder
 from proxemic.data import FilePixels
+from proxemic.data.embeddings import LabelledEmbeddings, number_labels
 from proxemic.errors import UserError
 from proxemic.metrics import partition_agreement
-from proxemic.retrieval import Embedder, clustering
+from proxemic.retrieval import Embedder, calibrate, clustering
 from proxemic.retrieval.clustering import Clusters, Method, cluster
 
 
@@ -79,6 +80,43 @@ def test_average_linkage_is_cut_at_the_threshold(tmp_path: Path) -> None:
     assert cluster(tmp_path / "x.npy", method="agglomerative", threshold=0.1).numbers.tolist() == [-1] * 4
     assert cluster(tmp_path / "x.npy").numbers.tolist() == [-1] * 4
     assert cluster(tmp_path / "x.npy").medoids == ()
+
+
+def test_a_number_of_groups_divides_all_pictures(tmp_path: Path) -> None:
+    true = write_groups(tmp_path / "x.npy", alone=0)
+    found = cluster(tmp_path / "x.npy", groups=3)
+    assert found.numbers.tolist() == [{0: 3, 1: 1, 2: 2}[group] for group in true]
+    assert len(cluster(tmp_path / "x.npy", groups=22).medoids) == 22
+    np.save(tmp_path / "same.npy", np.ones((12, 4), np.float32))
+    assert cluster(tmp_path / "same.npy", groups=2).numbers.tolist() == [1] * 12
+
+
+def test_most_pictures_in_no_group_is_said(tmp_path: Path) -> None:
+    write_groups(tmp_path / "x.npy")
+    assert "Most pictures are in no group" in cluster(tmp_path / "x.npy", threshold=1e-6).summary()
+    assert "Most pictures" not in cluster(tmp_path / "x.npy", threshold=0.3).summary()
+
+
+@pytest.mark.parametrize("most", [26, 25])
+def test_the_threshold_that_was_learnt_for_groups_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    true = write_groups(tmp_path / "x.npy")
+    embedder = Embedder(
+        nn.Flatten(), lambda _: torch.zeros(16, 1, 1), checksum="m", path=tmp_path / "model.safetensors"
+    )
+    content = LabelledEmbeddings(torch.from_numpy(np.load(tmp_path / "x.npy")), number_labels([str(at) for at in true]))
+    learnt = calibrate(embedder, content, rates=[0.3])
+    monkeypatch.setattr(clustering, "MOST", most)
+    said: list[str] = []
+    found = cluster(tmp_path / "x.npy", embedder, report=said.append)
+    if most == 26:
+        assert found.threshold == learnt.grouping
+        assert f"{learnt.grouping:.4f}" in said[0]
+    else:
+        assert found.threshold is None
+        assert "HDBSCAN is used for 26" in said[1]
+    assert found.numbers.tolist() == [{0: 3, 1: 1, 2: 2, -1: -1}[group] for group in true]
 
 
 @pytest.fixture
@@ -152,14 +190,14 @@ def test_a_folder_is_whole_or_not_there(
 def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_groups(tmp_path / "x.npy")
     x = tmp_path / "x.npy"
-    with pytest.raises(ValueError, match="method is 'kmeans', but must be hdbscan or agglomerative"):
-        cluster(x, method="kmeans")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="method is 'spectral', but must be hdbscan"):
+        cluster(x, method="spectral")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="min_size is 1, but must be 2 or more"):
         cluster(x, min_size=1)
     with pytest.raises(ValueError, match="threshold is nan"):
         cluster(x, method="agglomerative", threshold=math.nan)
     with pytest.raises(UserError, match="HDBSCAN has no threshold"):
-        cluster(x, threshold=0.5)
+        cluster(x, method="hdbscan", threshold=0.5)
     with pytest.raises(UserError, match="needs a distance: give one"):
         cluster(x, method="agglomerative")
     with pytest.raises(UserError, match="vectors are no pictures"):

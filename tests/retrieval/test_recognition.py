@@ -5,6 +5,7 @@ import io
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ import torch
 from torch import nn
 
 from command_line import Here, assert_refused
-from proxemic.data.embeddings import LabelledEmbeddings, number_labels
+from proxemic.data.embeddings import LabelledEmbeddings, number_labels, write_embeddings
 from proxemic.errors import UserError
-from proxemic.retrieval import Embedder, Gallery, calibrate, recognize
+from proxemic.retrieval import Calibration, Embedder, Gallery, calibrate, recognize
 
 FAR, NEAR = [-1.0, 0.0], [1.0, 0.05]
 
@@ -124,9 +125,44 @@ def test_a_larger_gallery_than_the_thresholds_were_learnt_with_is_said(tmp_path:
     many = rows.repeat(3, 1)
     gallery.add_vectors(many, [f"{row}" for row in range(len(many))], names * 3)
     found = recognize(gallery, saved(tmp_path / "queries.npy", rows[:2].numpy()))
-    (note,) = found.notes
-    assert "learnt by searching 480 pictures" in note
-    assert "has 1,440: there may be up to 3 times as many false accepts" in note
+    note, advice = found.notes
+    assert "learnt from 40 classes, among 480 pictures, while this gallery has 1,440: more unknown pictures" in note
+    assert f"proxemic calibrate {tmp_path / 'model.safetensors'} --gallery {tmp_path / 'shop'}" in advice
+    assert "learnt from 40 classes (95% interval " in " ".join(found.text().split())
+
+
+def test_thresholds_from_few_classes_are_doubted_wherever_they_are_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    embedder, rows, names = calibrated(tmp_path)
+    replace(Calibration.read(tmp_path), classes=5).write(tmp_path / "model.safetensors")
+    gallery = Gallery.create(tmp_path / "shop", embedder)
+    gallery.add_vectors(rows, [f"{row}" for row in range(len(rows))], names)
+    file = saved(tmp_path / "queries.npy", rows[:2].numpy())
+    assert "learnt from 5 classes, and with fewer than 20" in recognize(gallery, file, rate=0.1).notes[0]
+    assert recognize(gallery, file, threshold=0.3).notes == ()
+    gallery.recognize([torch.ones(24, 1, 1)])
+    assert "learnt from 5 classes" in caplog.text
+
+
+def test_labelled_queries_are_counted(shop: Gallery, tmp_path: Path) -> None:
+    file = tmp_path / "queries.parquet"
+    labels = ["shoe", "hat", "hat", "shoe", "glove", "glove", None]
+    vectors = torch.from_numpy(at(0, 40, 1, 180, 0, 180, 0))
+    write_embeddings(file, LabelledEmbeddings(vectors, number_labels(labels)))
+    found = recognize(shop, file, threshold=1 - math.cos(math.radians(12.5)))
+    assert found.counts() == {
+        "known": {"right": 2, "wrong": 1, "unknown": 1},
+        "new": {"right": 0, "wrong": 1, "unknown": 1},
+    }
+    said = " ".join(found.text().split())
+    assert "4 labelled queries of classes of the gallery: 2 right, 1 wrong, 1 unknown." in said
+    assert "2 labelled queries of other classes: 1 named, which is wrong, 1 unknown." in said
+    lines = [*csv.DictReader(io.StringIO(found.text("csv")))]
+    assert [line["query_label"] or None for line in lines] == labels
+    assert [line["label"] for line in lines] == ["shoe", "hat", "shoe", "", "shoe", "", "shoe"]
+    assert lines[3]["nearest_label"] == "hat", "of an unknown query, too"
+    assert "labelled queries" not in recognize(shop, saved(tmp_path / "x.npy", at(0)), threshold=0.1).text()
 
 
 def test_thresholds_of_another_model_or_none_are_refused(tmp_path: Path, shop: Gallery) -> None:
@@ -145,8 +181,8 @@ def test_thresholds_of_another_model_or_none_are_refused(tmp_path: Path, shop: G
     )
     with pytest.raises(UserError, match="is of another model"):
         recognize(other, wide)
-    with pytest.raises(UserError, match=r"no threshold for a false accept rate of 0\.001"):
-        recognize(Gallery.create(tmp_path / "four", embedder), wide, rate=0.001)
+    with pytest.raises(UserError, match=r"No threshold was learnt for a false accept rate of 0\.2"):
+        recognize(Gallery.create(tmp_path / "four", embedder), wide, rate=0.2)
     (tmp_path / "calibration.json").unlink()
     with pytest.raises(UserError, match="learn them with proxemic calibrate"):
         recognize(Gallery.open(tmp_path / "four"), wide)

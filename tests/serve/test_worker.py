@@ -1,11 +1,14 @@
 """What the worker process answers, here in this one: on every store, and where there is no model."""
 
 import io
+import math
 import multiprocessing
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 from PIL import Image
 
 from proxemic.errors import UserError
-from proxemic.retrieval import Gallery
+from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder, Gallery
 from proxemic.serve.messages import (
     About,
     Asked,
@@ -174,6 +177,30 @@ def test_a_threshold_that_is_asked_for_must_be_there(shelf: Path, tmp_path: Path
         Worker(here, Settings(str(shelf / "shop"), rate=0.1))
     with pytest.raises(UserError, match="holds no gallery"):
         Worker(here, Settings(str(tmp_path)))
+
+
+def test_a_threshold_from_few_classes_is_doubted(shelf: Path, tmp_path: Path) -> None:
+    for name in ("model", "shop"):
+        shutil.copytree(shelf / name, tmp_path / name)
+    model = Embedder.load(tmp_path / "model")
+    learnt = CalibratedThreshold(0.1, 0.25, *[math.nan] * 8)
+    few = Calibration(model.checksum, "cosine", "faces", 5, 50, 50, 0.95, (learnt,), 0.3)
+    few.write(tmp_path / "model")
+    here, _ = multiprocessing.Pipe()
+    settings = Settings(str(tmp_path / "shop"), str(tmp_path / "model"))
+    worker = Worker(here, settings)
+    about = worker.about()
+    assert (about["threshold"], about["rate"]) == (0.25, 0.1), "the smallest rate that was learnt"
+    assert "the threshold for 0.1 is used" in about["notes"][0]
+    assert "learnt from 5 classes, and with fewer than 20" in about["notes"][1]
+    assert "proxemic calibrate" in worker.said[2], "the terminal is told what to do"
+    worker.close()
+    replace(few, classes=40, thresholds=(replace(learnt, rate=0.01),)).write(tmp_path / "model")
+    worker = Worker(here, settings)
+    assert worker.about()["notes"] == worker.said == []
+    worker.close()
+    with pytest.raises(UserError, match=r"rate of 0.2, only for 0.01"):
+        Worker(here, replace(settings, rate=0.2))
 
 
 def test_a_part_of_a_picture_is_that_part_alone(shelf: Path, tmp_path: Path) -> None:

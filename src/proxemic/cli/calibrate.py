@@ -18,11 +18,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "accept is one whose nearest picture there is within the threshold. They are kept in calibration.json beside "
         "the model, where proxemic recognize finds them.",
         epilog="--data.root SOURCE takes other labelled images, a folder or a table, or a file of labelled vectors; "
-        "classes that the run was trained on, and those of its test, are left out. Intervals are of a bootstrap over "
-        "classes; with fewer than 20 there are none.",
+        "classes that the run was trained on are left out, and those of its test if there are others. With --gallery, "
+        "SOURCE has pictures of unknown classes, with or without labels. Intervals are of a bootstrap over classes; "
+        "with fewer than 20 there are none.",
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="a run directory, a model.safetensors, or an .onnx file")
+    parser.add_argument(
+        "--gallery",
+        metavar="GALLERY",
+        help="learn thresholds for this gallery, at its size: each of its classes in turn is the unknown one, or those "
+        "of --data.root are",
+    )
     parser.add_argument(
         "--split",
         choices=("validation", "test"),
@@ -56,6 +63,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     calibration = calibrate(
         arguments.model,
         data_root(flags),
+        gallery=arguments.gallery,
         split=arguments.split,
         rates=_rates(arguments.rates),
         level=arguments.level,

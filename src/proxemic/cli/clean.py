@@ -24,7 +24,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "and write them as tables and as a page with the pictures, worst first. Nothing is removed or changed. The "
         "model may have been trained on the same labels.",
         epilog="Splits are those of a table's column split, or of folders train, validation and test. Pictures without "
-        "a label are looked at for duplicates and outliers.",
+        "a label are looked at for duplicates and outliers. Copies that are recompressed, resized, brightened or "
+        "mirrored are found, cropped and rotated ones are not.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -53,6 +54,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     what = " ".join(map(without_password, arguments.source))
     print(f"Looking at {what}", file=sys.stderr, flush=True)  # before seconds of imports
     from proxemic.retrieval.cleaning import clean
+    from proxemic.retrieval.cleaning.cleaning import NOT_FOUND
     from proxemic.tables import Table
 
     found = clean(
@@ -74,6 +76,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     ):
         if rows:
             notes = [f"{len(rows) - _SHOWN:,} more"] if len(rows) > _SHOWN else []
+            notes += [NOT_FOUND] if title == "Duplicates" else []
             print()
             print(Table(columns, rows[:_SHOWN], title, notes, align).text())
 

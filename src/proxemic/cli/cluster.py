@@ -28,20 +28,28 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--model", metavar="MODEL", help="a run, a model.safetensors, or an .onnx file; not needed for embeddings"
     )
+    parser.add_argument("--groups", type=int, metavar="N", help="divide all pictures into N groups, by k-means")
     parser.add_argument(
         "--method",
-        choices=("hdbscan", "agglomerative"),
-        default="hdbscan",
-        help="HDBSCAN, for any number of pictures; or agglomerative clustering with average linkage, up to 20,000 "
-        "(default: hdbscan)",
+        choices=("kmeans", "agglomerative", "hdbscan"),
+        help="k-means, for a number of groups; agglomerative clustering with average linkage, for a threshold and up "
+        "to 20,000 pictures; or HDBSCAN, which needs neither (default: kmeans with --groups, agglomerative if a "
+        "threshold is given or was learnt by proxemic calibrate, or else hdbscan)",
     )
-    parser.add_argument("--min-size", type=int, default=5, metavar="N", help="fewest pictures of a group (default: 5)")
+    parser.add_argument(
+        "--min-size", type=int, metavar="N", help="fewest pictures of a group (default: 5, or 1 with --groups)"
+    )
     parser.add_argument(
         "--threshold",
         type=float,
         metavar="X",
-        help="mean distance up to which agglomerative clustering joins groups (default: that of proxemic calibrate for "
-        "a false accept rate of 0.01)",
+        help="mean distance up to which agglomerative clustering joins groups (default: the one at which, in proxemic "
+        "calibrate, groups agreed best with classes)",
+    )
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help="take the threshold that proxemic calibrate learnt for a false accept rate, which makes smaller groups",
     )
     parser.add_argument(
         "--out",
@@ -60,7 +68,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print(f"Looking at {what}", file=sys.stderr, flush=True)  # before seconds of imports
     from proxemic.retrieval.clustering import cluster
 
-    names = ("method", "min_size", "threshold", "out", "batch_size", "workers")
+    names = ("method", "groups", "min_size", "threshold", "rate", "out", "batch_size", "workers")
     options = {name: getattr(arguments, name) for name in names}
     found = cluster(arguments.source, arguments.model, **options, report=partial(print, file=sys.stderr))
     print(found.summary())

@@ -19,13 +19,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="name what pictures show by a gallery, or say that it is unknown",
         description="Name what pictures show by the label of the nearest labelled picture of a gallery, if it is near "
         "enough: within a threshold that proxemic calibrate has learnt for the gallery's model, or a distance of your "
-        "own.",
+        "own. Queries with labels are counted as right, wrong or unknown.",
         epilog="Queries that cannot be read are listed; the exit code is 2 where none can.",
         allow_abbrev=False,
     )
     parser.add_argument("gallery", metavar="GALLERY", help=GALLERY_ADDRESS)
     parser.add_argument("query", nargs="+", metavar="QUERY", help=SOURCES)
-    parser.add_argument("--rate", type=float, help="false accept rate whose threshold is taken (default: 0.01)")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help="false accept rate whose threshold is taken (default: 0.01, or the smallest that was learnt)",
+    )
     parser.add_argument("--threshold", type=float, help="a distance instead")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table", help="of what is printed")
     parser.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")

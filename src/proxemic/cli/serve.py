@@ -30,7 +30,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--name", action="append", default=[], help="a further host name of the server; may be repeated"
     )
-    parser.add_argument("--rate", type=float, help="false accept rate whose threshold is taken (default: 0.01)")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help="false accept rate whose threshold is taken (default: 0.01, or the smallest that was learnt)",
+    )
     parser.add_argument("--threshold", type=float, help="a distance instead")
     parser.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")
     limits = parser.add_argument_group("limits")

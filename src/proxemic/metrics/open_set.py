@@ -182,15 +182,31 @@ def leave_classes_out(
     distance: Distance,
     false_alarm_rates: Sequence[float],
     sequences: Int64[Tensor, " rows"] | None = None,
+    queries: Int64[Tensor, " queries"] | None = None,
+    unknown: tuple[Float[Tensor, "unknown dim"], Int64[Tensor, " unknown"]] | None = None,
 ) -> OpenSetIdentification:
-    """The same where each row is a query twice: non-mated it searches all other classes, mated all other rows.
+    """Compute `open_set_identification` of rows that search themselves, with each class in turn as the unknown one.
 
-    Rows that are alone in their class are non-mated only; with sequences, mated queries ignore the rows of their own.
+    A non-mated query searches the rows of all other classes, a mated one all rows but itself. Rows that are alone in
+    their class are non-mated only. With sequences, mated queries ignore the rows of their own.
+
+    Args:
+        embeddings: The rows that are searched.
+        labels: Their classes.
+        distance: As in `open_set_identification`, like the rates.
+        false_alarm_rates: Each in (0, 1).
+        sequences: The sequence of each row.
+        queries: Which rows are queries; None takes all.
+        unknown: Vectors and labels of other pictures, which replace the rows as non-mated queries. They ignore rows of
+            their own label.
     """
-    itself = torch.arange(len(embeddings), device=embeddings.device)
-    search = NeighbourSearch(embeddings, embeddings, distance, itself, sequences, sequences, (labels, labels))
+    x = embeddings if queries is None else embeddings[queries]
+    rows = torch.arange(len(embeddings), device=embeddings.device) if queries is None else queries
+    own, sequence = labels[rows], None if sequences is None else sequences[rows]
+    search = NeighbourSearch(x, embeddings, distance, rows, sequence, sequences, (own, labels))
     mated = _nearest(search).take(_is_mated(search))
-    others = NeighbourSearch(embeddings, embeddings, distance, None, labels, labels, (labels, labels))
+    x, own = (x, own) if unknown is None else unknown
+    others = NeighbourSearch(x, embeddings, distance, None, own, labels, (own, labels))
     return identification_of(mated, _nearest(others), false_alarm_rates)
 
 

@@ -22,13 +22,25 @@ def curves(run: FinishedRun) -> Section | None:
     if not history:
         return None
     chosen = (run.metrics or {}).get("epoch", 0)
-    names = [name for name in history[0] if name not in _NO_METRIC]
+    measured = [name for name in (run.metrics or {}).get("measured", {}) if name in history[0]]  # by callbacks
+    names = [name for name in history[0] if name not in {*_NO_METRIC, *measured}]
+    history = [{**row, **{name: 100 * row[name] for name in names}} for row in history]
     shown = _lines(history, ["loss"], "loss", chosen, "The mean loss of each epoch.")
+    best = f"chosen was epoch {chosen}" if chosen else "the network of before the first epoch was kept"
     if names:
-        best = f"chosen was epoch {chosen}" if chosen else "the network of before the first epoch was kept"
-        shown += _lines(history, names, "validation", chosen, f"Metrics of the validation by epoch; {best}.")
-    rows = [[int(row["epoch"]), *(f"{row[name]:.4f}" for name in ("loss", *names))] for row in history]
-    numbers = table(Table(["epoch", "loss", *names], rows), description="Every epoch")
+        shown += _lines(history, names, "percent", chosen, f"Metrics of the validation by epoch; {best}.")
+    if measured:
+        shown += _lines(history, measured, "measured", chosen, "What callbacks measured.")
+    rows = [
+        [
+            int(row["epoch"]),
+            *(f"{row[name]:.4f}" for name in ("loss", *measured)),
+            *(f"{row[name]:.2f}" for name in names),
+        ]
+        for row in history
+    ]
+    title = "Every epoch, metrics of the validation in percent"
+    numbers = table(Table(["epoch", "loss", *measured, *names], rows, title))
     return Section("Training", shown + _folded("Every epoch", numbers))
 
 

@@ -31,10 +31,10 @@ def metrics(judged: Judged) -> Section:
         for metric in found
     ]
     classes = len(found.labels[found.evaluated].unique())
-    title = (
-        f"{judged.split}: {classes:,} classes, {found.queries:,} queries; in percent, with {100 * _LEVEL:g}% intervals "
-        f"of a bootstrap over classes{computed_in(judged.config.precision)}"
-    )
+    title = f"{judged.split}: {classes:,} classes, {found.queries:,} queries; in percent"
+    if any(not math.isnan(each.low) for column in intervals.values() for each in column.values()):
+        title += f", with {100 * _LEVEL:g}% intervals of a bootstrap over classes"
+    title += computed_in(judged.config.precision)
     notes = [note for note in (few_classes(classes), _left_out(found.left_out)) if note]
     shown = table(Table(["metric", *columns, "chance"], rows, title, notes))
     return Section("Metrics", points(intervals) + shown)

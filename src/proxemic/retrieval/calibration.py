@@ -1,4 +1,4 @@
-"""Thresholds on the distance, learnt from classes that a model was not trained on, and kept beside it."""
+"""Thresholds on the distance, learnt from classes that a model was not trained on, and kept beside the model."""
 
 import json
 import math
@@ -7,36 +7,51 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from logging import getLogger
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
 
 from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
-from proxemic.metrics import FEWEST_CLASSES, Interval
-from proxemic.metrics.open_set import dir_name, leave_classes_out, threshold_name
+from proxemic.metrics import FEWEST_CLASSES, Interval, bootstrap_intervals
+from proxemic.metrics.clustering import unit_rows
+from proxemic.metrics.open_set import OpenSetIdentification, dir_name, leave_classes_out, threshold_name
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.held_out import HeldOutSplit, embed_held_out
+from proxemic.retrieval.held_out import HeldOut, HeldOutSplit, embed_against, embed_held_out
+from proxemic.retrieval.linkage import average_linkage, best_cut
 from proxemic.retrieval.stores.store import Distance
 from proxemic.tables import Format, Table, percent, without_nan
 
-RATES = (0.1, 0.01, 0.001)
-"""The false accept rates that thresholds are learnt for, unless others are asked for."""
+if TYPE_CHECKING:
+    from proxemic.retrieval.gallery import Gallery
 
-FORMAT = 1
+RATES = (0.1, 0.01, 0.001)
+"""The false accept rates that thresholds are learnt for by default."""
+
+RATE = 0.01
+"""The false accept rate whose threshold is used by default."""
+
+FORMAT = 2
+_GROUPED = 5_000  # pictures whose groups are compared with classes: 200 MB of distances
 NAME = "calibration.json"
 
 
 @dataclass(frozen=True)
 class CalibratedThreshold:
-    """A threshold for one false accept rate; NaN where there are too few pictures to measure that.
+    """A threshold for one false accept rate; all but the rate is NaN if there were too few pictures to measure it.
+
+    Bounds of confidence intervals are NaN with few classes.
 
     Args:
         rate: The false accept rate asked for.
-        threshold: Accepts what is at this distance or nearer; below 0 nothing.
-        low: Lower bound of the threshold's confidence interval; NaN with few classes, likewise the others.
+        threshold: Pictures at this distance or nearer are accepted; below 0 none is.
+        low: Lower bound of the threshold.
         high: Upper bound.
-        false_accepts: Part of the pictures whose nearest one of another class is within the threshold: at most `rate`.
-        true_accepts: Part of the pictures whose nearest other one is of their class, and within the threshold.
+        false_accepts: Share of the pictures whose nearest one of another class is within the threshold: at most `rate`.
+        false_low: Lower bound of `false_accepts` at this threshold.
+        false_high: Upper bound.
+        true_accepts: Share of the pictures whose nearest other one is of their class and within the threshold.
         true_low: Lower bound of `true_accepts`.
         true_high: Upper bound.
     """
@@ -46,6 +61,8 @@ class CalibratedThreshold:
     low: float
     high: float
     false_accepts: float
+    false_low: float
+    false_high: float
     true_accepts: float
     true_low: float
     true_high: float
@@ -59,10 +76,13 @@ class Calibration:
         model: The checksum of the model.
         distance: The distance that thresholds are on.
         data: What it was learnt from.
-        classes: How many classes that had.
-        images: How many pictures.
+        classes: How many classes took the part of the unknown one.
+        images: How many pictures these have.
+        searched: How many pictures were searched.
         level: Confidence level of the intervals.
         thresholds: One for each rate.
+        grouping: The mean distance up to which `cluster` joins groups: on these classes, the groups of average linkage
+            agree best with them, by the pairwise F1.
         unfinished: Where the run of the model had stopped, if it was not finished: "stopped in epoch 1 of 30".
     """
 
@@ -71,43 +91,87 @@ class Calibration:
     data: str
     classes: int
     images: int
+    searched: int
     level: float
     thresholds: tuple[CalibratedThreshold, ...]
+    grouping: float
     unfinished: str | None = None
 
-    def threshold(self, rate: float) -> float:
-        """The threshold for a false accept rate; `UserError` where there is none."""
-        rates = {each.rate: each.threshold for each in self.thresholds}
-        if rate not in rates:
-            known = ", ".join(f"{each:g}" for each in rates)
+    def choose(self, rate: float | None = None) -> tuple[CalibratedThreshold, str | None]:
+        """Choose the threshold for a false accept rate.
+
+        Args:
+            rate: The rate; None takes 0.01, or the smallest that was learnt. A rate that the pictures are too few to
+                measure is replaced by the smallest that was measured.
+
+        Returns:
+            The threshold, and a sentence if it is for another rate.
+
+        Raises:
+            UserError: If no threshold was learnt for the rate, although it could be.
+            ValueError: If the rate is not between 0 and 1.
+        """
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1):
+            raise ValueError(f"rate is {rate!r}, but must be a false accept rate above 0 and below 1.")
+        wanted = RATE if rate is None else rate
+        measured = {each.rate: each for each in self.thresholds if not math.isnan(each.threshold)}
+        if wanted in measured:
+            return measured[wanted], None
+        if wanted * self.images < 1:
+            pictures = math.ceil(1 / wanted)
+            why = f"A false accept rate of {wanted:g} takes {pictures:,} pictures to measure, not {self.images:,}"
+        elif rate is None:
+            why = f"No threshold was learnt for a false accept rate of {wanted:g}"
+        else:
+            known = ", ".join(f"{each:g}" for each in sorted(measured, reverse=True))
             raise UserError(
-                f"There is no threshold for a false accept rate of {rate:g}, but for {known}: give one of these, or "
+                f"No threshold was learnt for a false accept rate of {rate:g}, only for {known}: give one of these, or "
                 f"learn it with proxemic calibrate --rates {rate:g}."
             )
-        if math.isnan(rates[rate]):
-            raise UserError(
-                f"A false accept rate of {rate:g} takes {math.ceil(1 / rate):,} pictures to be measured, but the "
-                f"thresholds were learnt from {self.images:,}: give a larger rate, or learn them from more pictures "
-                "with proxemic calibrate --data.root."
-            )
-        return rates[rate]
+        smallest = measured[min(measured)]
+        return smallest, f"{why}: the threshold for {smallest.rate:g} is used, the smallest that was learnt."
+
+    def learnt(self, threshold: CalibratedThreshold | None = None) -> str:
+        """Say from how many classes the thresholds were learnt, with the interval of false accepts of one of them."""
+        classes = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
+        if self.classes < FEWEST_CLASSES:
+            return f"learnt from {classes}, and with fewer than {FEWEST_CLASSES} no interval can be given"
+        if threshold is None or math.isnan(threshold.false_low):
+            return f"learnt from {classes}"
+        bounds = _bounds(threshold.false_low, threshold.false_high)
+        return f"learnt from {classes} ({100 * self.level:g}% interval {bounds} %)"
+
+    def caution(self, rows: int | None = None) -> str | None:
+        """Say why more unknown pictures may pass than a rate says, if there is reason to.
+
+        Args:
+            rows: How many pictures the gallery has in which the threshold is used; None is not known.
+        """
+        few, many = self.classes < FEWEST_CLASSES, rows is not None and rows > 2 * self.searched
+        if not few and not many:
+            return None
+        size = f", among {self.searched:,} pictures, while this gallery has {rows:,}" if many else ""
+        return (
+            f"The threshold was {self.learnt()}{size}: more unknown pictures may pass than the rate says, "
+            "above all those that resemble known classes."
+        )
 
     def write(self, model: str | os.PathLike[str]) -> Path:
-        """Keep it beside a model, as ``calibration.json``; gives the file."""
+        """Write ``calibration.json`` beside a model, and return its path."""
         path = calibration_file(model)
         write_json(path, without_nan({"format": FORMAT} | asdict(self)))
         return path
 
     @classmethod
     def read(cls, model: str | os.PathLike[str], checksum: str | None = None) -> "Calibration":
-        """Read what is kept beside a model.
+        """Read the thresholds of a model.
 
         Args:
             model: The directory of a run, or the file of a model.
-            checksum: The checksum of that model, which it must have been learnt for; None does not check.
+            checksum: The checksum that the model must have; None does not check.
 
         Raises:
-            UserError: If there is none, it is damaged, or that of another model.
+            UserError: If there are none, the file is damaged, or it belongs to another model.
         """
         path = calibration_file(model)
         if not path.is_file():
@@ -135,8 +199,14 @@ class Calibration:
                 for each in content["thresholds"]
             )
             facts = {name: value for name, value in content.items() if name not in ("format", "thresholds")}
-            kinds = {"model": str, "data": str, "distance": str, "classes": int, "images": int, "level": float}
-            if any(not isinstance(facts[name], kind) for name, kind in kinds.items()) or not thresholds:
+            kinds = {
+                **dict.fromkeys(("model", "data", "distance"), str),
+                **dict.fromkeys(("classes", "images", "searched"), int),
+                **dict.fromkeys(("level", "grouping"), float),
+            }
+            if any(not isinstance(facts[name], kind) for name, kind in kinds.items()):
+                raise ValueError
+            if all(math.isnan(each.threshold) for each in thresholds):
                 raise ValueError
             if not isinstance(facts.get("unfinished"), str | None):
                 raise ValueError
@@ -145,7 +215,7 @@ class Calibration:
             raise UserError(f"{path} is no calibration that can be read here: learn it anew.") from error
 
     def text(self, form: Format = "table") -> str:
-        """As text."""
+        """Format as a table for people, as JSON, CSV or Markdown."""
         if form == "json":
             return json.dumps(without_nan(asdict(self)), indent=2)
         if form == "csv":
@@ -153,17 +223,17 @@ class Calibration:
         return self.table().text(form)
 
     def table(self) -> Table:
-        """For people."""
+        """Return a table for people, rates in percent."""
         interval = f"{100 * self.level:g}% interval"
-        header = ["false accepts", "threshold", interval, "measured", "true accepts", interval]
+        header = ["rate", "threshold", "false accepts", interval, "true accepts", interval]
         rows = [
             [
-                f"{each.rate:g}",
+                f"{100 * each.rate:.4g}",
                 _number(each.threshold),
-                _bounds(each.low, each.high, _number),
                 percent(each.false_accepts),
+                _bounds(each.false_low, each.false_high),
                 percent(each.true_accepts),
-                _bounds(each.true_low, each.true_high, percent),
+                _bounds(each.true_low, each.true_high),
             ]
             for each in self.thresholds
         ]
@@ -171,13 +241,13 @@ class Calibration:
             f"{self.data}: {self.images:,} pictures of {self.classes:,} classes, {self.distance} distance; in percent "
             "but for thresholds"
         )
-        return Table(header, rows, title, self.notes(), "lrrrrr")
+        return Table(header, rows, title, self.notes(), "rrrrrr")
 
     def notes(self) -> list[str]:
-        """What the figures do not say."""
+        """Explain the figures, and what they cannot say."""
         notes = [
-            "A false accept: the nearest picture among those of all other classes is within the threshold. In a larger "
-            "gallery there are more."
+            "A false accept: the nearest picture among those of all other classes is within the threshold. Unknown "
+            "pictures that resemble known classes pass more often than others; in a larger gallery more pass."
         ]
         notes += [f"The run of the model {self.unfinished}."] if self.unfinished else []
         empty = [f"{each.rate:g}" for each in self.thresholds if each.threshold < 0]
@@ -189,15 +259,25 @@ class Calibration:
         missing = [f"{each.rate:g}" for each in self.thresholds if math.isnan(each.threshold)]
         if missing:
             notes.append(f"Too few pictures to measure a rate of {' and '.join(missing)}.")
-        if self.classes < FEWEST_CLASSES:
-            notes.append(f"With fewer than {FEWEST_CLASSES} classes no honest interval can be given.")
+        notes.append(f"Pictures are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")
+        if (caution := self.caution()) is not None:
+            notes.append(f"{caution} {how_to_measure()}")
         return notes
+
+
+def how_to_measure(model: str = "MODEL", gallery: str = "GALLERY") -> str:
+    """Say how to learn how many unknown pictures pass."""
+    return (
+        f"Measure it with proxemic calibrate {model} --gallery {gallery}, which leaves out each class of the gallery "
+        "in turn, or with unknown pictures of your own as well (--data.root)."
+    )
 
 
 def calibrate(
     model: Embedder | str | os.PathLike[str],
     source: str | os.PathLike[str] | LabelledEmbeddings | None = None,
     *,
+    gallery: "Gallery | str | os.PathLike[str] | None" = None,
     split: HeldOutSplit | None = None,
     rates: Sequence[float] = RATES,
     level: float = 0.95,
@@ -210,31 +290,35 @@ def calibrate(
 ) -> Calibration:
     r"""Learn thresholds on the distance from classes that a model was not trained on.
 
-    Each picture searches those of all *other* classes, as one does that is of no class of a gallery: its distance to
-    the nearest of these is $d^-$. It is a false accept at a threshold $\tau$ if $d^- \le \tau$, and
-    the threshold for a rate is the largest with at most that part of false accepts:
+    Each picture searches the pictures of all *other* classes, as a picture of an unknown class does: $d^-$ is its
+    distance to the nearest of these. It is a false accept at a threshold $\tau$ if $d^- \le \tau$, and the threshold
+    for a rate is the largest with at most that share of false accepts:
 
     $$\tau_r = \max \{\tau : |\{i : d^-_i \le \tau\}| \le r N\}$$
 
-    So rates are those of queries that search a gallery as large as these pictures, not of pairs of pictures: of the
-    nearest of n pictures, n pairs could have been accepted. In a larger gallery there are more false accepts, at most
-    in proportion to its size.
+    So rates are those of queries that search as many pictures as here, not of pairs of pictures: of the nearest of n
+    pictures, n pairs could have been accepted. In a larger gallery there are more false accepts, and pictures that
+    resemble known classes are accepted more often. With `gallery`, thresholds are learnt by searching that gallery.
 
     Args:
         model: The model, or the path of one.
         source: Labelled pictures (a folder or a table), or a file of labelled vectors, or its content; None takes the
             validation classes of the run. Classes that the run was trained on are left out, by their names, and those
-            of its test.
+            of its test if there are others. With `gallery`, pictures of unknown classes; those without a label count as
+            one class.
+        gallery: A gallery of the model, whose labelled pictures are searched. Without `source`, each of its classes in
+            turn is the unknown one, except those that the run was trained on; of many pictures, 10,000 are queries.
         split: ``validation`` or ``test`` takes these classes of the run alone. What is measured on the test classes
             afterwards is too good.
-        rates: False accept rates, each in (0, 1).
+        rates: False accept rates, each in (0, 1). If there are too few pictures to measure any, the smallest rate that
+            they can measure is added.
         level: Confidence level of the intervals.
         resamples: Of the bootstrap over classes; 0 leaves intervals out.
         seed: Of the bootstrap.
         batch_size: Pictures that the network sees at once.
         workers: Processes that read pictures.
         keep: Write ``calibration.json`` beside the model, where that has a path.
-        report: Is told what the user should know. None logs it.
+        report: Is told what the user should know, such as which thresholds are replaced. None logs it.
 
     Raises:
         UserError: If there are no held-out classes, or a file cannot be read or written.
@@ -253,43 +337,99 @@ def calibrate(
     embedder = model if isinstance(model, Embedder) else Embedder.load(model)
     if split not in (None, *get_args(HeldOutSplit)):
         raise ValueError(f"split is {split!r} but must be validation or test")
-    held_out = embed_held_out(embedder, source, split, batch_size=batch_size, workers=workers, report=report)
-    content, labels = held_out.content, held_out.labels
-    if len(labels.unique()) < 2:
+    reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "report": report}
+    if gallery is None:
+        held_out = embed_held_out(embedder, source, split, **reading)
+    elif split is not None or isinstance(source, LabelledEmbeddings):
+        raise UserError("With a gallery, unknown pictures are read from a source: leave the split or the vectors out.")
+    else:
+        held_out = embed_against(gallery, embedder, source, **reading)
+    if len(held_out.labels.unique()) < 2:
         raise UserError(f"{held_out.description} has only one class, but thresholds tell one from others: give more.")
-    sequences = content.rows.sequences
+    if (images := held_out.images) * max(rates, default=0) < 1:
+        report(f"{images:,} pictures measure no false accept rate below {1 / images:g}, which is added.")
+        rates = [*rates, 1 / images]
     found = leave_classes_out(
-        content.embeddings,
-        labels,
-        distance=embedder.distance,
+        held_out.vectors,
+        held_out.labels,
+        distance=held_out.distance,
         false_alarm_rates=rates,
-        sequences=None if sequences is None else sequences.numbers,
+        sequences=held_out.sequences,
+        queries=held_out.queries,
+        unknown=held_out.unknown,
     )
-    intervals = found.intervals(level=level, resamples=resamples, seed=seed) if resamples else {}
-    none = Interval(math.nan, math.nan, math.nan)
-    thresholds = []
-    for rate, point in found.points.items():
-        near, true = (intervals.get(name(rate), none) for name in (threshold_name, dir_name))
-        bounds = {"low": near.low, "high": near.high, "true_low": true.low, "true_high": true.high}
-        accepts = {"false_accepts": point.false_alarm_rate, "true_accepts": point.rate}
-        thresholds.append(CalibratedThreshold(rate, point.threshold, **accepts, **bounds))
     calibration = Calibration(
         embedder.checksum,
-        embedder.distance,
+        held_out.distance,
         held_out.description,
-        len(labels.unique()),
-        len(labels),
+        len(found.non_mated.labels.unique()),
+        images,
+        len(held_out.labels),
         level,
-        tuple(thresholds),
+        _thresholds(found, level, resamples, seed),
+        _grouping(held_out),
         embedder.stopped,
     )
     if keep and embedder.path is not None:
+        if (replaced := _replaced(embedder.path, found)) is not None:
+            report(replaced)
         calibration.write(embedder.path)
     return calibration
 
 
+def _grouping(held_out: HeldOut) -> float:
+    """Learn the mean distance of groups, from some of the pictures that are no unknown ones."""
+    rows = torch.arange(len(held_out.labels)) if held_out.queries is None else held_out.queries
+    if len(rows) > _GROUPED:
+        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_GROUPED]]
+    x = held_out.vectors[rows].float()
+    x, labels = (unit_rows(x) if held_out.distance == "cosine" else x), held_out.labels[rows]
+    kept = x.any(1)  # a zero vector has no cosine distance
+    return best_cut(*average_linkage(x[kept], held_out.distance), labels[kept])
+
+
+def _thresholds(
+    found: OpenSetIdentification, level: float, resamples: int, seed: int
+) -> tuple[CalibratedThreshold, ...]:
+    drawing: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
+    intervals = found.intervals(**drawing) if resamples else {}
+    none, thresholds = Interval(math.nan, math.nan, math.nan), []
+    distances, _, classes = found.non_mated
+    for rate, point in found.points.items():
+        near, true = (intervals.get(name(rate), none) for name in (threshold_name, dir_name))
+        passed = {"passed": (distances <= point.threshold).double()}
+        false = (
+            bootstrap_intervals(passed, classes, **drawing)["passed"] if intervals and near.low == near.low else none
+        )
+        bounds = {"false_low": false.low, "false_high": false.high, "true_low": true.low, "true_high": true.high}
+        accepts = {"false_accepts": point.false_alarm_rate, "true_accepts": point.rate}
+        thresholds.append(CalibratedThreshold(rate, point.threshold, near.low, near.high, **accepts, **bounds))
+    return tuple(thresholds)
+
+
+def _replaced(model: Path, found: OpenSetIdentification) -> str | None:
+    """Say which thresholds are replaced, and how many unknown pictures pass them; None if there are none."""
+    path = calibration_file(model)
+    if not path.exists():
+        return None
+    try:
+        old = Calibration.read(model)
+    except UserError as error:
+        return f"Replaced: {error}"
+    known = [each for each in old.thresholds if not math.isnan(each.threshold)]
+    passed = [percent(float((found.non_mated.distances <= each.threshold).double().mean())) for each in known]
+    values = "; ".join(
+        f"{each.rate:g}: {_number(each.threshold)}, which {share} % of the unknown pictures here pass"
+        for each, share in zip(known, passed, strict=True)
+    )
+    return (
+        f"Replaced: the thresholds that were learnt from {old.images:,} pictures of {old.classes:,} classes "
+        f"({old.data}) for the rates {values}."
+    )
+
+
 def calibration_file(model: str | os.PathLike[str]) -> Path:
-    """Where the thresholds of a model are kept."""
+    """Return the path of the thresholds of a model."""
     path = Path(model)
     return (path if path.is_dir() else path.parent) / NAME
 
@@ -298,5 +438,5 @@ def _number(value: float) -> str:
     return percent(value) if math.isnan(value) else "none" if value < 0 else f"{value:.4f}"
 
 
-def _bounds(low: float, high: float, shown: Callable[[float], str]) -> str:
-    return shown(low) if math.isnan(low) else f"{shown(low)} … {shown(high)}"
+def _bounds(low: float, high: float) -> str:
+    return percent(low) if math.isnan(low) else f"{percent(low)} … {percent(high)}"

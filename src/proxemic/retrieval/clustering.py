@@ -1,8 +1,9 @@
-"""Groups of pictures that nobody has labelled, by their embeddings."""
+"""Group pictures that nobody has labelled, by their embeddings."""
 
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,12 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, process_runs, readable, write_csv, write_errors
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
-from proxemic.retrieval.calibration import Calibration
+from proxemic.retrieval.calibration import Calibration, calibration_file
 from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.linkage import average_linkage, cut
 from proxemic.retrieval.material import Sources, gather
 
-Method = Literal["hdbscan", "agglomerative"]
-RATE = 0.01
+Method = Literal["hdbscan", "agglomerative", "kmeans"]
 MOST = 20_000  # rows of agglomerative clustering, whose distances take 4 bytes times the square of that: 1.6 GB
 _LONGEST = 200  # bytes of a link's name
 
@@ -37,7 +38,7 @@ class Clusters:
         numbers: The cluster of each, from 1, the largest first; -1 for those in none.
         distances: Of each to the medoid of its cluster; NaN for those in none.
         medoids: The row of the medoid of each cluster: the one nearest to the mean of all.
-        threshold: That of agglomerative clustering; None of HDBSCAN.
+        threshold: That of agglomerative clustering; None for other methods.
         agreement: With the labels of those that have one; None where none has.
         unreadable: Why further pictures could not be read, by their names.
         pixels: The pictures; None where there are vectors alone.
@@ -53,11 +54,17 @@ class Clusters:
     pixels: FilePixels | None
 
     def summary(self) -> str:
-        """One sentence, and one of the agreement with labels where there are any."""
+        """Say in a sentence what was found, and in others whether most are in no group and how well labels agree."""
         none = int((self.numbers < 0).sum())
         sizes = self.numbers[self.numbers > 0].bincount()[1:]
         of = f" of {int(sizes.min()):,} to {int(sizes.max()):,}" if len(sizes) else ""
         text = f"{len(self.names):,} pictures: {len(self.medoids):,} clusters{of}, {none:,} pictures in none."
+        if none > len(self.names) / 2:
+            text += (
+                " Most pictures are in no group: give the number of groups (--groups), a larger threshold "
+                "(--threshold) or a smaller --min-size, or learn a threshold from labelled pictures with proxemic "
+                "calibrate."
+            )
         if (found := self.agreement) is not None:
             text += (
                 f" With the labels: NMI {found.nmi:.4f}, AMI {found.ami:.4f}, pairwise F1 {found.f1:.4f} (precision "
@@ -112,9 +119,11 @@ def cluster(
     sources: Sources,
     model: Embedder | str | os.PathLike[str] | None = None,
     *,
-    method: Method = "hdbscan",
-    min_size: int = 5,
+    method: Method | None = None,
+    groups: int | None = None,
+    min_size: int | None = None,
     threshold: float | None = None,
+    rate: float | None = None,
     out: str | os.PathLike[str] | None = None,
     batch_size: int = 64,
     workers: int = 0,
@@ -122,16 +131,21 @@ def cluster(
 ) -> Clusters:
     """Group pictures whose embeddings are near to each other.
 
-    HDBSCAN finds groups of any density, and leaves out what is in none. Agglomerative clustering, with average linkage,
-    joins groups as long as their mean distance is below a threshold; it holds the distances of all pairs.
+    K-means divides all pictures into a given number of groups. Agglomerative clustering, with average linkage, joins
+    groups as long as their mean distance is below a threshold; it holds the distances of all pairs. HDBSCAN needs
+    neither a number nor a threshold, finds groups of any density, and leaves out what is in none.
 
     Args:
         sources: What `list_pictures` takes, one or several; or one file of vectors.
         model: What embeds them: an `Embedder`, or the path of one; None for vectors that are embeddings already.
-        method: ``hdbscan`` or ``agglomerative``.
-        min_size: Fewest pictures of a cluster, 2 or more; those of smaller ones are in none.
-        threshold: Of agglomerative clustering, in the distance of the model; None takes the one that ``proxemic
-            calibrate`` has learnt for a false accept rate of 0.01.
+        method: ``kmeans``, ``agglomerative`` or ``hdbscan``. None takes k-means if the number of groups is given,
+            agglomerative clustering if there is a threshold, given or learnt by `calibrate`, and there are no more than
+            20,000 pictures, or else HDBSCAN.
+        groups: The number of groups of k-means.
+        min_size: Fewest pictures of a group; those of smaller ones are in none. None takes 5, and 1 for k-means.
+        threshold: Of agglomerative clustering, in the distance of the model; None takes the one that `calibrate` learnt
+            for groups.
+        rate: Take the threshold that `calibrate` learnt for this false accept rate, which makes smaller groups.
         out: Written at the end, see `Clusters.write`; None writes nothing.
         batch_size: Pictures that the network sees at once.
         workers: Processes that read and prepare them.
@@ -151,26 +165,33 @@ def cluster(
     >>> cluster(path, method="agglomerative", threshold=0.1).numbers.tolist()
     [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]
     """
-    if method not in get_args(Method):
-        raise ValueError(f"method is {method!r}, but must be hdbscan or agglomerative.")
-    if min_size < 2:
+    if method not in (None, *get_args(Method)):
+        raise ValueError(f"method is {method!r}, but must be {', '.join(get_args(Method))} or None.")
+    if min_size is not None and min_size < (2 if groups is None else 1):
         raise ValueError(f"min_size is {min_size}, but must be 2 or more.")
     if threshold is not None and not 0 < threshold < float("inf"):
         raise ValueError(f"threshold is {threshold}, but must be a distance above 0.")
-    if threshold is not None and method == "hdbscan":
-        raise UserError("HDBSCAN has no threshold: leave it out, or take the method agglomerative.")
     if out is not None and Path(out).suffix.lower() != ".csv":
         _check_new(Path(out))  # better now than after the work
     embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
-    if method == "agglomerative" and threshold is None:
-        threshold = _calibrated(embedder)
-    check = _check_pairs if method == "agglomerative" else None
+    is_chosen = method is not None or threshold is not None or rate is not None
+    method, threshold = _settle(method, groups, threshold, rate, embedder, report)
+    check = _check_pairs if method == "agglomerative" and is_chosen else None
     material = gather(sources, embedder, batch_size=batch_size, workers=workers, check=check)
     x = material.embeddings
     if material.unreadable:
         report(f"{len(material.unreadable):,} pictures cannot be read, and are left out.")
-    raw = _hdbscan(x, min_size) if threshold is None else _agglomerative(x, threshold, material.distance)
-    numbers = _by_size(raw, min_size)
+    if method == "agglomerative" and len(x) > MOST:
+        method, threshold = "hdbscan", None
+        report(f"Agglomerative clustering takes {MOST:,} pictures at most: HDBSCAN is used for {len(x):,}.")
+    least = (5 if groups is None else 1) if min_size is None else min_size
+    if groups is not None:
+        raw = _kmeans(x, groups)
+    elif threshold is not None:
+        raw = cut(*average_linkage(x, material.distance), threshold)
+    else:
+        raw = _hdbscan(x, least)
+    numbers = _by_size(raw, least)
     distances, medoids = _to_medoids(x, numbers, material.distance)
     labels, _ = number_names(material.labels)
     known = labels >= 0
@@ -197,10 +218,55 @@ def _check_pairs(count: int) -> None:
         )
 
 
-def _calibrated(embedder: Embedder | None) -> float:
-    if embedder is None or embedder.path is None:
-        raise UserError("Agglomerative clustering needs a distance: give one (--threshold), or a calibrated model.")
-    return Calibration.read(embedder.path, embedder.checksum).threshold(RATE)
+def _settle(
+    method: Method | None,
+    groups: int | None,
+    threshold: float | None,
+    rate: float | None,
+    embedder: Embedder | None,
+    report: Callable[[str], object],
+) -> tuple[Method, float | None]:
+    """Choose a method, and a threshold for agglomerative clustering."""
+    if (groups is not None or method == "kmeans") and (
+        groups is None or method not in (None, "kmeans") or threshold is not None or rate is not None
+    ):
+        raise UserError("k-means takes the number of groups, and nothing else does: give --groups alone.")
+    if groups is not None:
+        return "kmeans", None
+    if threshold is not None and rate is not None:
+        raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
+    if method == "hdbscan" and (threshold is not None or rate is not None):
+        raise UserError("HDBSCAN has no threshold: leave it out, or take the method agglomerative.")
+    path = None if embedder is None else embedder.path
+    is_calibrated = path is not None and calibration_file(path).is_file()
+    if method == "hdbscan" or (method is None and threshold is rate is None and not is_calibrated):
+        return "hdbscan", None
+    if threshold is None:
+        if embedder is None or path is None:
+            raise UserError("Agglomerative clustering needs a distance: give one (--threshold), or a calibrated model.")
+        calibration = Calibration.read(path, embedder.checksum)
+        if calibration.distance != embedder.distance:
+            raise UserError(f"The thresholds of {path} are on the {calibration.distance} distance: give --threshold.")
+        if rate is None:
+            threshold, why = calibration.grouping, "at which groups agree best with classes"
+        else:
+            found, note = calibration.choose(rate)
+            threshold, why = found.threshold, f"for a false accept rate of {found.rate:g}"
+            if note is not None:
+                report(note)
+        report(f"Groups are joined up to a mean distance of {threshold:.4f}, {why}, {calibration.learnt()}.")
+    return "agglomerative", threshold
+
+
+def _kmeans(x: Float32[Tensor, "rows dim"], groups: int) -> Int64[Tensor, " rows"]:
+    if not 1 <= groups <= len(x):
+        raise UserError(f"--groups is {groups:,}, but must be from 1 to {len(x):,}, the number of pictures.")
+    with optional_dependency("train"):
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of equal pictures, which there may be
+        return torch.from_numpy(KMeans(groups, n_init=3, random_state=0).fit_predict(x.numpy())).long()
 
 
 def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " rows"]:
@@ -219,22 +285,6 @@ def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " r
         min_samples=2,
         cluster_selection_method="leaf",
         copy=True,  # pyright: ignore[reportArgumentType]
-    )
-    return torch.from_numpy(made.fit_predict(x.double().numpy())).long()
-
-
-def _agglomerative(x: Float32[Tensor, "rows dim"], threshold: float, distance: Distance) -> Int64[Tensor, " rows"]:
-    with optional_dependency("train"):
-        from sklearn.cluster import AgglomerativeClustering
-    if len(x) < 2:
-        return torch.zeros(len(x), dtype=torch.int64)
-    if distance == "cosine" and (zero := (x == 0).all(1)).any():
-        raise ValueError(f"vector {int(zero.nonzero()[0])} is zero, and has no cosine distance: leave it out.")
-    made = AgglomerativeClustering(
-        n_clusters=None,  # pyright: ignore[reportArgumentType]
-        distance_threshold=threshold,
-        linkage="average",
-        metric=distance,
     )
     return torch.from_numpy(made.fit_predict(x.double().numpy())).long()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -435,7 +436,8 @@ class Gallery:
 
         Args:
             queries: One or several pictures, as `Embedder.embed` takes them.
-            rate: The false accept rate whose threshold is taken from the calibration of the model; None takes 0.01.
+            rate: The false accept rate whose threshold is taken from the calibration of the model; None takes 0.01, or
+                the smallest that was learnt. A caution about the threshold is logged.
             threshold: A distance instead.
             batch_size: Queries that are embedded at once.
             workers: Processes that read them.
@@ -447,8 +449,11 @@ class Gallery:
         """
         from proxemic.retrieval.recognition import recognize_vectors, settle_threshold
 
-        distance = settle_threshold(self, rate, threshold)
-        return recognize_vectors(self, self.embedder.embed(queries, batch_size=batch_size, workers=workers), distance)
+        chosen = settle_threshold(self, rate, threshold)
+        for note in chosen.notes:
+            getLogger("proxemic").warning(note)
+        vectors = self.embedder.embed(queries, batch_size=batch_size, workers=workers)
+        return recognize_vectors(self, vectors, chosen.threshold)
 
     def neighbours(
         self,

@@ -4,36 +4,62 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from proxemic.data import ImageSet, Preprocessing, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, read_embeddings
 from proxemic.data.embeddings.files import MADE_BY
 from proxemic.data.embeddings.formats import read_metadata
-from proxemic.data.rows import check_distinct
+from proxemic.data.rows import check_distinct, number_names
 from proxemic.errors import UserError
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.pictures import Pictures, list_pictures
+from proxemic.retrieval.stores.store import Distance
 from proxemic.retrieval.vector_rows import is_vector_file
 from proxemic.training import RunDirectory
 from proxemic.training.embed import embed_images
-from proxemic.training.run_directory import split_fingerprint
+from proxemic.training.run_directory import RunClasses, split_fingerprint
+
+if TYPE_CHECKING:
+    from proxemic.retrieval.gallery import Gallery
 
 HeldOutSplit = Literal["validation", "test"]
+MOST = 10_000  # queries out of a gallery, whose neighbours are computed exactly
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Embeddings with their classes, and the words for what they are."""
+    """Vectors that are searched, and those that search them.
 
-    content: LabelledEmbeddings
+    Args:
+        vectors: The rows that are searched.
+        labels: Their classes.
+        description: What they are, in words.
+        distance: The distance by which they are compared.
+        sequences: The sequence of each row.
+        queries: Which rows are queries; None takes all.
+        unknown: Vectors and classes of pictures that are queries of unknown classes instead.
+    """
+
+    vectors: Float[Tensor, "rows dim"]
     labels: Int64[Tensor, " rows"]
     description: str
+    distance: Distance
+    sequences: Int64[Tensor, " rows"] | None = None
+    queries: Int64[Tensor, " queries"] | None = None
+    unknown: tuple[Float[Tensor, "unknown dim"], Int64[Tensor, " unknown"]] | None = None
+
+    @property
+    def images(self) -> int:
+        """How many pictures search as pictures of an unknown class."""
+        if self.unknown is not None:
+            return len(self.unknown[1])
+        return len(self.labels if self.queries is None else self.queries)
 
 
 def embed_held_out(
@@ -59,9 +85,8 @@ def embed_held_out(
             workers=workers,
             precision=embedder.precision,
         )
-        return HeldOut(
-            LabelledEmbeddings.of_images(vectors, images), images.labels, f"{split} classes of {embedder.path}"
-        )
+        content = LabelledEmbeddings.of_images(vectors, images)
+        return _held_out(content, f"{split} classes of {embedder.path}", embedder.distance)
     if isinstance(source, LabelledEmbeddings):
         name, content = "The vectors", _embed_vectors(embedder, source, None)
     elif is_vector_file(source):
@@ -71,20 +96,82 @@ def embed_held_out(
     else:
         name, content = str(source), _embed_labelled(embedder, list_pictures(source), batch_size, workers, report)
     if content is None or content.rows.labels is None:
-        raise UserError(f"{name} gives no labels, but thresholds are learnt from pictures of known classes.")
-    kept = _allowed(run, content.rows, split)
-    if not len(kept):
         raise UserError(
-            f"{name} has no classes but those that {embedder.path} was trained on, or keeps for its test: give others, "
-            "or --split test."
+            f"{name} gives no labels, but thresholds are learnt from pictures of known classes: give a folder with a "
+            "folder for each class, or what is searched (--gallery)."
         )
+    kept = _allowed(run, content.rows, split, report)
+    if not len(kept):
+        raise UserError(f"{name} has no classes but those that {embedder.path} was trained on: give others.")
     if left_out := len(content.embeddings) - len(kept):
         report(
             f"{left_out:,} of {len(content.embeddings):,} rows are of classes of another split of the run: left out."
         )
-    rows = content.rows.take(kept)
-    assert rows.labels is not None
-    return HeldOut(LabelledEmbeddings(content.embeddings[kept], rows), rows.labels, name)
+    return _held_out(LabelledEmbeddings(content.embeddings[kept], content.rows.take(kept)), name, embedder.distance)
+
+
+def _held_out(content: LabelledEmbeddings, description: str, distance: Distance) -> HeldOut:
+    labels, sequences = content.rows.labels, content.rows.sequences
+    assert labels is not None
+    numbers = None if sequences is None else sequences.numbers
+    return HeldOut(content.embeddings, labels, description, distance, numbers)
+
+
+def embed_against(
+    gallery: "Gallery | str | os.PathLike[str]",
+    embedder: Embedder,
+    source: str | os.PathLike[str] | None,
+    *,
+    batch_size: int,
+    workers: int,
+    report: Callable[[str], object],
+) -> HeldOut:
+    """Read the labelled pictures of a gallery, and embed pictures of unknown classes if a source has some."""
+    from proxemic.retrieval.gallery import Gallery
+    from proxemic.retrieval.searching import embed_queries
+
+    if not isinstance(gallery, Gallery):
+        gallery = Gallery.open(gallery, embedder)
+    address, classes = gallery.store.address, _classes_of(run_of(embedder))
+    trained = frozenset[str]() if classes is None else classes.trained
+    parts, texts = [], list[str]()
+    for vectors, items in gallery.store.iterate():
+        part = items["label"].to_pylist()
+        parts.append(torch.from_numpy(vectors[[label is not None for label in part]].copy()))
+        texts += [label for label in part if label is not None]
+    labels, names = number_names(texts)
+    if len(names) < 2:
+        raise UserError(f"{address} has {len(names)} labels, but thresholds tell one class from others: add more.")
+    is_new = torch.tensor([name not in trained for name in names])
+    queries = is_new[labels].nonzero().squeeze(1)
+    if source is None and not len(queries):
+        raise UserError(
+            f"{embedder.path} was trained on all classes of {address}, so that none can take the part of an unknown "
+            "one: give pictures of unknown classes (--data.root)."
+        )
+    if known := len(names) - int(is_new.sum()):
+        report(
+            f"{known:,} of {len(names):,} classes of {address} were trained on: they are searched, but are no queries."
+        )
+    queries = queries if len(queries) else torch.arange(len(labels))
+    if len(queries) > MOST:
+        queries = queries[torch.randperm(len(queries), generator=torch.Generator().manual_seed(0))[:MOST]]
+    unknown, description = None, f"gallery {address}, with each class in turn left out"
+    if source is not None:
+        found = embed_queries(gallery, source, batch_size=batch_size, workers=workers)
+        for name, why in found.unreadable.items():
+            report(f"{name} is left out: {why}.")
+        rows = [row for row, label in enumerate(found.labels) if label not in trained]
+        if not rows:
+            raise UserError(f"{source} has no classes but those that {embedder.path} was trained on: give others.")
+        if left_out := len(found.labels) - len(rows):
+            report(f"{left_out:,} of {len(found.labels):,} pictures are of classes that were trained on: left out.")
+        number = {name: at for at, name in enumerate(sorted({*names, *filter(None, found.labels)}))}
+        # One class for all pictures without a label.
+        own = torch.tensor([number.get(found.labels[row] or "", len(number)) for row in rows])
+        labels = torch.tensor([number[text] for text in texts])
+        unknown, description = (found.vectors[rows], own), f"{source}, searching gallery {address}"
+    return HeldOut(torch.cat(parts), labels, description, gallery.store.info.distance, None, queries, unknown)
 
 
 def run_of(embedder: Embedder) -> RunDirectory | None:
@@ -157,16 +244,26 @@ def _embed_vectors(embedder: Embedder, content: LabelledEmbeddings, file: Path |
     return content
 
 
-def _allowed(run: RunDirectory | None, rows: RowLabels, split: HeldOutSplit | None) -> Int64[Tensor, " kept"]:
-    """Rows of no class that the run was trained on, by its name, nor of its test unless that is asked for."""
+def _classes_of(run: RunDirectory | None) -> RunClasses | None:
+    return None if run is None else run.read_classes()
+
+
+def _allowed(
+    run: RunDirectory | None, rows: RowLabels, split: HeldOutSplit | None, report: Callable[[str], object]
+) -> Int64[Tensor, " kept"]:
+    """Choose rows of classes that the run was not trained on; those of its test only if there are no others."""
     assert rows.labels is not None
     assert rows.class_names is not None
-    classes, names = None if run is None else run.read_classes(), rows.class_names
+    classes, names = _classes_of(run), rows.class_names
     if classes is None:
-        may = set(names)
-    elif split is None:
-        may = set(names) - classes.trained - set(classes.test or ())
+        allowed = {*names}
+    elif split is not None:
+        allowed = {*((classes.test if split == "test" else classes.validation) or ())}
     else:
-        may = set((classes.test if split == "test" else classes.validation) or ())
-    taken = torch.tensor([name in may for name in names] + [False])  # the last, of rows without a label
+        untrained = {*names} - classes.trained
+        allowed = untrained - {*(classes.test or ())}
+        if untrained and not allowed:
+            report("These are test classes of the run: what is measured on them afterwards is too good.")
+            allowed = untrained
+    taken = torch.tensor([name in allowed for name in names] + [False])  # the last, of rows without a label
     return taken[rows.labels].nonzero().squeeze(1)

@@ -1,23 +1,20 @@
-"""What pictures show, by the nearest labelled picture of a gallery, or that this is unknown."""
+"""Recognise pictures by the nearest labelled picture of a gallery, or call them unknown."""
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.errors import UserError
-from proxemic.retrieval.calibration import Calibration
+from proxemic.retrieval.calibration import Calibration, how_to_measure
 from proxemic.retrieval.gallery import Gallery, Hit
 from proxemic.retrieval.searching import Query, embed_queries
 from proxemic.tables import MISSING, Table, without_nan
-
-RATE = 0.01
-"""The false accept rate whose threshold is taken unless told."""
 
 _MORE = 16  # times as many neighbours are looked at where the nearest have no label
 
@@ -28,8 +25,8 @@ class Recognition:
 
     Args:
         label: The label of the nearest labelled picture within the threshold; None is *unknown*.
-        distance: To `nearest`; infinite where the gallery is empty.
-        nearest: The picture whose label it is, or else the nearest one of the gallery; None where that is empty.
+        distance: To `nearest`; infinite if the gallery is empty.
+        nearest: The picture whose label it is, or else the nearest one of the gallery; None if that is empty.
     """
 
     label: str | None
@@ -44,10 +41,13 @@ class Recognitions:
     Args:
         gallery: The address of the gallery.
         threshold: The distance up to which a label is taken.
-        rate: The false accept rate that the threshold is for; None where the threshold was given.
+        rate: The false accept rate that the threshold is for; None if the threshold was given.
         queries: What each query shows, by its name.
         unreadable: Why other queries could not be read, by their names.
         notes: What the user should know.
+        labels: The label of each query, or None.
+        known: The labels of the gallery.
+        learnt: From what the threshold was learnt.
     """
 
     gallery: str
@@ -56,9 +56,35 @@ class Recognitions:
     queries: Sequence[tuple[str, Recognition]]
     unreadable: dict[str, str]
     notes: tuple[str, ...] = ()
+    labels: Sequence[str | None] = ()
+    known: frozenset[str] = frozenset()
+    learnt: str = ""
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Count the labelled queries that are named right or wrong, or called unknown.
+
+        Returns:
+            The counts ``right``, ``wrong`` and ``unknown`` of queries whose class the gallery has (``known``), and of
+            other queries (``new``): these are right to be called unknown, and wrong to be named.
+        """
+        counts = {kind: dict.fromkeys(("right", "wrong", "unknown"), 0) for kind in ("known", "new")}
+        for (_, found), label in zip(self.queries, self.labels, strict=False):
+            if label is not None:
+                named = "unknown" if found.label is None else "right" if found.label == label else "wrong"
+                counts["known" if label in self.known else "new"][named] += 1
+        return counts
+
+    def _score(self) -> list[str]:
+        said = []
+        for kind, of in (("known", "of classes of the gallery"), ("new", "of other classes")):
+            right, wrong, unknown = self.counts()[kind].values()
+            if total := right + wrong + unknown:
+                named = f"{right:,} right, {wrong:,} wrong" if kind == "known" else f"{wrong:,} named, which is wrong"
+                said.append(f"{total:,} labelled queries {of}: {named}, {unknown:,} unknown.")
+        return said
 
     def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
-        """Lay it out: for people, as a JSON list of queries, or as CSV; unknown is null or an empty cell there."""
+        """Format as a table for people, as a JSON list, or as CSV; unknown is null or an empty cell there."""
         if form == "table":
             rows = [
                 [
@@ -70,22 +96,22 @@ class Recognitions:
                 for name, each in self.queries
             ]
             known = sum(each.label is not None for _, each in self.queries)
-            of = "" if self.rate is None else f", for a false accept rate of {self.rate:g}"
+            of = "" if self.rate is None else f", for a false accept rate of {self.rate:g}, {self.learnt}"
             title = f"{known:,} of {len(rows):,} queries recognised within a distance of {self.threshold:.4f}{of}"
-            return Table(["query", "label", "distance", "nearest"], rows, title, align="llrl").text()
+            return Table(["query", "label", "distance", "nearest"], rows, title, self._score(), align="llrl").text()
+        labels = self.labels or [None] * len(self.queries)
         records = [
             {
                 "query": name,
+                "query_label": label,
                 "label": each.label,
                 "distance": each.distance if math.isfinite(each.distance) else None,
                 "threshold": self.threshold,
-                **(
-                    {"id": None, "path": None}
-                    if each.nearest is None
-                    else {"id": each.nearest.id, "path": each.nearest.path}
-                ),
+                "id": each.nearest and each.nearest.id,
+                "path": each.nearest and each.nearest.path,
+                "nearest_label": each.nearest and each.nearest.label,
             }
-            for name, each in self.queries
+            for (name, each), label in zip(self.queries, labels, strict=True)
         ]
         return json.dumps(without_nan(records), indent=2) if form == "json" else Table.of_records(records).text("csv")
 
@@ -105,15 +131,15 @@ def recognize(
     Args:
         gallery: What is searched.
         queries: What `list_pictures` takes, or files of vectors.
-        rate: The false accept rate whose threshold is taken from the calibration of the gallery's model; None takes
-            0.01. `calibrate` says what it is of.
+        rate: The false accept rate whose threshold is taken from the calibration of the gallery's model, see
+            `calibrate`; None takes 0.01, or the smallest that was learnt.
         threshold: A distance instead.
         batch_size: Queries that are embedded at once.
         workers: Processes that read them.
 
     Raises:
         UserError: If no query can be read, or there is no threshold.
-        ValueError: If `threshold` is no distance.
+        ValueError: If `threshold` is no distance, or `rate` no rate.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -124,11 +150,21 @@ def recognize(
     >>> [each.label for _, each in recognize(gallery, folder / "new.npy", threshold=0.1).queries]
     ['hat', None]
     """
-    threshold, rate, notes = _settle(gallery, rate, threshold)
+    chosen = settle_threshold(gallery, rate, threshold)
     embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
-    found = recognize_vectors(gallery, embedded.vectors, threshold)
-    named = [*zip(embedded.names, found, strict=True)]
-    return Recognitions(gallery.store.address, threshold, rate, named, dict(embedded.unreadable), notes)
+    found = recognize_vectors(gallery, embedded.vectors, chosen.threshold)
+    labelled = any(label is not None for label in embedded.labels)
+    return Recognitions(
+        gallery.store.address,
+        chosen.threshold,
+        chosen.rate,
+        [*zip(embedded.names, found, strict=True)],
+        dict(embedded.unreadable),
+        (*chosen.notes, *chosen.advice),
+        embedded.labels,
+        frozenset(filter(None, gallery.store.count_labels())) if labelled else frozenset(),
+        chosen.learnt,
+    )
 
 
 def recognize_vectors(
@@ -152,23 +188,40 @@ def recognize_vectors(
     return [found[place] for place in range(len(vectors))]
 
 
-def settle_threshold(gallery: Gallery, rate: float | None, threshold: float | None) -> float:
-    """The threshold that is given, or that of the gallery's model for a false accept rate."""
-    return _settle(gallery, rate, threshold)[0]
+class ChosenThreshold(NamedTuple):
+    """A threshold for a gallery.
+
+    Args:
+        threshold: The distance.
+        rate: The false accept rate that it is for; None if it was given.
+        learnt: From what it was learnt.
+        notes: What all users should know about it.
+        advice: What to do about that, for those who may know where things lie on this machine.
+    """
+
+    threshold: float
+    rate: float | None = None
+    learnt: str = ""
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
 
-def _settle(
-    gallery: Gallery, rate: float | None, threshold: float | None
-) -> tuple[float, float | None, tuple[str, ...]]:
+def settle_threshold(gallery: Gallery, rate: float | None, threshold: float | None) -> ChosenThreshold:
+    """Take the given threshold, or choose that of the gallery's model for a false accept rate."""
     if threshold is None:
-        rate = RATE if rate is None else rate
         calibration = _calibration(gallery)
-        return calibration.threshold(rate), rate, _notes(gallery, calibration)
+        found, replaced = calibration.choose(rate)
+        caution = calibration.caution(len(gallery))
+        advice = (
+            () if caution is None else (how_to_measure(gallery.store.info.model or "MODEL", gallery.store.address),)
+        )
+        notes = tuple(filter(None, (replaced, caution)))
+        return ChosenThreshold(found.threshold, found.rate, calibration.learnt(found), notes, advice)
     if rate is not None:
         raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
         raise ValueError(f"threshold is {threshold!r}, but must be a distance, a number of 0 or more.")
-    return float(threshold), None, ()
+    return ChosenThreshold(float(threshold))
 
 
 def _calibration(gallery: Gallery) -> Calibration:
@@ -186,13 +239,3 @@ def _calibration(gallery: Gallery) -> Calibration:
             f"searched by the {info.distance} distance: give one (--threshold)."
         )
     return calibration
-
-
-def _notes(gallery: Gallery, calibration: Calibration) -> tuple[str, ...]:
-    times = len(gallery) / calibration.images
-    if times <= 2:
-        return ()
-    return (
-        f"The threshold was learnt by searching {calibration.images:,} pictures, but {gallery.store.address} has "
-        f"{len(gallery):,}: there may be up to {times:.0f} times as many false accepts.",
-    )

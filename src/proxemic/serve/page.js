@@ -50,11 +50,12 @@ function card(row) {
 
 function verdict(recognition, row) {
   if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and what is nearest to it"];
-  if (!recognition) return ["No threshold was learnt: nothing is named."];
+  if (!recognition) return ["There is no threshold: nothing is named."];
   const { label, distance, threshold } = recognition;
   if (threshold < 0) return ["Nothing is named: no distance is small enough for the threshold."];
   const why = distance === null ? "" : `, nearest at ${distance.toFixed(4)}, threshold ${threshold.toFixed(4)}`;
-  return [make("b", { className: label === null ? "other" : "same" }, label ?? "unknown"), why];
+  const doubts = make("small", {}, ` ${gallery.notes.join(" ")}`);
+  return [make("b", { className: label === null ? "other" : "same" }, label ?? "unknown"), why, doubts];
 }
 
 async function search(wanted) {

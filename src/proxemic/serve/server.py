@@ -40,7 +40,8 @@ def serve(
         port: The port, 0 to 65535; 0 takes a free one.
         token: What others must give, 16 characters or more; needed where other machines reach the server.
         names: Further host names that it is reached by, such as that of a proxy before it.
-        rate: The false accept rate whose calibrated threshold says what is unknown; None takes 0.01.
+        rate: The false accept rate whose calibrated threshold says what is unknown; None takes 0.01,
+            or the smallest that was learnt.
         threshold: A distance instead.
         limits: What a request may ask for.
         report: Called with lines for the user. None logs them.

@@ -28,7 +28,7 @@ from proxemic.data.pixels import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, Hit, Recognition
 from proxemic.retrieval.items import further_columns
-from proxemic.retrieval.recognition import RATE, recognize_vectors, settle_threshold
+from proxemic.retrieval.recognition import recognize_vectors, settle_threshold
 from proxemic.retrieval.vector_rows import useless_vectors
 from proxemic.serve.messages import (
     AWAY,
@@ -94,6 +94,7 @@ class Worker:
         self._notes: list[str] = []  # for clients, who are not told where anything lies on this machine
         self.said: list[str] = []  # for the terminal
         self.has_model = self._begin_model()
+        self.rate: float | None = None
         self.threshold = self._settle_threshold()
 
     def _begin_model(self) -> bool:
@@ -109,12 +110,16 @@ class Worker:
 
     def _settle_threshold(self) -> float | None:
         try:
-            return settle_threshold(self.gallery, self._settings.rate, self._settings.threshold)
+            chosen = settle_threshold(self.gallery, self._settings.rate, self._settings.threshold)
         except UserError as error:
             if self._settings.rate is not None or self._settings.threshold is not None:
                 raise
             self._note("Nothing is named or called unknown: there is no threshold.", f"Nothing is named: {error}")
             return None
+        self._notes += chosen.notes
+        self.said += (*chosen.notes, *chosen.advice)
+        self.rate = chosen.rate
+        return chosen.threshold
 
     def _note(self, note: str, said: str = "") -> None:
         self._notes.append(note)
@@ -259,7 +264,6 @@ class Worker:
             store = self.gallery.store
             rows, columns, counts = len(store), store.columns, store.count_labels()
         labels = sorted(label for label in counts if label is not None)
-        given = self._settings.threshold is not None or self.threshold is None
         return {
             "name": re.split("[/:]", unquote(store.address.partition("?")[0].rstrip("/")))[-1],
             "rows": rows,
@@ -270,7 +274,7 @@ class Worker:
             "label_count": len(labels),
             "takes_pictures": self.has_model,
             "threshold": self.threshold,
-            "rate": None if given else self._settings.rate or RATE,
+            "rate": self.rate,
             "notes": self._notes,
         }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor, nn
 
 from images import write_folder
@@ -80,8 +80,70 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     assert [Path(name).name for name in cleaning.unreadable] == ["damaged.png"]
     assert cleaning.pictures == 76
     assert cleaning.summary().startswith("76 pictures: ")
-    assert "2 exact and 1 near duplicates (0 across splits, 1 of different labels)" in cleaning.summary()
+    assert "2 exact, 1 near and 0 mirrored duplicates (0 across splits, 1 of different labels)" in cleaning.summary()
     assert notes == ["1 pictures cannot be read, and are left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
+
+
+class Rows(nn.Module):
+    """The colours of an image at four heights, which are those of its mirror image, too."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.adaptive_avg_pool2d(images, (4, 1)).flatten(1) - 0.5
+
+
+def test_mirrored_copies_are_found_and_cropped_ones_are_not(tmp_path: Path) -> None:
+    rng, photos = np.random.default_rng(0), tmp_path / "photos"
+    photos.mkdir()
+    for number in range(30):
+        small = Image.fromarray(rng.integers(0, 256, (5, 5, 3)).astype(np.uint8))
+        image = small.resize((80, 60), Image.Resampling.BICUBIC)
+        image.save(photos / f"{number:02d}.png")
+        if number < 6:
+            copy = image.resize((64, 48), Image.Resampling.BICUBIC)
+            ImageOps.mirror(copy).save(photos / f"{number:02d}-mirrored.jpg", quality=80)
+        elif number < 12:
+            image.crop((16, 12, 80, 60)).save(photos / f"{number:02d}-cropped.png")
+    (photos / "05-mirrored.jpg").rename(photos / "05-copy.jpg")
+    image = read_image(photos / "05.png").resize((40, 30), Image.Resampling.BICUBIC)
+    image.save(photos / "05-copy.jpg", quality=80)  # near, and not mirrored
+    cleaning = clean(photos, Embedder(Rows(), prepare), report=lambda _: None)
+    found = sorted((*sorted([Path(each.path).stem, Path(each.of).stem]), each.kind) for each in cleaning.duplicates)
+    assert found == [
+        *((f"{number:02d}", f"{number:02d}-mirrored", "mirrored") for number in range(5)),
+        ("05", "05-copy", "near"),
+    ]
+    assert "0 exact, 1 near and 5 mirrored duplicates" in cleaning.summary()
+    assert "cropped" in cleaning.write(tmp_path / "out").read_text(), "the page says what is not found"
+
+
+def test_a_weak_model_says_so_first(planted: Path, embedder: Embedder, tmp_path: Path) -> None:
+    assert not clean(planted, embedder, report=lambda _: None).is_weak
+    rng = np.random.default_rng(0)
+    path, labels = tmp_path / "weak.parquet", [f"class {row % 8}" for row in range(80)]
+    centres = rng.normal(size=(8, 6))[np.arange(80) % 8]
+
+    def cleaned(noise: float, labels: list[str]) -> Cleaning:
+        vectors = torch.from_numpy(centres + noise * rng.normal(size=(80, 6))).float()
+        write_embeddings(path, LabelledEmbeddings(vectors, number_labels(labels)))
+        return clean(path)
+
+    weak = cleaned(1.5, labels)
+    assert weak.recall < 0.8
+    assert weak.summary().startswith("The model is too weak to judge labels")
+    strong = cleaned(0.1, labels)
+    assert (strong.recall, strong.judged, len(strong.labels)) == (1.0, 80, 0)
+    assert strong.summary().startswith("80 pictures: ")
+    wrong = cleaned(0.1, [*labels[1:24], *labels[:1], *labels[24:]])  # 24 of 80: more than a fifth
+    assert len(wrong.labels) > 16
+    assert wrong.is_weak
+
+
+def test_duplicates_do_not_make_a_model_look_strong(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = torch.from_numpy(rng.normal(size=(40, 6))).float().repeat(2, 1)
+    path = tmp_path / "copies.parquet"
+    write_embeddings(path, LabelledEmbeddings(vectors, number_labels([f"class {row % 8}" for row in range(40)] * 2)))
+    assert clean(path).recall < 0.5
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

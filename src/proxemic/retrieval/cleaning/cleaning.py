@@ -1,16 +1,16 @@
 """What is wrong with a data set: labels, duplicates, outliers."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from proxemic.data import FilePixels
@@ -19,6 +19,7 @@ from proxemic.data.rows import number_names
 from proxemic.data.tables import SPLITS
 from proxemic.files import check_folder, write_csv
 from proxemic.retrieval.cleaning.duplicates import (
+    Kind,
     Match,
     copies_of,
     exact_matches,
@@ -28,11 +29,15 @@ from proxemic.retrieval.cleaning.duplicates import (
 )
 from proxemic.retrieval.cleaning.outliers import LIMIT, outlier_scores
 from proxemic.retrieval.cleaning.signatures import LENGTH, content_hash, difference, reduced, signature
-from proxemic.retrieval.cleaning.suspects import wrong_label_scores
+from proxemic.retrieval.cleaning.suspects import leave_one_out_recall, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.material import Material, Sources, gather
 
 _KEPT = 65_536  # small pictures in memory, of 4 kB at most
+_WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond which the model, and not the labels, is probably wrong
+
+NOT_FOUND = "Copies that are cropped, rotated or turned upside down are not found."
+"""What `clean` cannot do."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ class Duplicate:
         group: Number of the group of pictures that repeat each other, from 1.
         path: Its name.
         of: The name of the picture that it repeats, of the training split where one is.
-        kind: ``exact``, the same pixels, or ``near``: recompressed, resized, brightened.
-        look: 1 minus the correlation of their grey levels at 48 pixels or fewer; None where there are vectors alone.
+        kind: ``exact``, the same pixels; ``near``: recompressed, resized, brightened; or ``mirrored`` left to right.
+        look: 1 minus the correlation of their grey levels at 48 pixels or fewer; None if there are vectors alone.
         distance: Of their embeddings.
         label: Its label, or None.
         label_of: That of the other.
@@ -72,7 +77,7 @@ class Duplicate:
     group: int
     path: str
     of: str
-    kind: Literal["exact", "near"]
+    kind: Kind
     look: float | None
     distance: float
     label: str | None
@@ -111,6 +116,8 @@ class Cleaning:
         outliers: By their score.
         unreadable: Why further pictures could not be read, by their names.
         pixels: The pictures by their names; empty where there are vectors alone.
+        judged: How many labels could be judged.
+        recall: Share of these whose nearest other picture, duplicates aside, has their label; NaN if there are none.
     """
 
     pictures: int
@@ -119,15 +126,29 @@ class Cleaning:
     outliers: tuple[Outlier, ...]
     unreadable: Mapping[str, str]
     pixels: Mapping[str, tuple[FilePixels, int]]
+    judged: int = 0
+    recall: float = math.nan
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the model is too weak to judge labels, or very many are wrong."""
+        return self.recall < _WEAK_RECALL or len(self.labels) > _MANY_SUSPECTS * self.judged
 
     def summary(self) -> str:
-        """One sentence."""
+        """Say in a sentence what was found, after a warning if the model is too weak to judge labels."""
+        weak = ""
+        if self.is_weak:
+            weak = (
+                "The model is too weak to judge labels, unless very many are wrong: the nearest other picture has the "
+                f"same label for {self.recall:.0%} of {self.judged:,}, and {len(self.labels):,} labels are suspected. "
+            )
         kinds = [each.kind for each in self.duplicates]
         across = sum(each.across_splits for each in self.duplicates)
         differ = sum(each.labels_differ for each in self.duplicates)
         return (
-            f"{self.pictures:,} pictures: {len(self.labels):,} suspected labels, {kinds.count('exact'):,} exact and "
-            f"{kinds.count('near'):,} near duplicates ({across:,} across splits, {differ:,} of different labels), "
+            f"{weak}{self.pictures:,} pictures: {len(self.labels):,} suspected labels, {kinds.count('exact'):,} exact, "
+            f"{kinds.count('near'):,} near and {kinds.count('mirrored'):,} mirrored duplicates ({across:,} across "
+            f"splits, {differ:,} of different labels), "
             f"{len(self.outliers):,} outliers, {len(self.unreadable):,} unreadable."
         )
 
@@ -175,8 +196,9 @@ def clean(
 ) -> Cleaning:
     """Find labels that are probably wrong, duplicates, also across splits, and outliers.
 
-    Only suspected labels need labels, and only of some pictures. Splits are those of the column ``split`` of a table,
-    or of folders train, validation and test. Of a file of vectors, near duplicates are those that nearly coincide.
+    Duplicates may be recompressed, resized, brightened or mirrored; cropped and rotated ones are not found. Only
+    suspected labels need labels, and only of some pictures. Splits are those of the column ``split`` of a table, or of
+    folders train, validation and test. Of a file of vectors, near duplicates are those that nearly coincide.
 
     Args:
         sources: What `list_pictures` takes, one or several; or one file of vectors.
@@ -208,7 +230,7 @@ def clean(
 
 
 def examine(material: Material) -> Cleaning:
-    """What is wrong with rows that are embedded already."""
+    """Find what is wrong with rows that are embedded already."""
     unreadable = {**material.unreadable}
     order = sorted(range(len(material.names)), key=lambda row: _rank(material.splits[row]))
     copies, signatures = None, None
@@ -218,21 +240,28 @@ def examine(material: Material) -> Cleaning:
         first = copies_of(hashes, order)
         matches = exact_matches(first)
         originals = [row for row in order if first[row] == row]
-        near = near_matches(
-            signatures[originals],
-            material.embeddings[originals],
-            _closely(material.pixels.select(originals)),
-            range(len(originals)),
-            [material.splits[row] for row in originals],
-            distance=material.distance,
-        )
-        matches += [replace(each, row=originals[each.row], of=originals[each.of]) for each in near]
+        for mirror in (False, True):
+            found = near_matches(
+                signatures[originals],
+                material.embeddings[originals],
+                _closely(material.pixels.select(originals), mirror),
+                range(len(originals)),
+                [material.splits[row] for row in originals],
+                distance=material.distance,
+                mirror=mirror,
+            )
+            known = {each.row for each in matches}
+            new = [replace(each, row=originals[each.row], of=originals[each.of]) for each in found]
+            matches += [each for each in new if each.row not in known]
         exact = groups_of(exact_matches(first), len(first))
         copies = exact if (exact >= 0).any() else None
     else:
         matches = near_vectors(material.embeddings, distance=material.distance)
     labels, class_names = number_names(material.labels)
     wrong = wrong_label_scores(material.embeddings, labels, distance=material.distance)
+    recall, judged = leave_one_out_recall(
+        material.embeddings, labels, groups_of(matches, len(material.names)), material.distance
+    )
     strange = outlier_scores(material.embeddings, distance=material.distance, copies=copies)
     names = material.names
     return Cleaning(
@@ -245,6 +274,8 @@ def examine(material: Material) -> Cleaning:
         tuple(Outlier(names[row], material.labels[row], float(strange[row])) for row in _worst(strange, LIMIT)),
         unreadable,
         {} if material.pixels is None else {name: (material.pixels, row) for row, name in enumerate(names)},
+        judged,
+        recall,
     )
 
 
@@ -293,7 +324,7 @@ def _look(pixels: FilePixels) -> tuple[list[bytes], np.ndarray, dict[int, str]]:
     return hashes, signatures, failed
 
 
-def _closely(pixels: FilePixels) -> Callable[[int, int], float]:
+def _closely(pixels: FilePixels, mirror: bool) -> Callable[[int, int], float]:
     @lru_cache(_KEPT)
     def small(row: int) -> Image.Image | None:
         try:
@@ -303,7 +334,9 @@ def _closely(pixels: FilePixels) -> Callable[[int, int], float]:
 
     def differ(first: int, second: int) -> float:
         one, other = small(first), small(second)
-        return 1.0 if one is None or other is None else difference(one, other)
+        if one is None or other is None:
+            return 1.0
+        return difference(ImageOps.mirror(one) if mirror else one, other)
 
     return differ
 

@@ -10,12 +10,15 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from proxemic.metrics import Distance, pair_distances
+from proxemic.retrieval.cleaning.signatures import mirrored
 from proxemic.retrieval.cleaning.suspects import nearest_others
 
 ALIKE = 0.04  # 1 - correlation of the signatures of pictures that are compared
 SAME = 0.016  # their `difference` where they are duplicates
 OF_VECTORS = 0.001  # of the median distance of random pairs, where there are vectors alone
 _PAIRS, _CELLS, _LISTED = 100_000, 2**25, 10
+
+Kind = Literal["exact", "near", "mirrored"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Match:
 
     row: int
     of: int
-    kind: Literal["exact", "near"]
+    kind: Kind
     look: float | None
     distance: float
 
@@ -54,23 +57,26 @@ def near_matches(
     splits: Sequence[str | None],
     *,
     distance: Distance = "cosine",
+    mirror: bool = False,
 ) -> list[Match]:
-    """For each row at most one match with an earlier one in `order` that looks the same and is near in the embedding.
+    """Match each row with at most one earlier one in `order` that looks the same and is near in the embedding.
 
     Of several it is one of another split where there is one, and among these the most similar. Of the pairs whose
     signatures are alike, the ten most alike of each row are looked at closely (`differ`). The embedding alone would not
     do: it may let all pictures of a class coincide. Nor would the look: the two must also be nearer than half of all
-    pairs are.
+    pairs are. With `mirror`, rows are compared with the mirror images of others.
     """
     if len(embeddings) < 2:
         return []
     limit = float(_random_distances(embeddings, distance).median())
     rows = torch.as_tensor(order)
     ordered = torch.from_numpy(signatures)[rows]
+    looks = torch.from_numpy(mirrored(signatures))[rows] if mirror else ordered
+    kind: Kind = "mirrored" if mirror else "near"
     matches: list[Match] = []
     step = max(1, _CELLS // len(rows))
     for begin in range(0, len(rows), step):
-        part = ordered[begin : begin + step]
+        part = looks[begin : begin + step]
         alike = part @ ordered[: begin + len(part)].T
         alike[torch.arange(alike.shape[1]) >= torch.arange(begin, begin + len(part))[:, None]] = -1.0
         correlation, before = alike.topk(min(_LISTED, alike.shape[1]), dim=1)
@@ -82,7 +88,7 @@ def near_matches(
             if far <= limit and (look := differ(one, other)) <= SAME:
                 candidate = (splits[one] == splits[other], look, other, far)
                 best[one] = min(best.get(one, candidate), candidate)
-        matches += [Match(one, other, "near", look, far) for one, (_, look, other, far) in best.items()]
+        matches += [Match(one, other, kind, look, far) for one, (_, look, other, far) in best.items()]
     return matches
 
 

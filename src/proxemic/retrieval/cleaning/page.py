@@ -18,6 +18,7 @@ SHOWN, _SIDE = 100, 96
 
 def write_page(cleaning: "Cleaning", path: Path) -> Path:
     """Write the page, whole or not at all, with the first hundred of each table."""
+    from proxemic.retrieval.cleaning.cleaning import NOT_FOUND
 
     def show(name: str) -> "Markup":
         image = None
@@ -34,6 +35,7 @@ def write_page(cleaning: "Cleaning", path: Path) -> Path:
             title="proxemic clean",
             scripts=[],
             summary=cleaning.summary(),
+            not_found=NOT_FOUND,
             labels=cleaning.labels,
             duplicates=cleaning.duplicates,
             outliers=cleaning.outliers,

@@ -49,6 +49,19 @@ def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
     return numbers / norm if norm >= _FAINT * _SIDE else np.zeros_like(numbers)
 
 
+def mirrored(signatures: Float32[np.ndarray, "rows numbers"]) -> Float32[np.ndarray, "rows numbers"]:
+    """Return the signatures of the same pictures, mirrored left to right.
+
+    A mirror image changes the sign of the frequencies that are odd from left to right.
+
+    >>> ramp = Image.linear_gradient("L").rotate(30)
+    >>> other = signature(ramp.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    >>> bool(np.allclose(mirrored(signature(ramp)[None])[0], other, atol=1e-3))
+    True
+    """
+    return signatures * _MIRROR
+
+
 def reduced(image: Image.Image) -> Image.Image:
     """Make a grey copy for `difference`, of at most 64 pixels in width and in height."""
     image = cut_thin(image)
@@ -84,6 +97,8 @@ def _cosines() -> Float32[np.ndarray, "frequencies places"]:
 
 
 _COSINES = _cosines()
+_SIGNS = [np.tile((-1.0) ** np.arange(count), count) for count in (_LIGHT, _COLOUR, _COLOUR)]
+_MIRROR = np.concatenate([_SIGNS[0][1:], *_SIGNS[1:]]).astype(np.float32)
 
 
 def _lowest(plane: Float32[np.ndarray, "height width"], count: int) -> Float32[np.ndarray, "rows columns"]:

@@ -61,6 +61,27 @@ def wrong_label_scores(
     return LabelScores(scores, suggested)
 
 
+def leave_one_out_recall(
+    embeddings: Float32[Tensor, "rows dim"],
+    labels: Int64[Tensor, " rows"],
+    copies: Int64[Tensor, " rows"],
+    distance: Distance,
+) -> tuple[float, int]:
+    """Compute the share of rows whose nearest other row, copies aside, has their label, and of how many rows it is.
+
+    Rows without a label, and those that are alone in their class, do not count; without any the share is NaN.
+    """
+    rows = (labels >= 0).nonzero()[:, 0]
+    classes = labels[rows]
+    counted = classes.bincount()[classes] > 1 if len(rows) else torch.zeros(0, dtype=torch.bool)
+    if not counted.any():
+        return torch.nan, 0
+    _, nearest = nearest_others(embeddings[rows], 1, distance, copies[rows])
+    counted &= nearest[:, 0] >= 0
+    same = classes[nearest[:, 0]] == classes
+    return float(same[counted].double().mean()), int(counted.sum())
+
+
 def _score(
     x: Float32[Tensor, "rows dim"], labels: Int64[Tensor, " rows"], distance: Distance
 ) -> tuple[Float32[Tensor, " rows"], Int64[Tensor, " rows"]]:
