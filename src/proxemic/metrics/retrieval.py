@@ -23,6 +23,10 @@ from proxemic.metrics.results import RetrievalMetrics, averages
 _DISTANCES = 2**24  # of some queries to the whole gallery, held at once: 64 MB
 
 
+class NoMatches(ValueError):
+    """No query has a gallery item with its label."""
+
+
 @take_arrays("queries", "query_labels", "gallery", "gallery_labels", "exclude", "query_sequences", "gallery_sequences")
 @torch.no_grad()
 def retrieval_metrics(
@@ -116,7 +120,7 @@ def retrieval_metrics(
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
     counts, sizes = relevant_counts(search)
     if not bool((counts > 0).any()):
-        raise ValueError(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
+        raise NoMatches(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
 
     per_query = _values(search, metrics, counts, chunk_size)
     expected = {name: each.expected(counts.cpu(), sizes.cpu()) for name, each in metrics.items()}

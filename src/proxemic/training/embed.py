@@ -21,7 +21,7 @@ from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.folding import folded
-from proxemic.training.gathering import as_integers, gather_uneven, split_roles
+from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan, split_roles
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
 from proxemic.training.workers import worker_settings
@@ -225,11 +225,16 @@ def embed_training_images(
 
 
 def evaluate_embeddings(
-    embeddings: Float[Tensor, "rows dim"], rows: ImageSet | RowLabels, config: EvaluationConfig
+    embeddings: Float[Tensor, "rows dim"],
+    rows: ImageSet | RowLabels,
+    config: EvaluationConfig,
+    *,
+    or_nan: bool = False,
 ) -> RetrievalMetrics:
     """Compute retrieval metrics of embeddings: all rows against all, or the queries against the gallery.
 
-    A row does not retrieve rows of its own sequence.
+    A row does not retrieve rows of its own sequence. If no query has a match, raise ``ValueError``, or with ``or_nan``
+    warn and return NaN.
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
@@ -238,9 +243,8 @@ def evaluate_embeddings(
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
-    metrics = retrieval_metrics(
-        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences), **settings
-    )
+    roles = split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
+    metrics = retrieval_metrics_or_nan(roles, settings) if or_nan else retrieval_metrics(**roles, **settings)
     metrics.update(compute_own_metrics(config, embeddings, rows.labels))
     return metrics
 
