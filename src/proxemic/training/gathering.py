@@ -1,6 +1,7 @@
 """Rows of embeddings: gathered from all processes, split into queries and gallery, and evaluated."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,6 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torchmetrics.utilities import rank_zero_warn
 
 from proxemic.errors import UserNote
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
@@ -46,7 +46,8 @@ def retrieval_metrics_or_nan(roles: Mapping[str, Any], settings: Mapping[str, An
             raise NoMatches("there are no queries or there is no gallery")
         return retrieval_metrics(**roles, **settings)
     except NoMatches as error:
-        rank_zero_warn(f"the retrieval metrics are NaN, as {error}", category=UserNote)
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            warnings.warn(f"the retrieval metrics are NaN, as {error}", UserNote, stacklevel=3)
     names = retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **settings)
     labels = roles["query_labels"].cpu()
     unknown = dict.fromkeys(names.per_query, torch.full(labels.shape, math.nan, dtype=torch.float64))
