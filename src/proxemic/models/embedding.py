@@ -20,6 +20,7 @@ from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.lora import add_adapters
 from proxemic.models.onnx_backbone import OnnxBackbone, read_onnx
+from proxemic.models.plain import plain_state, shapes_of
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.recomputing import recompute_activations
 from proxemic.models.timm_models import TimmBackbone, check_timm_name, timm_backbone
@@ -88,6 +89,7 @@ class EmbeddingModel(nn.Module):
             self.train()
         if config.gradient_checkpointing:
             recompute_activations(backbone, config.backbone_name)
+        self.shapes = shapes_of(plain_state(self))  # what `load_model` will expect in a file
 
     def train(self, mode: bool = True) -> "EmbeddingModel":
         """Set the mode of every part but what is frozen of the backbone, which stays in evaluation mode."""
@@ -151,6 +153,7 @@ def without_head(model: EmbeddingModel) -> EmbeddingModel:
     """The network whose embeddings are the pooled features of another one, of which it shares backbone and pooling."""
     bare = copy.copy(model)
     bare._modules = {**model._modules, "head": nn.Sequential()}  # the copy would share the dictionary, too
+    bare.shapes = {name: shape for name, shape in model.shapes.items() if not name.startswith("head.")}
     bare.config = replace(
         model.config,
         embedding_size=model.backbone.num_features,
