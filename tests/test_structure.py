@@ -13,8 +13,8 @@ TESTS = ROOT / "tests"
 
 # Modules beside the rooms, which every room may import and which import only each other.
 COMMON = {
-    "allocator", "arguments", "conditions", "errors", "extras", "files", "locks", "plots", "precision", "tables",
-    "threads",
+    "allocator", "arguments", "arrays", "conditions", "errors", "extras", "files", "locks", "plots", "precision",
+    "tables", "threads",
 }  # fmt: skip
 # Which rooms a room may import, within functions too.
 ROOMS = {

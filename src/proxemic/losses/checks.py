@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from proxemic.arrays import as_tensor
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -60,10 +63,10 @@ def check_count(name: str, value: int, least: int, why: str) -> None:
         raise ValueError(f"{name} is {shown(value)}, but must be a whole number of at least {least}: {why}.")
 
 
-def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
+def check_counts(counts: Tensor | np.ndarray | Sequence[int]) -> Tensor:
     """Samples of each class, at least 1, as float64; else a `ValueError`."""
     try:
-        values = torch.as_tensor(counts).detach()
+        values = as_tensor("counts", counts).detach()
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"counts are {shown(counts)}, but must be how many samples each class has.") from error
     if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
@@ -144,14 +147,16 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for values of samples.")
 
 
-def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True) -> Tensor:
+def check_weights(
+    weights: Tensor | np.ndarray | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True
+) -> Tensor:
     """Weights per sample as a tensor of the embeddings' device and dtype, without a gradient; else a `ValueError`.
 
     They must be 0 or more and, unless other processes have the rest of the batch (``all_of_them=False``), not all 0.
     On a GPU a weight out of range fails later, by a device-side assertion.
     """
     try:
-        weights = torch.as_tensor(weights).detach().to(embeddings)
+        weights = as_tensor("weights", weights).detach().to(embeddings)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"weights are {shown(weights)}, but must be one number per sample.") from error
     if weights.shape != embeddings.shape[:1]:

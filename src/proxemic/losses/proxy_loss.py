@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from proxemic.arrays import as_tensor
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import gather_rows, local_rows, reduce_scores_across, share_first, sum_across
 from proxemic.losses.checks import (
@@ -407,7 +408,7 @@ class ProxyLoss(Described, ABC):
         Raises:
             ValueError: If a count is not allowed, or a margin that follows is out of range.
         """
-        counts = torch.as_tensor(counts)
+        counts = as_tensor("counts", counts)
         if counts.shape != (self.num_classes,):
             raise ValueError(
                 f"counts have shape {list(counts.shape)}, but must be one for each of the {self.num_classes} classes: "

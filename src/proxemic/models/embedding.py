@@ -136,8 +136,10 @@ def _gains_by_channels_last(network: nn.Module) -> bool:
     convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
     # The gradients of these end the process on a CPU (torch 2.15).
     crash = any(each.kernel_size == (1, 1) and each.stride != (1, 1) and each.in_channels < 16 for each in convolutions)
+    # torch cannot convert networks that also have weights of volumes or videos.
+    is_flat = all(value.ndim < 5 for value in network.state_dict().values())
     # The only convolution of a transformer cuts the image into patches.
-    return len(convolutions) > 1 and not crash
+    return len(convolutions) > 1 and is_flat and not crash
 
 
 def check_backbone(name: str) -> None:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
+from proxemic.arrays import as_tensor
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
-from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.folding import folded
 from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan, split_roles
