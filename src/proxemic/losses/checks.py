@@ -113,8 +113,8 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
         raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
 
 
-def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
-    """Raise `ValueError` unless the labels are ``[batch]``, integers in [0, num_classes).
+def check_labels(labels: Tensor, batch: int, num_classes: int | None) -> None:
+    """Raise `ValueError` unless the labels are ``[batch]``, integers in [0, num_classes), or any if that is None.
 
     On a GPU a label out of range fails later, by a device-side assertion, so that the check need not wait for the GPU;
     likewise where the loss is compiled.
@@ -129,6 +129,8 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels are {labels.dtype}, but must be integers, as torch.int64 is: convert with .long().")
+    if num_classes is None:
+        return
     labels = labels.long()  # of a narrow type, the comparison would be made in that type
     if labels.is_cuda or torch.compiler.is_compiling():
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())

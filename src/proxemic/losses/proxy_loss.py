@@ -43,8 +43,8 @@ from proxemic.optim.unmoved import watch_proxies
 class ProxyLoss(Described, ABC):
     """Base class of the proxy losses: ``objective(P, N) + Σ regularizers(proxies)``.
 
-    A subclass passes a `Scoring`, which says what is summed, and implements `objective`. Gradients are of first order
-    only.
+    A subclass passes a `Scoring`, which says what is summed, and implements `objective`. Gradients of
+    second order are exact where the scores are so few that torch's autograd computes them, and else a `RuntimeError`.
 
     A data-wise loss is a mean of values per sample, which can be weighted or returned one by one (see `forward`); a
     class-wise one, such as Proxy-Anchor, takes the logarithm of sums over the batch.
