@@ -106,6 +106,8 @@ def test_wrong_numbers_are_named() -> None:
     labels = torch.tensor([0, 0, 1])
     with pytest.raises(ValueError, match="classes_per_batch is 3, but there are only 2 classes"):
         ClassBalancedBatches(labels, 3, 2, seed=0)
+    with pytest.raises(ValueError, match=r"labels have shape \[3, 1\], but must be one number per image"):
+        ClassBalancedBatches(torch.tensor([[0], [1], [1]]), 1, 1, seed=0)
     with pytest.raises(ValueError, match="images_per_class is 0"):
         ClassBalancedBatches(labels, 2, 0, seed=0)
     with pytest.raises(ValueError, match="batches_per_epoch is 0"):

@@ -145,6 +145,68 @@ def test_keywords_of_other_libraries(kind: Any, keywords: dict[str, Any], words:
         kind(5, 8, **keywords)
 
 
+X, Y = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("loss", [ArcFaceLoss(3, 8), PairwiseLoss(3, 8, loss=pml.TripletMarginLoss())])
+def test_calls_of_other_libraries(loss: Any) -> None:
+    name = type(loss).__name__
+    pairs = miners.MultiSimilarityMiner()(X, Y)
+    for arguments, keywords in (((pairs,), {}), ((), {"indices_tuple": pairs})):
+        with pytest.raises(TypeError, match=f"{name} takes no indices_tuple .* miner=.*weights="):
+            loss(X, Y, *arguments, **keywords)
+    with pytest.raises(TypeError, match=f"{name} takes no ref_emb .* reference=\\(ref_emb, ref_labels\\)"):
+        loss(X, Y, ref_emb=X, ref_labels=Y)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        loss(X, Y, nonsense=1)
+
+
+def test_attributes_of_other_libraries() -> None:
+    loss = ArcFaceLoss(3, 8)
+    for name, words in {
+        "W": "loss.proxies",
+        "fc": "loss.proxies",
+        "get_logits": "class_logits",
+        "nonsense": "",
+    }.items():
+        with pytest.raises(AttributeError, match=f"'ArcFaceLoss' object has no attribute '{name}'.*{words}"):
+            getattr(loss, name)
+        assert not hasattr(loss, name)
+    assert repr(copy.deepcopy(loss)) == repr(loss)
+
+
+class WithPairs(ArcFaceLoss):
+    """A loss of the user's own that takes what PML's losses do, and keeps its proxies as they do."""
+
+    def forward(self, embeddings: Any, labels: Any, indices_tuple: Any = None) -> Any:  # type: ignore[override]
+        return indices_tuple
+
+    @property
+    def W(self) -> torch.Tensor:  # noqa: N802
+        return self.proxies[:, 0].T
+
+
+def test_a_class_of_ones_own_may_have_such_names() -> None:
+    loss = WithPairs(3, 8)
+    assert loss(X, Y, (1, 2, 3)) == loss(X, Y, indices_tuple=(1, 2, 3)) == (1, 2, 3)
+    assert loss.W.shape == (8, 3)
+
+
+@pytest.mark.parametrize("name", ["ArcFaceLoss", "CosFaceLoss", "NormalizedSoftmaxLoss", "ProxyNCALoss"])
+def test_where_first_proxies_differ(name: str) -> None:
+    """What docs/migrating/pytorch-metric-learning.md says of them, and of the others."""
+
+    def spread(loss: Any) -> float:
+        (weights,) = loss.parameters()
+        return float(weights.detach().std())
+
+    theirs, ours = getattr(pml, name)(num_classes=500, embedding_size=50), getattr(proxemic.losses, name)
+    assert spread(theirs) == pytest.approx(1.0, abs=0.05)
+    assert spread(ours(500, 50)) < 0.2
+    assert spread(ours(500, 50, init=torch.nn.init.normal_)) == pytest.approx(1.0, abs=0.05)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_positions_and_units_of_other_libraries() -> None:
     with pytest.raises(TypeError, match="given num_classes twice: it is its first argument"):

@@ -363,3 +363,11 @@ def test_what_is_refused(arguments: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ValueError, match=words[0]) as error:
         PairwiseLoss(**keywords)
     assert all(word in str(error.value) for word in words)
+
+
+def test_without_the_number_of_classes_labels_are_any_integers() -> None:
+    pairs = PairwiseLoss(embedding_size=4, loss=losses.TripletMarginLoss())
+    x, labels = torch.randn(6, 4), torch.tensor([-5, -5, 2**40, 2**40, 7, 7])
+    torch.testing.assert_close(pairs(x, labels), losses.TripletMarginLoss()(x, labels))
+    with pytest.raises(ValueError, match="embedding_size is 0, but must be a whole number"):
+        PairwiseLoss(loss=losses.TripletMarginLoss())

@@ -77,10 +77,13 @@ def test_arrays_and_lists_are_taken(name: str) -> None:
         array.setflags(write=False)
         return array
 
+    def backwards(tensor: torch.Tensor) -> np.ndarray:
+        return np.flip(np.flip(tensor.numpy()).copy())
+
     def narrow(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.int() if tensor.dtype == torch.int64 else tensor
 
-    for convert in (torch.Tensor.numpy, read_only, torch.Tensor.tolist, narrow):
+    for convert in (torch.Tensor.numpy, read_only, backwards, torch.Tensor.tolist, narrow):
         assert str(CALLS[name](convert)) == str(expected)
 
 

@@ -16,6 +16,7 @@ from proxemic.metrics.clustering import (
     partition_agreement,
     unit_rows,
 )
+from proxemic.metrics.retrieval import retrieval_metrics
 
 pytestmark = pytest.mark.cpu
 
@@ -45,10 +46,25 @@ def test_equals_scikit_learn_at_the_same_clusters() -> None:
     assert torch.equal(found.table.to_dense(), torch.from_numpy(dense).double())
 
 
+def test_one_rule_with_retrieval_metrics() -> None:
+    points, labels = blobs()
+    points *= torch.logspace(-1, 1, 240)[:, None]  # so that lengths matter
+    found: dict[str, float] = {}
+    for distance in ("cosine", "euclidean"):
+        clustering = clustering_metrics(points, labels, distance=distance)
+        together = retrieval_metrics(points, labels, distance=distance, nmi=True)
+        assert (together["nmi"], together["ami"]) == (clustering.nmi, clustering.ami)
+        assert normalized_mutual_information(points, labels, distance=distance) == clustering.nmi
+        assert adjusted_mutual_information(points, labels, distance=distance) == clustering.ami
+        found[distance] = clustering.nmi
+    assert found["cosine"] == clustering_metrics(points, labels).nmi != found["euclidean"]
+    assert found["cosine"] == clustering_metrics(unit_rows(points), labels, distance="euclidean").nmi
+
+
 def test_equal_rows_weigh_as_many_as_they_are() -> None:
     points = torch.tensor([0.0, 3.0, 10.0]).repeat_interleave(torch.tensor([1000, 1000, 1]))[:, None]
     for seed in range(5):
-        clusters = kmeans_clusters(points, 2, seed=seed)
+        clusters = kmeans_clusters(points, 2, distance="euclidean", seed=seed)
         assert int(clusters[0]) != int(clusters[1000]) == int(clusters[2000])
 
 
@@ -82,7 +98,8 @@ def test_names_of_classes_do_not_matter() -> None:
 
 def test_large_labels_do_not_merge() -> None:
     labels = 2**24 + torch.tensor([0, 0, 1, 1])
-    assert normalized_mutual_information(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), labels) == 1.0
+    points = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
+    assert normalized_mutual_information(points, labels, distance="euclidean") == 1.0
 
 
 def test_one_class_is_one_cluster() -> None:
@@ -93,17 +110,17 @@ def test_one_class_is_one_cluster() -> None:
 
 def test_more_clusters_than_different_rows() -> None:
     points = torch.tensor([[0.0], [0.0], [1.0], [1.0], [1.0]])
-    assert kmeans_clusters(points, 4).unique().numel() == 2
+    assert kmeans_clusters(points, 4, distance="euclidean").unique().numel() == 2
     assert clustering_metrics(torch.ones(6, 4), torch.arange(6) // 2).nmi == 0.0
     # Different, but not once their mean is subtracted in float32.
     near = torch.tensor([[1e-30], [2e-30], [3e-30], [1e8], [2e8], [3e8]])
-    assert kmeans_clusters(near, 6).shape == (6,)
+    assert kmeans_clusters(near, 6, distance="euclidean").shape == (6,)
 
 
 @pytest.mark.parametrize("factor", [2.0**60, 2.0**120, 2.0**-60, 2.0**-120, 1e19, 1e-30])
 def test_the_scale_does_not_matter(factor: float) -> None:
     points, labels = blobs()
-    expected, found = clustering_metrics(points, labels), clustering_metrics(points * factor, labels)
+    expected, found = (clustering_metrics(each, labels, distance="euclidean") for each in (points, points * factor))
     assert expected.nmi > 0.5
     # A power of two changes no digit; another factor rounds.
     exact = factor not in (1e19, 1e-30)

@@ -125,6 +125,12 @@ def test_queries_without_relevant_items_are_left_out_and_counted() -> None:
         retrieval_metrics(points, torch.tensor([0, 1, 2, 3]))
 
 
+def test_a_single_number_of_neighbours_is_refused_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+    with pytest.raises(ValueError, match=r"recall_at is 1 but must be a sequence of integers, such as \(1,\)"):
+        retrieval_metrics(torch.eye(3), torch.tensor([0, 0, 0]), recall_at=1)  # type: ignore[arg-type]
+
+
 def test_large_labels_do_not_merge() -> None:
     labels = torch.tensor([2**24, 2**24, 2**24 + 1, 2**24 + 1])
     points = torch.tensor([[0.0], [9.0], [0.1], [9.1]])

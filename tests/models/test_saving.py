@@ -3,13 +3,20 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import AveragedModel
 
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, is_model, load_model, save_model
+from proxemic.models.plain import unwrapped
 
 IMAGES = torch.linspace(-1, 1, 3 * 32 * 32).reshape(3, 1, 32, 32)
 PREPROCESSING = {"size": [32, 32], "mean": 0.5, "invert": True}
@@ -81,6 +88,112 @@ def test_refuses_to_save_what_would_not_come_back(tmp_path: Path, model: Embeddi
 
 def edit(file: Path, **changes: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def distributed(model: nn.Module) -> nn.Module:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        return nn.parallel.DistributedDataParallel(model)
+    finally:
+        dist.destroy_process_group()
+
+
+def averaged(model: nn.Module) -> AveragedModel:
+    average = AveragedModel(model)
+    average.update_parameters(model)
+    return average
+
+
+def change(part: str, around: Callable[[Any], nn.Module]) -> Callable[[EmbeddingModel], nn.Module]:
+    def changed(model: EmbeddingModel) -> nn.Module:
+        setattr(model, part, around(getattr(model, part)))
+        return model
+
+    return changed
+
+
+def in_parallel(backbone: Any) -> nn.Module:
+    backbone.stages = nn.DataParallel(backbone.stages)
+    return backbone
+
+
+def change_last(normed: Callable[[nn.Module], object]) -> Callable[[EmbeddingModel], nn.Module]:
+    def changed(model: EmbeddingModel) -> nn.Module:
+        normed(model.head[-1])
+        normed(model.backbone.stages[1][0])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        return model
+
+    return changed
+
+
+WRAPPED: dict[str, Callable[[Any], nn.Module]] = {
+    "compiled": torch.compile,
+    "compiled in parallel": lambda model: torch.compile(nn.DataParallel(model)),
+    "averaged": averaged,
+    "distributed": distributed,
+    "compiled backbone": change("backbone", torch.compile),
+    "stages in parallel in a compiled backbone": change("backbone", lambda part: torch.compile(in_parallel(part))),
+    "compiled head in a compiled model": lambda model: torch.compile(change("head", torch.compile)(model)),
+    "weight norm": change_last(parametrizations.weight_norm),
+    "spectral norm": change_last(parametrizations.spectral_norm),
+    "weight norm in a compiled part": lambda model: change("head", torch.compile)(WRAPPED["weight norm"](model)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_what_is_wrapped_around_a_model_or_its_parts_is_not_saved(
+    name: str, model: EmbeddingModel, tmp_path: Path
+) -> None:
+    wrapped = WRAPPED[name](model).train()
+    save_model(tmp_path, wrapped, PREPROCESSING)
+    assert all(part.training for part in wrapped.modules())
+    plain = unwrapped(wrapped.eval())
+    with torch.compiler.set_stance("force_eager"):
+        expected = plain(IMAGES)
+    assert torch.equal(load_model(tmp_path)[0](IMAGES), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: nn.Sequential(model), "model is a Sequential but must be an EmbeddingModel"),
+        (lambda model: nn.utils.weight_norm(model.head[-1]) and model, r"model has head.1.weight of shape none"),
+        (
+            lambda model: setattr(model.head, "1", nn.Linear(64, 2)) or model,
+            r"head.1.weight of shape \[2, 64\]",
+        ),
+        (lambda model: model.add_module("more", nn.Linear(1, 1)) or model, "more.weight of shape .* with none"),
+    ],
+)
+def test_a_network_that_could_not_be_loaded_is_not_saved(
+    change: Callable[[Any], nn.Module], words: str, model: EmbeddingModel, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        save_model(tmp_path, change(model), PREPROCESSING)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Normed(nn.Module):
+    """A backbone of the user's own, whose weight norm belongs to its architecture."""
+
+    def __init__(self, in_channels: int = 1) -> None:
+        super().__init__()
+        self.layer = parametrizations.weight_norm(nn.Conv2d(in_channels, 8, 5, stride=4))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layer(images)
+
+
+def test_a_backbone_that_has_weight_norm_of_its_own_keeps_it(tmp_path: Path) -> None:
+    model = build_model(ModelConfig(backbone=Normed, in_channels=1, embedding_size=8)).eval()
+    save_model(tmp_path, model, PREPROCESSING)
+    loaded, _ = load_model(tmp_path, Normed)
+    assert torch.equal(loaded(IMAGES), model(IMAGES))
+    assert "backbone.network.layer.parametrizations.weight.original0" in loaded.state_dict()
 
 
 def test_damaged_models_are_refused(tmp_path: Path, model: EmbeddingModel) -> None:

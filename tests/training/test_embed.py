@@ -76,10 +76,78 @@ def test_a_loader_keeps_its_own_order_and_drops_what_it_drops() -> None:
         assert LABELS[place] == label
 
 
+class Words(nn.Module):
+    """Embeds token ids, with a mask by position or by name, as a text model does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4).double()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        assert not self.training
+        return {"embeddings": (self.table(input_ids) * attention_mask[:, :, None]).sum(1), "more": input_ids}
+
+
+IDS = torch.randint(20, (10, 5), generator=torch.Generator().manual_seed(0))
+MASK = (torch.arange(5) < torch.arange(10)[:, None] % 5 + 1).long()
+ROWS = [*zip(IDS, MASK, LABELS, strict=True)]
+NAMED = [{"input_ids": ids, "unused": 1.0, "attention_mask": mask, "labels": label} for ids, mask, label in ROWS]
+SEVERAL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "names that the model takes": (NAMED, {}),
+    "given names": (NAMED, {"keys": (("input_ids", "attention_mask"), "labels")}),
+    "by position": ([((ids, mask), label) for ids, mask, label in ROWS], {}),
+    "mappings and labels": ([({"input_ids": ids, "attention_mask": mask}, label) for ids, mask, label in ROWS], {}),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_inputs_and_token_ids(name: str) -> None:
+    samples, settings = SEVERAL[name]
+    model = Words()
+    embeddings, labels = embed_dataset(model, Listed(samples), batch_size=4, **settings)
+    expected = (model.table(IDS) * MASK[:, :, None]).sum(1).float()
+    torch.testing.assert_close(embeddings, expected)
+    assert labels is not None
+    assert torch.equal(labels, LABELS)
+
+
+def test_text_models_are_embedded_whatever_the_padding() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, **sizes)
+    model = transformers.BertModel(config, add_pooling_layer=False).train()
+    samples = [{"input_ids": ids[: mask.sum()], "labels": label} for ids, mask, label in ROWS]
+
+    def collate(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        ids = nn.utils.rnn.pad_sequence([row["input_ids"] for row in rows], batch_first=True, padding_value=-1)
+        labels = torch.stack([row["labels"] for row in rows])
+        return {"input_ids": ids.clamp(min=0), "attention_mask": (ids >= 0).long(), "labels": labels}
+
+    def embed(batch_size: int) -> Tensor:
+        return embed_dataset(model, DataLoader(Listed(samples), batch_size, collate_fn=collate))[0]
+
+    assert embed(1).shape == (10, 8)
+    torch.testing.assert_close(embed(10), embed(1), atol=1e-5, rtol=1e-4)
+    with_pooler = transformers.BertModel(config)
+    (found, _), batch = embed_dataset(with_pooler, [samples[4]]), samples[4]["input_ids"][None]
+    torch.testing.assert_close(found, with_pooler.eval()(batch).pooler_output)
+
+
+def test_plain_functions_get_what_the_batches_hold() -> None:
+    embeddings, labels = embed_dataset(lambda words: torch.tensor([[float(len(word))] for word in words]), ["a", "bcd"])
+    assert (embeddings.tolist(), labels) == ([[1.0], [3.0]], None)
+    weight = torch.ones(9, 2, requires_grad=True)
+    embeddings, labels = embed_dataset(lambda images: images.flatten(1) @ weight, Listed(PAIRS), batch_size=3)
+    torch.testing.assert_close(embeddings, IMAGES.flatten(1) @ weight.detach())
+    assert not embeddings.requires_grad
+    assert labels is not None
+    assert torch.equal(labels, LABELS)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "no samples": (Listed([]), "no samples to embed"),
     "bytes": (TensorDataset(torch.zeros(4, 1, 3, 3, dtype=torch.uint8), LABELS[:4]), "a tensor of torch.uint8"),
-    "no tensors": (Listed([("a", 1), ("b", 2)]), "is of type tuple, but must be a floating tensor"),
+    "no tensors": (Listed([("a", 1), ("b", 2)]), "is of type str, but must be a tensor of floats"),
     "words": (Listed([(image, "a") for image in IMAGES]), "labels is a tuple but must be a tensor"),
     "floats": (TensorDataset(IMAGES, LABELS.float()), "labels has torch.float32"),
     "several": (TensorDataset(IMAGES, torch.zeros(10, 2, dtype=torch.long)), r"shape \[10, 2\]"),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing, RowGroups
-from proxemic.errors import TrainingDiverged
+from proxemic.errors import TrainingDiverged, UserNote
 from proxemic.training import EvaluationConfig, RetrievalCallback
 from proxemic.training.embed import embed_images, evaluate_embeddings, share_of
 
@@ -112,6 +112,19 @@ def test_every_second_epoch_under_another_name(images: ImageSet) -> None:
     assert "unseen map@r" in fit(Module(), images, evaluate, epochs=2).callback_metrics
     with pytest.raises(ValueError, match="every_n_epochs is 0"):
         RetrievalCallback(images, PREPROCESSING, every_n_epochs=0)
+
+
+def test_values_are_nan_with_one_warning_where_no_image_has_a_match(images: ImageSet) -> None:
+    singles = ImageSet(images.pixels, torch.arange(50), tuple(map(str, range(50))))
+    evaluate = RetrievalCallback(singles, PREPROCESSING, CONFIG)
+    with pytest.warns(UserNote, match="none of the 50 queries") as warned:
+        trainer = fit(Module(), images, evaluate)
+    assert [each.category for each in warned].count(UserNote) == 1
+    assert evaluate.latest is not None
+    assert (evaluate.latest.queries, evaluate.latest.left_out) == (0, 50)
+    known = {name for name, value in trainer.callback_metrics.items() if not value.isnan()}
+    assert known == {"validation/ramp"}
+    assert "validation/map@r" in trainer.callback_metrics
 
 
 def test_embeddings_that_are_not_finite_stop_the_run(images: ImageSet) -> None:

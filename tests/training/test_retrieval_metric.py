@@ -1,4 +1,5 @@
 import copy
+import math
 import pickle
 import runpy
 from pathlib import Path
@@ -6,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 
+from proxemic.errors import UserNote
 from proxemic.metrics import retrieval_metrics
 from proxemic.training import RetrievalMetric
 from proxemic.training.gathering import split_roles
@@ -211,6 +215,66 @@ def test_numbers_that_do_not_fit() -> None:
     metric.update(ROWS, IDS)
     with pytest.raises(ValueError, match="with some batches but not with all"):
         metric.compute()
+
+
+class Validated(LightningModule):
+    """A user's own, whose validation samples are sorted so that equal labels are far apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.metric = nn.Linear(4, 3), RetrievalMetric(recall_at=(1,), nmi=True)
+        self.values: list[dict[str, float]] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self.net(batch[0]).square().mean()
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.metric.update(self.net(batch[0]), batch[1])
+
+    def on_validation_epoch_end(self) -> None:
+        self.values.append(as_floats(self.metric.compute()))
+        self.log_dict(self.metric.compute())
+        self.metric.reset()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers", "ignore:.*LeafSpec.* is deprecated", "ignore:.*smaller than the logging"
+)
+@pytest.mark.parametrize(
+    ("settings", "known"),
+    [
+        ({"fast_dev_run": True}, [False]),
+        ({"limit_val_batches": 1, "num_sanity_val_steps": 0}, [False]),
+        ({"num_sanity_val_steps": 2}, [False, True]),
+    ],
+)
+def test_lightnings_short_validations_give_nan_with_one_warning(settings: dict[str, Any], known: list[bool]) -> None:
+    torch.manual_seed(0)
+    data = DataLoader(TensorDataset(torch.randn(16, 4), torch.arange(16) % 8), 4)
+    module = Validated()
+    with pytest.warns(UserNote, match="metrics are NaN, as none of the") as warned:
+        Trainer(
+            accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
+            enable_checkpointing=False, **settings,
+        ).fit(module, data, data)  # fmt: skip
+    assert [each.category for each in warned].count(UserNote) == 1
+    assert [{name: not math.isnan(value) for name, value in values.items()} for values in module.values] == [
+        dict.fromkeys(("recall@1", "map@r", "r_precision", "nmi", "nmi_geometric", "ami"), each) for each in known
+    ]
+
+
+def test_batches_without_queries_or_gallery_give_nan() -> None:
+    metric, nobody = RetrievalMetric(), torch.zeros(3, dtype=torch.bool)
+    for roles in ({"is_query": nobody}, {"is_gallery": nobody}):
+        metric.reset()
+        metric.update(ROWS, IDS * 0, **roles)
+        with pytest.warns(UserNote, match="no queries or there is no gallery"):
+            assert metric.compute()["recall@1"].isnan()
+        assert metric.latest is not None
+        assert metric.latest.queries == 0
 
 
 def test_the_errors_of_the_metrics_come_through() -> None:

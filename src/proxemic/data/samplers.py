@@ -130,7 +130,7 @@ class ClassBalancedBatches(Batches):
 
     def __init__(
         self,
-        labels: Shaped[Tensor, " images"] | Shaped[np.ndarray, " images"] | Sequence[int],
+        labels: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | Sequence[int],
         classes_per_batch: int,
         images_per_class: int,
         seed: int,
@@ -214,7 +214,7 @@ class CategoryBalancedBatches(Batches):
                 f"{categories_per_batch} times {images_per_class}."
             )
         self.images_of: dict[int, dict[int, list[int]]] = {}
-        for index, pair in enumerate(zip(categories.numbers.tolist(), labels.tolist(), strict=True)):
+        for index, pair in enumerate(zip(categories.numbers.tolist(), _one_per_image(labels).tolist(), strict=True)):
             self.images_of.setdefault(pair[0], {}).setdefault(pair[1], []).append(index)
         if categories_per_batch > len(self.images_of):
             raise ValueError(
@@ -249,8 +249,8 @@ class CategoryBalancedBatches(Batches):
 class _ByClass:
     """The images of each class, without a list of Python's for each."""
 
-    def __init__(self, labels: Shaped[Tensor, " images"] | Shaped[np.ndarray, " images"] | Sequence[int]) -> None:
-        labels = np.asarray(labels)
+    def __init__(self, labels: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | Sequence[int]) -> None:
+        labels = _one_per_image(labels)
         self.classes, counts = np.unique(labels, return_counts=True)
         self._order = labels.argsort(kind="stable")
         self._ends = counts.cumsum()
@@ -320,6 +320,13 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
 
     def __len__(self) -> int:
         return len(self.batches)
+
+
+def _one_per_image(labels: object) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ValueError(f"labels have shape {list(labels.shape)}, but must be one number per image: [images].")
+    return labels
 
 
 def _at_least_one(**values: int | None) -> None:

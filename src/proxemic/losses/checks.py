@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from proxemic.arrays import as_tensor
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -60,10 +63,10 @@ def check_count(name: str, value: int, least: int, why: str) -> None:
         raise ValueError(f"{name} is {shown(value)}, but must be a whole number of at least {least}: {why}.")
 
 
-def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
+def check_counts(counts: Tensor | np.ndarray | Sequence[int]) -> Tensor:
     """Samples of each class, at least 1, as float64; else a `ValueError`."""
     try:
-        values = torch.as_tensor(counts).detach()
+        values = as_tensor("counts", counts).detach()
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"counts are {shown(counts)}, but must be how many samples each class has.") from error
     if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
@@ -110,8 +113,8 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
         raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
 
 
-def check_labels(labels: Tensor, batch: int, num_classes: int, *, wait: bool = True) -> None:
-    """Raise `ValueError` unless the labels are ``[batch]``, integers in [0, num_classes).
+def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: bool = True) -> None:
+    """Raise `ValueError` unless the labels are ``[batch]``, integers in [0, num_classes), or any if that is None.
 
     If the check is not to wait for a GPU, or is compiled, a label out of range fails later, by an assertion of the
     device.
@@ -126,6 +129,8 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, *, wait: bool = T
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels are {labels.dtype}, but must be integers, as torch.int64 is: convert with .long().")
+    if num_classes is None:
+        return
     labels = labels.long()  # of a narrow type, the comparison would be made in that type
     if _is_deferred(labels, wait=wait):
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
@@ -145,7 +150,11 @@ def check_reduction(reduction: str) -> None:
 
 
 def check_weights(
-    weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True, wait: bool = True
+    weights: Tensor | np.ndarray | Sequence[float],
+    embeddings: Tensor,
+    *,
+    all_of_them: bool = True,
+    wait: bool = True,
 ) -> Tensor:
     """Weights per sample as a tensor of the embeddings' device and dtype, without a gradient; else a `ValueError`.
 
@@ -153,7 +162,7 @@ def check_weights(
     ``wait`` is that of `check_labels`.
     """
     try:
-        weights = torch.as_tensor(weights).detach().to(embeddings)
+        weights = as_tensor("weights", weights).detach().to(embeddings)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"weights are {shown(weights)}, but must be one number per sample.") from error
     if weights.shape != embeddings.shape[:1]:

@@ -33,11 +33,26 @@ ELSEWHERE = {
 }
 """Keywords of pytorch-metric-learning (PML), OML and authors' code, each with the keyword here, if any, and advice."""
 
+_PAIRS = "PairwiseLoss(loss=…, miner=…) calls its miner itself, and proxy losses take no pairs, but weights= of samples"
+_REFERENCE = "PairwiseLoss takes reference=(ref_emb, ref_labels), and proxy losses compare with their proxies alone"
+CALLED_WITH = {"indices_tuple": _PAIRS, "ref_emb": _REFERENCE, "ref_labels": _REFERENCE}
+"""Arguments of calls of PML's losses, each with what replaces it here."""
+
+_PROXIES = "the proxies are loss.proxies, [classes, proxies, dim]"
+ATTRIBUTES = {
+    "W": _PROXIES,
+    "fc": _PROXIES,
+    "weight": _PROXIES,
+    "get_logits": "call class_logits(embeddings), or class_scores(embeddings) for scores without the scale",
+    "get_outliers": "call outliers(embeddings, labels)",
+}
+"""Attributes of losses of PML and OML, each with what replaces it here."""
+
 
 class Described(nn.Module):
     """A module whose ``repr`` shows every argument of its constructor, the defaults included.
 
-    An argument that other libraries have and this class has not is a `TypeError` that says what to give in its place.
+    An argument or attribute that other libraries have and this class lacks is an error that says what replaces it.
     """
 
     _made_with: ClassVar[str] = ""
@@ -65,6 +80,19 @@ class Described(nn.Module):
         vars(made)["_made_with"] = ", ".join(shown)
         return made
 
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if len(arguments) > 2 or any(name in CALLED_WITH for name in keywords):
+            _check_call(self, arguments, keywords)
+        return super().__call__(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name not in ATTRIBUTES:
+                raise
+            raise AttributeError(f"{error}: {ATTRIBUTES[name]}.", name=name, obj=self) from None
+
     def extra_repr(self) -> str:
         return self._made_with
 
@@ -85,6 +113,15 @@ def keyword_here(name: str, known: Collection[str]) -> str | None:
         return None
     ours, advice = ELSEWHERE[name]
     return f"give {advice}" if ours is None or ours in known else f"give one of {', '.join(known)}"
+
+
+def _check_call(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    try:
+        inspect.signature(module.forward).bind(*arguments, **keywords)
+    except TypeError as error:
+        # PML's third positional argument is the output of a miner.
+        name = next((name for name in CALLED_WITH if name in keywords), "indices_tuple")
+        raise TypeError(f"{type(module).__name__} takes no {name} ({error}): {CALLED_WITH[name]}.") from None
 
 
 def _shown(value: Any) -> str:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.arrays import as_tensor
 from proxemic.losses.checks import check_counts, check_number, check_positive, shown
 
 MARGINS = ("margin", "_margin")
@@ -71,7 +72,7 @@ def class_margins(margin: object, num_classes: int, check: Callable[[str, float]
     if isinstance(margin, MarginRule):
         return torch.full((num_classes,), torch.nan)
     try:
-        margins = torch.as_tensor(margin).detach().clone().to(torch.get_default_dtype())
+        margins = as_tensor("margin", margin).detach().clone().to(torch.get_default_dtype())
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"margin is {shown(margin)}, but must be a number, or one per class.") from error
     if margins.shape != (num_classes,):

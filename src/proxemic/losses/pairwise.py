@@ -18,7 +18,7 @@ from proxemic.losses.described import Described
 class GatheredLoss(Described):
     """Base class of the losses without proxies, which every process computes of the joined batch of all processes."""
 
-    def __init__(self, num_classes: int, embedding_size: int) -> None:
+    def __init__(self, num_classes: int | None, embedding_size: int) -> None:
         super().__init__()
         self.num_classes, self.embedding_size = num_classes, embedding_size
         self._sharding: ClassSharding | None = None
@@ -30,7 +30,7 @@ class GatheredLoss(Described):
         Each process computes the whole loss: the embeddings are gathered once, and nothing is sent back. If the loss
         draws random numbers, seed torch's generator with the same number on each process.
         """
-        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
+        self._sharding = make_class_sharding(self._sharding, self.num_classes or 0, False, group, even_batches)
         share_first([*self.parameters(), *self.buffers()], self._sharding.group)
 
     def joined(
@@ -56,8 +56,8 @@ class PairwiseLoss(GatheredLoss):
     Random numbers come from torch's global generator.
 
     Args:
-        num_classes: Classes C ≥ 2, for the check of the labels.
-        embedding_size: Dimension D ≥ 1 of the embeddings.
+        num_classes: Classes C ≥ 2, to check the labels; None allows any integers.
+        embedding_size: Dimension D ≥ 1 of the embeddings, which must be given.
         loss: A loss of `pytorch_metric_learning.losses`, or a class of your own derived from its
             ``BaseMetricLossFunction``, that takes labels and has no weights of classes; it is copied. Losses with
             proxies, and PML's wrappers of losses, are refused.
@@ -76,22 +76,23 @@ class PairwiseLoss(GatheredLoss):
     "Cross-Batch Memory for Embedding Learning", CVPR 2020.
 
     >>> from pytorch_metric_learning import losses, miners
-    >>> loss = PairwiseLoss(10, 4, loss=losses.MultiSimilarityLoss(), miner=miners.MultiSimilarityMiner())
+    >>> loss = PairwiseLoss(embedding_size=4, loss=losses.MultiSimilarityLoss(), miner=miners.MultiSimilarityMiner())
     >>> embeddings = torch.randn(6, 4, requires_grad=True)
     >>> loss(embeddings, torch.tensor([0, 0, 1, 1, 7, 7])).backward()
     """
 
     def __init__(
         self,
-        num_classes: int,
-        embedding_size: int,
+        num_classes: int | None = None,
+        embedding_size: int = 0,
         *,
         loss: nn.Module,
         miner: nn.Module | None = None,
         memory_size: int = 0,
     ) -> None:
         super().__init__(num_classes, embedding_size)
-        check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
+        if num_classes is not None:
+            check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("memory_size", memory_size, 0, "it counts the embeddings of the latest batches; 0 keeps none")
         _check_loss_and_miner(loss, miner)
@@ -125,7 +126,7 @@ class PairwiseLoss(GatheredLoss):
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
-            labels: ``[B]``, integers in [0, num_classes).
+            labels: ``[B]``, integers in [0, num_classes), or any without ``num_classes``.
             reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with in place of itself: of
                 a second view, or a second network. PML's ``ref_emb`` and ``ref_labels``; no pair is left out.
             weights: Refused, as is a reduction other than ``"mean"``, which is that of the loss's reducer.
@@ -178,7 +179,8 @@ class PairwiseLoss(GatheredLoss):
         """Refuse what PML finds out in a training step only: an argument of the wrong type, a loss without labels."""
         trial = copy.deepcopy(self)
         batch = min(4, self.memory_size or 4)
-        labels = torch.tensor([0, 0, self.num_classes - 1, self.num_classes - 1], device="cpu")[:batch]
+        other = (self.num_classes or 2) - 1
+        labels = torch.tensor([0, 0, other, other], device="cpu")[:batch]
         try:
             with torch.random.fork_rng(devices=[]), torch.enable_grad():
                 x = torch.randn(batch, self.embedding_size, device="cpu", requires_grad=True)

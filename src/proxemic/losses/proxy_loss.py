@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from proxemic.arrays import as_tensor
 from proxemic.distributed.class_sharding import ClassSharding, fingerprint, make_class_sharding
 from proxemic.distributed.gather import gather_rows, local_rows, reduce_scores_across, share_first, sum_across
 from proxemic.losses.checks import (
@@ -50,8 +51,8 @@ from proxemic.optim.unmoved import watch_proxies
 class ProxyLoss(Described, ABC):
     """Base class of the proxy losses: ``objective(P, N) + Σ regularizers(proxies)``.
 
-    A subclass passes a `Scoring`, which says what is summed, and implements `objective`. Gradients are of first order
-    only.
+    A subclass passes a `Scoring`, which says what is summed, and implements `objective`. Gradients of
+    second order are exact where the scores are so few that torch's autograd computes them, and else a `RuntimeError`.
 
     A data-wise loss is a mean of values per sample, which can be weighted or returned one by one (see `forward`); a
     class-wise one, such as Proxy-Anchor, takes the logarithm of sums over the batch.
@@ -508,7 +509,7 @@ class ProxyLoss(Described, ABC):
         Raises:
             ValueError: If a count is not allowed, or a margin that follows is out of range.
         """
-        counts = torch.as_tensor(counts)
+        counts = as_tensor("counts", counts)
         if counts.shape != (self.num_classes,):
             raise ValueError(
                 f"counts have shape {list(counts.shape)}, but must be one for each of the {self.num_classes} classes: "

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from proxemic.arrays import as_tensor
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -31,22 +32,6 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
         return call
 
     return decorate
-
-
-def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, share the memory of an array, or copy a list of numbers."""
-    if isinstance(value, Tensor):
-        return value
-    try:
-        # A copy, where torch cannot share the memory: read-only, in another byte order, or with negative steps.
-        array = np.require(value, requirements=["C", "W"])
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = f"{value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__
-        raise ValueError(
-            f"{name} is a {kind} but must be a tensor, or a NumPy array or nested list of numbers with rows of equal "
-            "length"
-        ) from error
 
 
 def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:

@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 from proxemic.extras import optional_dependency
 from proxemic.metrics.arrays import as_integers, check_finite, check_shape, take_arrays
 from proxemic.metrics.contingency import EntropyMean, contingency, weighted_ami, weighted_nmi
+from proxemic.metrics.exact import Distance, check_distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,15 +34,20 @@ class ClusteringMetrics:
 
 @take_arrays("embeddings", "labels")
 def clustering_metrics(
-    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], *, seed: int = 0
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
+    *,
+    distance: Distance = "cosine",
+    seed: int = 0,
 ) -> ClusteringMetrics:
     """Cluster once, into as many clusters as there are classes, and compute NMI and AMI.
 
-    All scores are 1 with a single class, and 0 where all rows of several classes are equal.
+    The values are those of `retrieval_metrics` with ``nmi=True``. All scores are 1 with a single class, and 0 where all
+    rows of several classes are equal.
 
     Arguments and errors: as `kmeans_clusters`; `labels` holds one integer per row.
 
-    >>> points = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
+    >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> metrics = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
     >>> metrics.nmi, metrics.nmi_geometric, metrics.ami
     (1.0, 1.0, 1.0)
@@ -50,7 +56,8 @@ def clustering_metrics(
             [0., 2.]], dtype=torch.float64)
     """
     labels = as_integers("labels", labels, len(embeddings))
-    table = contingency(labels, kmeans_clusters(embeddings, max(1, len(labels.unique())), seed=seed))
+    clusters = kmeans_clusters(embeddings, max(1, len(labels.unique())), distance=distance, seed=seed)
+    table = contingency(labels, clusters)
     everyone = torch.ones(1, table.shape[0], dtype=torch.float64)
     return ClusteringMetrics(
         nmi=float(weighted_nmi(table, everyone)),
@@ -66,6 +73,7 @@ def normalized_mutual_information(
     labels: Shaped[Tensor, "..."],
     *,
     average: EntropyMean = "arithmetic",
+    distance: Distance = "cosine",
     seed: int = 0,
 ) -> float:
     r"""Mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
@@ -74,27 +82,33 @@ def normalized_mutual_information(
 
     Arguments and errors: as `clustering_metrics`, and `average`, the mean of the two entropies.
 
-    >>> normalized_mutual_information(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 1, 0, 1]))
+    >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
+    >>> normalized_mutual_information(points, torch.tensor([0, 1, 0, 1]))
     0.0
     """
     if average not in get_args(EntropyMean):
         raise ValueError(f"average is {average!r} but must be 'arithmetic' or 'geometric'")
-    metrics = clustering_metrics(embeddings, labels, seed=seed)
+    metrics = clustering_metrics(embeddings, labels, distance=distance, seed=seed)
     return metrics.nmi if average == "arithmetic" else metrics.nmi_geometric
 
 
 @take_arrays("embeddings", "labels")
 def adjusted_mutual_information(
-    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], *, seed: int = 0
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
+    *,
+    distance: Distance = "cosine",
+    seed: int = 0,
 ) -> float:
     """Mutual information of classes and k-means clusters, adjusted for chance: 0 for random clusters, at most 1.
 
     Arguments and errors: as `clustering_metrics`.
 
-    >>> adjusted_mutual_information(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1]))
+    >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
+    >>> adjusted_mutual_information(points, torch.tensor([0, 0, 1, 1]))
     1.0
     """
-    return clustering_metrics(embeddings, labels, seed=seed).ami
+    return clustering_metrics(embeddings, labels, distance=distance, seed=seed).ami
 
 
 @dataclass(frozen=True)
@@ -158,25 +172,29 @@ def _pairs(counts: Float64[Tensor, "..."]) -> float:
 
 
 @take_arrays("embeddings")
-def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed: int = 0) -> Int64[Tensor, "rows"]:
-    """Lloyd's k-means of scikit-learn, started once by k-means++, on the CPU in float32.
+def kmeans_clusters(
+    embeddings: Float[Tensor, "rows ..."], number: int, *, distance: Distance = "cosine", seed: int = 0
+) -> Int64[Tensor, "rows"]:
+    """Cluster rows by Lloyd's k-means of scikit-learn, started once by k-means++, on the CPU in float32.
 
-    The clusters do not depend on the order of the rows: equal rows are clustered as one, weighted by their number. With
-    more clusters than distinct rows, each of these is a cluster.
+    With the cosine distance, rows are scaled to unit length first. The clusters do not depend on the order of the rows:
+    equal rows are clustered as one, weighted by their number. With more clusters than distinct rows, each of these is a
+    cluster.
 
     On one core 6,000 rows of 512 dimensions and 100 clusters take a second, 60,502 rows and 11,316 clusters (Stanford
     Online Products) half an hour.
 
     Args:
-        embeddings: Finite; scale rows to unit length for the cosine distance.
+        embeddings: Finite.
         number: Number of clusters, at least 1.
+        distance: ``cosine`` for rows of unit length, or ``euclidean`` for rows as they are.
         seed: Seed of the initialisation.
 
     Raises:
         ValueError: If an argument is out of its range or of a wrong shape.
         ModuleNotFoundError: Without scikit-learn, of the extra `train`.
 
-    >>> kmeans_clusters(torch.tensor([[1.0], [1.0], [1.0]]), 2)
+    >>> kmeans_clusters(torch.tensor([[1.0], [2.0], [3.0]]), 2)
     tensor([0, 0, 0])
     """
     with optional_dependency("train"):
@@ -185,9 +203,11 @@ def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed:
         from threadpoolctl import threadpool_limits
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ValueError(f"number is {number!r} but must be an integer of at least 1")
+    check_distance(distance)
     check_shape("embeddings", embeddings)
     points = embeddings.detach().cpu().float()
     check_finite("embeddings", points)
+    points = unit_rows(points) if distance == "cosine" else points
     # A power of two changes no digit, and keeps squares of very large or small numbers in the range of float32.
     points = points / _power_of_two(points.abs().amax())
     points, place, times = points.unique(dim=0, return_inverse=True, return_counts=True)

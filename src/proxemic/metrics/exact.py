@@ -8,7 +8,7 @@ number of steps below 2^53: the products are exact, whatever the order, the chun
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Float32, Float64, Int64
@@ -18,6 +18,12 @@ from proxemic.metrics.arrays import check_finite
 
 Distance = Literal["cosine", "euclidean"]
 _ROWS = 1024  # rows turned into float64 at a time
+
+
+def check_distance(distance: str) -> None:
+    """Raise `ValueError` unless the distance is known."""
+    if distance not in get_args(Distance):
+        raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
 
 
 class ExactRows:

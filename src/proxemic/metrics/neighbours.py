@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics.arrays import as_integers, take_arrays
-from proxemic.metrics.exact import Distance, ExactRows, distance_block, row_distances
+from proxemic.metrics.exact import Distance, ExactRows, check_distance, distance_block, row_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
 EXACT_ROWS, EXACT_COLUMNS = 512, 4096  # of a float64 tile: 16 MB
@@ -95,8 +95,7 @@ class NeighbourSearch:
         gallery_sequences: Shaped[Tensor, "..."] | None = None,
         labels: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> None:
-        if distance not in ("cosine", "euclidean"):
-            raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
+        check_distance(distance)
         self.gallery = ExactRows(gallery, "gallery" if gallery is not queries else "queries")
         self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
         if queries.shape[1] != gallery.shape[1]:

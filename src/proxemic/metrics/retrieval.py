@@ -1,6 +1,6 @@
 """Every retrieval metric of a set of embeddings in one pass over exact nearest neighbours."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import NamedTuple, get_args
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from proxemic.metrics import chance, ranking
 from proxemic.metrics.arrays import as_integers, check_shape, take_arrays
-from proxemic.metrics.clustering import clustering_metrics, unit_rows
+from proxemic.metrics.clustering import clustering_metrics
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.contingency import expected_nmi
 from proxemic.metrics.exact import Distance
@@ -21,6 +21,10 @@ from proxemic.metrics.relevance import ranked_relevance, relevant_counts, releva
 from proxemic.metrics.results import RetrievalMetrics, averages
 
 _DISTANCES = 2**24  # of some queries to the whole gallery, held at once: 64 MB
+
+
+class NoMatches(ValueError):
+    """No query has a gallery item with its label."""
 
 
 @take_arrays("queries", "query_labels", "gallery", "gallery_labels", "exclude", "query_sequences", "gallery_sequences")
@@ -69,8 +73,8 @@ def retrieval_metrics(
         map: Also compute the mean average precision over the whole ranking.
         mrr: Also compute the mean reciprocal rank. For queries whose list of neighbours does not contain the relevant
             items that these two need, the whole gallery is compared exactly, which takes several times as long.
-        nmi: Also cluster the gallery by k-means (unit rows for the cosine distance) with as many clusters as classes;
-            needs scikit-learn.
+        nmi: Also cluster the gallery by k-means with as many clusters as classes, as `clustering_metrics` does with
+            this distance; needs scikit-learn.
         exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
         query_sequences: As in `nearest_neighbours`: all rows of the query's sequence are excluded from its ranking,
             whatever their labels.
@@ -116,14 +120,14 @@ def retrieval_metrics(
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
     counts, sizes = relevant_counts(search)
     if not bool((counts > 0).any()):
-        raise ValueError(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
+        raise NoMatches(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
 
     per_query = _values(search, metrics, counts, chunk_size)
     expected = {name: each.expected(counts.cpu(), sizes.cpu()) for name, each in metrics.items()}
     query_labels, clustering = query_labels.cpu(), None
     values, levels = averages(per_query, query_labels, average), averages(expected, query_labels, average)
     if nmi:
-        clustering = clustering_metrics(unit_rows(gallery) if distance == "cosine" else gallery, gallery_labels)
+        clustering = clustering_metrics(gallery, gallery_labels, distance=distance)
         table = clustering.table
         values |= {"nmi": clustering.nmi, "nmi_geometric": clustering.nmi_geometric, "ami": clustering.ami}
         levels |= {"nmi": expected_nmi(table), "nmi_geometric": expected_nmi(table, average="geometric"), "ami": 0.0}
@@ -182,6 +186,8 @@ def _metrics(
         ("map_at", map_at, maps),
         ("ndcg_at", ndcg_at, [("ndcg", ranking.ndcg_at_k, chance.ndcg_at_k)]),
     ):
+        if not isinstance(at, Iterable):
+            raise ValueError(f"{argument} is {at!r} but must be a sequence of integers, such as ({at!r},)")
         for k, (name, value, expected) in product(at, kinds):
             if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
                 raise ValueError(f"{argument} holds {k!r} but each must be an integer of at least 1")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from proxemic.metrics import exact
 from proxemic.metrics.arrays import as_integers, check_finite, take_arrays
-from proxemic.metrics.exact import Distance, ExactRows
+from proxemic.metrics.exact import Distance, ExactRows, check_distance
 
 FAR = (1e-1, 1e-2, 1e-3, 1e-4)
 """The default false accept rates."""
@@ -101,8 +101,7 @@ def pair_distances(
     ...                distance="euclidean")
     tensor([5.0000, 2.2361], dtype=torch.float64)
     """
-    if distance not in ("cosine", "euclidean"):
-        raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
+    check_distance(distance)
     if first.shape != second.shape:
         raise ValueError(
             f"second has shape {tuple(second.shape)} but first {tuple(first.shape)}; they must agree, one row per pair"

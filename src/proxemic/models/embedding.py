@@ -20,6 +20,7 @@ from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.lora import add_adapters
 from proxemic.models.onnx_backbone import OnnxBackbone, read_onnx
+from proxemic.models.plain import plain_state, shapes_of
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.recomputing import recompute_activations
 from proxemic.models.timm_models import TimmBackbone, check_timm_name, timm_backbone
@@ -88,6 +89,7 @@ class EmbeddingModel(nn.Module):
             self.train()
         if config.gradient_checkpointing:
             recompute_activations(backbone, config.backbone_name)
+        self.shapes = shapes_of(plain_state(self))  # what `load_model` will expect in a file
 
     def train(self, mode: bool = True) -> "EmbeddingModel":
         """Set the mode of every part but what is frozen of the backbone, which stays in evaluation mode."""
@@ -134,8 +136,10 @@ def _gains_by_channels_last(network: nn.Module) -> bool:
     convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
     # The gradients of these end the process on a CPU (torch 2.15).
     crash = any(each.kernel_size == (1, 1) and each.stride != (1, 1) and each.in_channels < 16 for each in convolutions)
+    # torch cannot convert networks that also have weights of volumes or videos.
+    is_flat = all(value.ndim < 5 for value in network.state_dict().values())
     # The only convolution of a transformer cuts the image into patches.
-    return len(convolutions) > 1 and not crash
+    return len(convolutions) > 1 and is_flat and not crash
 
 
 def check_backbone(name: str) -> None:
@@ -151,6 +155,7 @@ def without_head(model: EmbeddingModel) -> EmbeddingModel:
     """The network whose embeddings are the pooled features of another one, of which it shares backbone and pooling."""
     bare = copy.copy(model)
     bare._modules = {**model._modules, "head": nn.Sequential()}  # the copy would share the dictionary, too
+    bare.shapes = {name: shape for name, shape in model.shapes.items() if not name.startswith("head.")}
     bare.config = replace(
         model.config,
         embedding_size=model.backbone.num_features,

@@ -20,8 +20,8 @@ from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.models.config import ONNX, TRANSFORMERS, ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
-from proxemic.models.lora import merged_state
 from proxemic.models.onnx_backbone import OnnxBackbone, read_onnx
+from proxemic.models.plain import plain_state, shapes_of, unwrapped
 from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import read_shapes
 
@@ -29,21 +29,25 @@ FORMAT = 1
 WEIGHTS, DESCRIPTION, FROZEN = "model.safetensors", "model.json", "backbone.onnx"
 
 
-def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapping[str, Any]) -> None:
+def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[str, Any]) -> None:
     """Save a model such that `load_model` returns one with bit-identical embeddings.
 
     Each file is replaced atomically; `model.json` holds the checksum of the weights, so that an interrupted save is
-    detected when loading. The network of an ONNX file is kept beside them, as `backbone.onnx`. The adapters of
-    `ModelConfig.lora` are added to the weights in the file: a plain network is loaded, with embeddings that are equal
-    up to rounding.
+    detected when loading. The network of an ONNX file is kept beside them, as `backbone.onnx`.
+
+    The plain network is saved, without `torch.compile`, `DataParallel`, `DistributedDataParallel` or `AveragedModel`
+    around the model or a part of it. Parametrized weights, as of `torch.nn.utils.parametrizations.weight_norm`, are
+    saved as their values in evaluation mode, and the adapters of `ModelConfig.lora` are added to the weights, with
+    embeddings that are equal up to rounding.
 
     Args:
         directory: Where `model.safetensors` and `model.json` are written; created if it does not exist.
-        model: A model with float32 weights.
+        model: An `EmbeddingModel` with float32 weights, perhaps wrapped.
         preprocessing: Preprocessing of the images, as plain JSON data (tuples come back as lists).
 
     Raises:
-        ValueError: If preprocessing is not plain data, or weights are not float32.
+        ValueError: If preprocessing is not plain data, weights are not float32, or the model has other tensors than
+            when it was built.
         UserError: If the files cannot be written.
 
     >>> from tempfile import mkdtemp
@@ -53,12 +57,23 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
     >>> preprocessing, torch.equal(loaded(torch.ones(1, 1, 32, 32)), model(torch.ones(1, 1, 32, 32)))
     ({'size': 32}, True)
     """
+    model = unwrapped(model)
+    if not isinstance(model, EmbeddingModel):
+        raise ValueError(f"model is a {type(model).__name__} but must be an EmbeddingModel, as build_model returns")
     for name, parameter in model.named_parameters():
         if parameter.dtype != torch.float32:
             raise ValueError(f"model has {name} in {parameter.dtype} but must be float32; call model.float() first")
-    weights = safetensors.torch.save({name: value.contiguous() for name, value in merged_state(model).items()})
+    state = plain_state(model, model.shapes)
+    shapes = shapes_of(state)
+    if changed := [name for name in {**model.shapes, **shapes} if shapes.get(name) != model.shapes.get(name)]:
+        raise ValueError(
+            f"model has {changed[0]} of shape {shapes.get(changed[0], 'none')} but was built with "
+            f"{model.shapes.get(changed[0], 'none')}, so it could not be loaded again; undo what changed the network, "
+            "such as torch.nn.utils.weight_norm or pruning"
+        )
+    weights = safetensors.torch.save({name: value.contiguous() for name, value in state.items()})
     custom = {"backbone": {"class_path": model.config.backbone_name}} if model.config.custom_backbone else {}
-    backbone = model.backbone
+    backbone = unwrapped(model.backbone)
     description = {
         "format": FORMAT,
         "config": asdict(replace(model.config, lora=None)) | custom,

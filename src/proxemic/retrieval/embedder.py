@@ -23,6 +23,7 @@ from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.onnx_backbone import read_note, read_onnx
+from proxemic.models.outputs import embeddings_in
 from proxemic.models.saving import has_own_backbone
 from proxemic.models.timm_models import TimmBackbone
 from proxemic.retrieval.preparing import Picture, Preparation, Transform
@@ -40,8 +41,8 @@ class Embedder:
 
     Args:
         model: From prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``: any module, which is used in evaluation
-            mode, on the device where it is. Of the output of a model of transformers, ``pooler_output`` is taken; what
-            else should be is said by a module of yours around it.
+            mode, on the device where it is. Of a tuple, a mapping or an output of transformers the embeddings are taken
+            as in `embed_dataset`; to choose another value, wrap the model in a module of your own.
         transform: What prepares a picture: `Preprocessing`, or any function of an upright RGB image of Pillow that
             gives a tensor ``[C, H, W]``, such as timm's ``create_transform``, or a mapping with ``pixel_values``, as an
             image processor of transformers does.
@@ -249,22 +250,14 @@ class Embedder:
 
 
 class _Tensors(nn.Module):
-    """Takes the embeddings out of what networks of transformers give."""
+    """Return the embeddings in what a model returns."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        given = self.model(images)
-        embeddings = given if isinstance(given, Tensor) else getattr(given, "pooler_output", None)
-        if not isinstance(embeddings, Tensor) or embeddings.ndim != 2:
-            came = list(embeddings.shape) if isinstance(embeddings, Tensor) else f"a {type(given).__name__}"
-            raise ValueError(
-                f"the model gives {came}, but embeddings are a tensor [images, dim]: give the part of it that does, "
-                "such as a timm model made with num_classes=0, or a module of yours around it."
-            )
-        return embeddings
+        return embeddings_in(self.model(images))
 
 
 def _device(named: str | torch.device) -> torch.device:

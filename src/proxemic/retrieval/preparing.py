@@ -7,12 +7,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from proxemic.arrays import as_tensor
 from proxemic.data import Preprocessing, read_image
 from proxemic.data.pixels import ImageInput, Pixels, UnreadableImageError
 from proxemic.data.vectors import Vectors
@@ -48,7 +48,7 @@ class Preparation:
         prepared: Any = self._transform(image if self.is_ours else image.convert("RGB"))
         if isinstance(prepared, Mapping) and "pixel_values" in prepared:
             values = prepared["pixel_values"]
-            prepared = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+            prepared = as_tensor("pixel_values", values)
             prepared = prepared[0] if prepared.ndim == 4 and len(prepared) == 1 else prepared
         if not isinstance(prepared, Tensor) or prepared.ndim != 3 or not prepared.is_floating_point():
             shape = list(prepared.shape) if isinstance(prepared, Tensor) else type(prepared).__name__

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from proxemic.arrays import as_tensor
 from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings
 from proxemic.data.embeddings.files import MADE_BY, PRECISION
 from proxemic.data.embeddings.formats import read_metadata, rectangles
 from proxemic.data.tables import check_size
 from proxemic.files import readable
-from proxemic.metrics.arrays import as_tensor
 from proxemic.retrieval.stores import GalleryInfo
 
 

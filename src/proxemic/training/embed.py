@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import asdict
 from numbers import Real
@@ -15,18 +15,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
+from proxemic.arrays import as_tensor
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
 from proxemic.errors import UserError, UserNote
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
-from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.folding import folded
 from proxemic.precision import full_precision
-from proxemic.training.gathering import as_integers, gather_uneven, split_roles
+from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan, split_roles
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
 from proxemic.training.run_directory import RunDirectory
+from proxemic.training.samples import Keys, call, check_inputs, inputs_and_labels
 from proxemic.training.workers import shared_memory_errors, worker_settings
 
 
@@ -67,36 +68,48 @@ def embed_images(
     loader = _loader(Subset(data, share), batch_size, workers)
     batches = tqdm(loader, description, leave=False, disable=True if rank else None)
     with shared_memory_errors():
-        return _embed(model, (batch for batch, _ in batches), precision)
+        embeddings = [*embed_batches(model, (batch for batch, _ in batches), precision)]
+    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
 
 
 def embed_dataset(
-    model: nn.Module,
-    data: Dataset[Any] | DataLoader[Any],
+    model: nn.Module | Callable[..., Any],
+    data: Dataset[Any] | DataLoader[Any] | Sized,
     *,
-    keys: tuple[str, str] = ("image", "label"),
+    keys: Keys = ("image", "label"),
     batch_size: int = 256,
     workers: int = 0,
     description: str = "embedding",
 ) -> tuple[Float[Tensor, "samples dim"], Int64[Tensor, " samples"] | None]:
-    """Embed a plain PyTorch data set, in evaluation mode, on the model's device; the modes of its modules are restored.
+    """Embed any PyTorch data set: images, token ids, several inputs per sample.
+
+    A module runs in evaluation mode, on its own device, and floating-point inputs get the type of its first
+    floating-point parameter; afterwards the modes of its parts are restored. Any other function gets what the batches
+    hold.
+
+    The embeddings are what the model returns, or the first element of a tuple. In a mapping or an output of
+    transformers they are ``embeddings``, ``sentence_embedding``, ``text_embeds`` or ``image_embeds``, else
+    ``pooler_output``, else the mean of ``last_hidden_state`` over the tokens, else the only value. The mean leaves out
+    padding if ``attention_mask`` is an input that is passed by name. To choose another value, give a function.
 
     Args:
-        model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``; it is given images of the type of its first
-            floating-point parameter.
-        data: A data set of pairs of an image, a floating tensor as the model takes it, and a label, an integer; or of
-            mappings with such values; or of images alone. What follows the label is ignored. Or a `DataLoader` of
-            batches of these, in its own order, without what it drops.
-        keys: Of the image and the label, where samples are mappings.
+        model: A module or function that returns embeddings ``[B, D]``.
+        data: A data set, a list of samples, or a `DataLoader` in its own order, without what it drops. A sample is an
+            input and an integer label, or an input alone, or a mapping. An input is a tensor; or a tuple of tensors,
+            the model's positional arguments; or a mapping of tensors, its keyword arguments. What follows the label is
+            ignored.
+        keys: In samples that are mappings, the name of the input, or a tuple of the names of several inputs, which are
+            passed by name; and the name of the label (``labels`` will do, too). If the sample lacks the input, all its
+            values that the model has arguments for are inputs, such as ``input_ids`` and ``attention_mask``.
         batch_size: Samples per batch of a data set.
         workers: Processes that load the samples of a data set.
-        description: What the progress bar says; it shows on terminals only.
+        description: Text of the progress bar, which shows on terminals only.
 
     Returns:
-        embeddings ``[N, D]``, float32 on the CPU, and labels ``[N]``, or None where there are none.
+        Embeddings ``[N, D]``, float32 on the CPU, and labels ``[N]``, or None if there are none.
 
     Raises:
-        ValueError: If there are no samples, or images or labels are not as described.
+        ValueError: If there are no samples, or inputs, labels or what the model returns are not as described.
 
     >>> from proxemic.metrics import retrieval_metrics
     >>> from torch.utils.data import TensorDataset
@@ -104,55 +117,58 @@ def embed_dataset(
     >>> embeddings, labels = embed_dataset(nn.Flatten(), TensorDataset(images, labels))
     >>> embeddings.shape, retrieval_metrics(embeddings, labels).queries
     (torch.Size([20, 16]), 20)
+    >>> tokens = [{"input_ids": torch.tensor(ids), "label": label} for label, ids in enumerate(([1, 2], [0, 3]))]
+    >>> embed_dataset(lambda input_ids: torch.eye(4)[input_ids].mean(1), tokens)
+    (tensor([[0.0000, 0.5000, 0.5000, 0.0000],
+            [0.5000, 0.0000, 0.0000, 0.5000]]), tensor([0, 1]))
     """
     if not isinstance(data, DataLoader):
         data = _loader(data, batch_size, workers)
-    labels: list[Tensor | None] = []
+    given: list[Any] = []
 
-    def images() -> Iterable[Tensor]:
+    def inputs() -> Iterator[Any]:
         for batch in tqdm(data, description, leave=False, disable=None):
-            image, label = _image_and_label(batch, keys)
-            labels.append(label)
-            yield image
+            values, label = inputs_and_labels(batch, keys, model)
+            given.append(label)
+            yield values
 
-    embeddings = _embed(model, images())
-    known = [label for label in labels if label is not None]
-    if not labels:
+    embeddings = [*embed_batches(model, inputs())]
+    labels = [
+        as_integers("labels", as_tensor("labels", label), len(batch)).cpu()
+        for label, batch in zip(given, embeddings, strict=True)
+        if label is not None
+    ]
+    if not embeddings:
         raise ValueError("the data set has no samples to embed; a DataLoader with drop_last drops a batch not full")
-    if known and len(known) < len(labels):
+    if labels and len(labels) < len(given):
         raise ValueError("some batches have labels and others none; give them always or never")
-    return embeddings, torch.cat(known) if known else None
+    return torch.cat(embeddings), torch.cat(labels) if labels else None
 
 
-def _loader(data: Dataset[Any], batch_size: int, workers: int) -> DataLoader[Any]:
+def _loader(data: Any, batch_size: int, workers: int) -> DataLoader[Any]:
     generator = torch.Generator()  # the loader draws a seed: not from the generator that training draws from
     return DataLoader(data, batch_size, generator=generator, **worker_settings(workers))
 
 
-def _embed(
-    model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
-) -> Float[Tensor, "samples dim"]:
-    embeddings = [*embed_batches(model, batches, precision)]
-    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
-
-
 def embed_batches(
-    model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
+    model: nn.Module | Callable[..., Any], batches: Iterable[Any], precision: EvaluationPrecision = "32-true"
 ) -> Iterator[Float[Tensor, "batch dim"]]:
-    """Embed one batch after the other, in evaluation mode, as float32 on the CPU."""
+    """Embed one batch after the other, a module in evaluation mode, as float32 on the CPU."""
+    if not isinstance(model, nn.Module):
+        for batch in batches:
+            with torch.no_grad():
+                embeddings = call(model, batch).float().cpu()
+            yield embeddings
+        return
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
     with evaluation_mode(model), folded(model):
         for batch in batches:
+            check_inputs(batch)
             with full_precision(), half, torch.no_grad():
-                embeddings = model(batch.to(device, dtype))
-            if not isinstance(embeddings, Tensor):
-                raise ValueError(
-                    f"{type(model).__name__} gives a {type(embeddings).__name__}, but must give a tensor [batch, dim]: "
-                    "put a module around it that gives the part with the embeddings."
-                )
-            yield embeddings.float().cpu()
+                embeddings = call(model, batch, device, dtype).float().cpu()
+            yield embeddings
 
 
 @contextmanager
@@ -165,24 +181,6 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes:
             part.training = mode
-
-
-def _image_and_label(batch: Any, keys: tuple[str, str]) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
-    if isinstance(batch, Mapping):
-        image, label = batch.get(keys[0]), batch.get(keys[1])
-        if image is None:
-            raise ValueError(f"samples have the keys {', '.join(map(str, batch))}, but not {keys[0]!r}; give keys=")
-    else:
-        image, label = (*batch, None)[:2] if isinstance(batch, Sequence) else (batch, None)
-    if not isinstance(image, Tensor) or not image.is_floating_point():
-        came = f"a tensor of {image.dtype}" if isinstance(image, Tensor) else f"of type {type(image).__name__}"
-        raise ValueError(
-            f"a batch of images is {came}, but must be a floating tensor, as the model takes it; transform the images "
-            "in the data set"
-        )
-    if label is None:
-        return image, None
-    return image, as_integers("labels", as_tensor("labels", label), len(image)).cpu()
 
 
 def pick_device(accelerator: str) -> torch.device:
@@ -236,11 +234,16 @@ def embed_training_images(
 
 
 def evaluate_embeddings(
-    embeddings: Float[Tensor, "rows dim"], rows: ImageSet | RowLabels, config: EvaluationConfig
+    embeddings: Float[Tensor, "rows dim"],
+    rows: ImageSet | RowLabels,
+    config: EvaluationConfig,
+    *,
+    or_nan: bool = False,
 ) -> RetrievalMetrics:
     """Compute retrieval metrics of embeddings: all rows against all, or the queries against the gallery.
 
-    A row does not retrieve rows of its own sequence.
+    A row does not retrieve rows of its own sequence. If no query has a match, raise ``ValueError``, or with ``or_nan``
+    warn and return NaN.
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
@@ -249,9 +252,8 @@ def evaluate_embeddings(
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
-    metrics = retrieval_metrics(
-        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences), **settings
-    )
+    roles = split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
+    metrics = retrieval_metrics_or_nan(roles, settings) if or_nan else retrieval_metrics(**roles, **settings)
     metrics.update(compute_own_metrics(config, embeddings, rows.labels))
     return metrics
 

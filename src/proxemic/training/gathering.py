@@ -1,11 +1,18 @@
-"""Rows of embeddings: gathered from all processes, and split into queries and gallery."""
+"""Rows of embeddings: gathered from all processes, split into queries and gallery, and evaluated."""
 
+import math
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+from proxemic.errors import UserNote
+from proxemic.metrics import RetrievalMetrics, retrieval_metrics
+from proxemic.metrics.retrieval import NoMatches
 
 
 def split_roles(
@@ -30,6 +37,24 @@ def split_roles(
         "query_sequences": None if sequences is None else sequences[is_query],
         "gallery_sequences": None if sequences is None else sequences[is_gallery],
     }
+
+
+def retrieval_metrics_or_nan(roles: Mapping[str, Any], settings: Mapping[str, Any]) -> RetrievalMetrics:
+    """Evaluate the rows of `split_roles`, but warn and return NaN for each metric if no query has a match."""
+    try:
+        if not len(roles["queries"]) or not len(roles.get("gallery", roles["queries"])):
+            raise NoMatches("there are no queries or there is no gallery")
+        return retrieval_metrics(**roles, **settings)
+    except NoMatches as error:
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            warnings.warn(f"the retrieval metrics are NaN, as {error}", UserNote, stacklevel=3)
+    names = retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **settings)
+    labels = roles["query_labels"].cpu()
+    unknown = dict.fromkeys(names.per_query, torch.full(labels.shape, math.nan, dtype=torch.float64))
+    values = dict.fromkeys(names, math.nan)
+    return RetrievalMetrics(
+        values, per_query=unknown, labels=labels, average=names.average, chance=values, expected=unknown
+    )
 
 
 def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:

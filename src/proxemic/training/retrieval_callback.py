@@ -20,6 +20,7 @@ class RetrievalCallback(Callback):
 
     The processes of a run share the images, batch by batch, and all get the values that one process would get.
     The module is evaluated in evaluation mode and in ``evaluation.precision``, whatever it is trained in.
+    If no query has a match, the values are NaN, with a warning.
 
     Args:
         images: Labelled images of classes that are not trained on.
@@ -72,7 +73,7 @@ class RetrievalCallback(Callback):
         """The metrics of any network on the held-out images, the same on all processes."""
         embeddings = self.embed(trainer, network)
         check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
-        return evaluate_embeddings(embeddings, self.images, self.evaluation)
+        return evaluate_embeddings(embeddings, self.images, self.evaluation, or_nan=True)
 
     def embed(self, trainer: Trainer, network: nn.Module) -> Float[Tensor, "images dim"]:
         """Embed the held-out images by any network; the processes share them, and all get all embeddings."""

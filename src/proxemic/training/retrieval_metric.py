@@ -13,7 +13,7 @@ from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.ranking import Divisor
-from proxemic.training.gathering import as_integers, gather_uneven, split_roles
+from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan, split_roles
 
 _STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 
@@ -153,10 +153,11 @@ class RetrievalMetric(Metric):
         self.latest = None
 
     def compute(self) -> dict[str, Tensor]:
-        """Evaluate all that was collected, on all processes.
+        """Evaluate all collected samples, on all processes.
 
         Returns:
-            The values of `retrieval_metrics` as float64 scalars on the CPU.
+            The values of `retrieval_metrics` as float64 scalars on the CPU. If no query has a match, as in Lightning's
+            sanity check or with ``fast_dev_run`` or ``limit_val_batches``, they are NaN, with a warning.
 
         Raises:
             ValueError: If there is nothing to evaluate, some batches have indexes and others none, or an index has two
@@ -169,7 +170,7 @@ class RetrievalMetric(Metric):
         if bool((indexes >= 0).any()):
             kept = _first_of_each(indexes, rows["labels"])
             rows = {name: part[kept] for name, part in rows.items()}
-        self.latest = retrieval_metrics(**split_roles(**rows), **self.settings)
+        self.latest = retrieval_metrics_or_nan(split_roles(**rows), self.settings)
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in self.latest.items()}
 
     def _apply(self, fn: Any, exclude_state: Sequence[str] = "") -> "RetrievalMetric":

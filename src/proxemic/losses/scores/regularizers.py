@@ -8,11 +8,10 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from proxemic.losses.checks import check_number
 from proxemic.losses.described import Described
-from proxemic.losses.scores.derivative import with_backward
+from proxemic.losses.scores.derivative import first_order, with_backward
 from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
@@ -197,7 +196,7 @@ class _Apply(torch.autograd.Function):
         return proxies.view_as(proxies), value * regularizer.weight
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor | None, grad_value: Tensor | None) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
         proxies, state = ctx.saved_tensors
         if grad_value is None:

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from proxemic.losses.scores.buffers import Buffers
 from proxemic.losses.scores.chunks import Chunk, FusedChunk, Grads, Pooled, logsumexp2
 from proxemic.losses.scores.compiled import CompileChunks, Compiled
-from proxemic.losses.scores.derivative import with_backward
+from proxemic.losses.scores.derivative import first_order, with_backward
 from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.fused import Factors, Fused, fits, plan_for_kernels
 from proxemic.losses.scores.plan import Plan, free_memory
@@ -150,7 +149,7 @@ class _Streamed(torch.autograd.Function):
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:

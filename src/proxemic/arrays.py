@@ -1,0 +1,31 @@
+"""Numbers as users have them, as tensors: tensors, NumPy arrays, lists."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Return a tensor as it is, share the memory of an array, or copy a list of numbers.
+
+    >>> as_tensor("rows", np.eye(2)[::-1][:1])
+    tensor([[0., 1.]], dtype=torch.float64)
+    """
+    if isinstance(value, Tensor):
+        return value
+    try:
+        # A copy if torch cannot share the memory, because it is read-only, strided or in another byte order.
+        array = np.require(value, requirements=["C", "W"])
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        # To NumPy, an axis of one place is contiguous whatever its step, which torch refuses.
+        if any(step < 0 or step % array.itemsize for step in array.strides):
+            array = array.copy()
+        return torch.from_numpy(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = f"{value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(
+            f"{name} is a {kind} but must be a tensor, or a NumPy array or nested list of numbers with rows of equal "
+            "length"
+        ) from error
