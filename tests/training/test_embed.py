@@ -163,16 +163,6 @@ def test_what_is_refused(name: str) -> None:
         embed_dataset(nn.Flatten(), data)
 
 
-class Mapped(nn.Module):
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return {"features": images}
-
-
-def test_a_model_that_gives_no_tensor_is_refused() -> None:
-    with pytest.raises(ValueError, match="Mapped gives a dict, but must give a tensor"):
-        embed_dataset(Mapped(), TensorDataset(IMAGES))
-
-
 class Gives(nn.Module):
     def __init__(self, values: Any) -> None:
         super().__init__()
