@@ -73,12 +73,12 @@ def test_folders_that_cannot_be_listed_are_named(tmp_path: Path, monkeypatch: py
     forbid(monkeypatch, tmp_path / "b")
     images, (note,) = OwnImages(tmp_path).load_unsplit()
     assert images.class_names == ("a", "c", "d")
-    assert note == f"Left out: 1 unreadable folder, {tmp_path}/b (Permission denied)."
-    assert check(tmp_path).unreadable == {f"{tmp_path}/b": "Permission denied"}
-    with pytest.raises(ValueError, match=r"1 unreadable folder, .*/b \(Permission denied\): mend"):
+    assert note == f"Left out: 1 unreadable folder, {tmp_path}/b (permission denied)."
+    assert check(tmp_path).unreadable == {f"{tmp_path}/b": "permission denied"}
+    with pytest.raises(ValueError, match=r"1 unreadable folder, .*/b \(permission denied\): mend"):
         OwnImages(tmp_path, strict=True).load()
     forbid(monkeypatch, tmp_path)
-    with pytest.raises(ValueError, match=r"cannot be listed \(Permission denied\)"):
+    with pytest.raises(ValueError, match=r"cannot be listed \(permission denied\)"):
         OwnImages(tmp_path).load()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from proxemic.data.pixels.reading import UnreadableImageError, examine
+from proxemic.data.pixels.reading import UnreadableImageError, describe, examine
 from proxemic.data.pixels.stores import check_box
 from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, read_table, unused_columns
 from proxemic.files import readable
@@ -137,7 +137,7 @@ def files_below(root: Path, unreadable: dict[Path, str]) -> Iterator[Path]:
         return False
 
     def fail(error: OSError) -> None:
-        unreadable[Path(error.filename)] = error.strerror or str(error)
+        unreadable[Path(error.filename)] = describe(error)
 
     for folder, subfolders, names in os.walk(root, onerror=fail, followlinks=True):
         visible = sorted(name for name in subfolders if not is_hidden(name))
