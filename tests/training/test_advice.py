@@ -97,6 +97,7 @@ def test_after_a_run_that_keeps_its_start(name: str, flags: dict[str, Any], valu
         (PEAKED, "Validation map@r was best at epoch 3 of 8: try fewer epochs (--training.epochs 3)."),
         (FALLING, "Validation map@r was best at epoch 1 of 8: try fewer epochs (--training.epochs 1)."),
         (LEVEL, None),
+        ([*RISING[:6], 0.45, 0.10], None),  # it fell again
         ([0.3, 0.2, 0.1], None),
         ([0.2] * 30, "best at epoch 1 of 30"),
         ([0.2, 0.3], "still rising at epoch 2 of 2"),

@@ -1,6 +1,7 @@
 """Sentences that a user should read: about a recipe before it trains, and about the validation curve of a run."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from proxemic.models import ModelConfig
 from proxemic.models.config import TRANSFORMERS
@@ -9,7 +10,7 @@ from proxemic.models.transformers_files import expected_images, find_folder
 from proxemic.training.recipe import Recipe
 
 _KEPT = {"start": "the network as it came, without a head", "untrained": "the network as it was"}
-_RISES = 0.05  # of the range of the curve: by less than that, it has levelled off
+_RISES = 0.05  # of the range of the curve, from one quarter to the next: with less it has levelled off
 _ENOUGH = 0.6  # of the epochs: a later best epoch is what a learning rate that falls leads to
 _CURVE = 4  # epochs from which on it is worth to speak of a best one
 
@@ -51,9 +52,9 @@ def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: floa
     if not values:
         return None
     count, best, metric = len(values), max(values), recipe.evaluation.metric
-    at = values.index(best) + 1
-    earlier = values[: count - max(1, count // 4)]
-    rising = bool(earlier) and best - max(earlier) > _RISES * (best - min(values))
+    at, quarter = values.index(best) + 1, max(1, count // 4)
+    growth = fmean(values[-quarter:]) - fmean(values[-2 * quarter : -quarter] or values)
+    rising = at > count - quarter and growth > _RISES * (best - min(values))
     lr = f"--optim.lr, which is {recipe.optim.lr:g}"
     longer = f"at epoch {count} of {count}: try more epochs (--training.epochs {2 * count}) or a higher {lr}."
     if kept in _KEPT:

@@ -47,7 +47,8 @@ def write_results(
         display.report(interpolated.sentence(metric, epoch, best[metric]))
     result |= {"epoch": epoch, "kept": kept}
     result |= {"selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
-    result["precision"] = recipe.evaluation.precision
+    if "test" in result or recipe.evaluation.select_on == "validation":
+        result["precision"] = recipe.evaluation.precision
     if test:
         train = splits.train
         result |= {"split": _split(splits), "train_classes": train.num_classes, "train_images": len(train)}
