@@ -424,6 +424,38 @@ def test_the_page_of_the_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert recalls[-1] > 0.9
 
 
+@pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
+def test_the_page_of_the_hugging_face_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("accelerate", minversion="1.1")
+    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "hugging-face.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    quick = {"copies=40": "copies=20", "num_train_epochs=5": "num_train_epochs=3, use_cpu=True"}
+    for given, less in quick.items():
+        assert given in code
+        code = code.replace(given, less)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    ((before, after),) = re.findall(r"recall@1: (\S+) before, (\S+) after", capsys.readouterr().out)
+    assert float(after) > float(before) + 0.05
+    assert names["embeddings"].shape == (200, 64)
+    assert proxemic.metrics.retrieval_metrics(names["embeddings"], names["labels"])["recall@1"] == float(after)
+
+
+def test_the_page_of_scikit_learn(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "scikit-learn.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("[8, 16]", "[8]").replace("cv=3", "cv=2"), names)
+    printed = capsys.readouterr().out
+    before, after = (float(value) for value in re.findall(r"MAP@R (\S+)", printed))
+    assert after > before + 0.1
+    assert float(printed.split()[1]) > 0.5
+    from sklearn.base import clone
+
+    assert not hasattr(clone(names["embedding"]), "network_")
+
+
 def test_the_page_to_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (FOLDER.parent / "start.md").read_text()
     (script,) = re.findall(r"^python - <<END\n(.*?)^END$", text, re.DOTALL | re.MULTILINE)
