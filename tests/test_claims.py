@@ -1,6 +1,7 @@
 """docs/experiments/claims.py: the rule, its corrected intervals, and the tables that it makes of the kept runs."""
 
 import csv
+import doctest
 import importlib
 import math
 import statistics
@@ -30,6 +31,10 @@ def test_the_tables_are_those_of_the_kept_runs(claims: Any) -> None:
     for name, table in claims.tables(FOLDER / "kept").items():
         assert (FOLDER / name).read_text(encoding="utf-8") == table.text("csv") + "\n", claims.COMMAND
         assert table.text("markdown") in page, claims.COMMAND
+
+
+def test_the_examples_of_the_rule_run(claims: Any) -> None:
+    assert doctest.testmod(claims) == (0, 3)
 
 
 def test_every_run_and_condition_that_a_claim_names_exists(claims: Any) -> None:
