@@ -167,7 +167,7 @@ def tables(kept: Path) -> dict[str, Table]:
         "claims-numbers.csv": Table(
             [
                 *("claim: difference", "setting", "metric", "n", "mean", "95% interval", "corrected interval"),
-                *("confidence", "p by Holm", "gain in the paper", "verdict"),
+                *("confidence", "p by Holm", "paper's gain, same data", "verdict"),
             ],
             [each.row(level, p) for each, level, p in zip(comparisons, levels, holm(p_values), strict=True)],
         ),
