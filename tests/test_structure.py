@@ -92,6 +92,7 @@ WITHOUT_SOURCE = {
     "test_readme.py": "README.md",
     "test_site.py": "mkdocs.yml and docs/site/",
     "test_centres.py": "docs/experiments/centres.py",
+    "test_claims.py": "docs/experiments/claims.py",
     "test_structure.py": "the whole repository",
     "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
     "training/test_fine_tuning.py": "model.train, model.lora and others, in runs",

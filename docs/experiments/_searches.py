@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,7 @@ AROUND = "glyphs-small"
 """Its learning rates, 0.002 and 0.02, are the middle of the ranges of every loss on it and on Omniglot."""
 FEATURES, PHOTOGRAPHS = "cars-features", "cars-pretrained"
 """Recipes that are not tuned: the ranges lie around their own rates, which those of a head, or of a network, share."""
+WITH_NORM, WITHOUT_NORM = "-with-norm", "-without-norm"
 LEAN = {"training.loggers": [], "evaluation.untrained": False}
 """Without what no figure depends on."""
 
@@ -53,6 +54,13 @@ class Search:
     recipe: str
     siblings: tuple[str, ...]
     space: str | None = None
+    layer_norm: bool | None = None
+    """Whether the pooled features are normalised before the last layer; `None`: as the recipe says."""
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name of a search that changes the norm of its recipe."""
+        return {None: "", True: WITH_NORM, False: WITHOUT_NORM}[self.layer_norm]
 
 
 _SOFTMAX = ("softmax", "cosface", "arcface", "sphereface", "proxy-nca")
@@ -94,6 +102,19 @@ SEARCHES: dict[str, Search] = {
     "elasticface": Search("elasticface", _SOFTMAX),
 }
 
+_TRAINED_WITHOUT = (
+    *("softmax", "softmax-mean-proxy", "proxy-nca-plus-plus", "arcface", "proxy-anchor", "soft-triple"),
+    *("mpa", "mpa-dw", "mpa-ap", "multi-similarity"),
+)
+_TRAINED_WITH = ("euclidean-softmax", "euclidean-softmax-two-phases", "warp", "warp-off-first")
+OTHER_NORM: dict[str, Search] = {
+    name + search.suffix: search
+    for names, layer_norm in ((_TRAINED_WITHOUT, True), (_TRAINED_WITH, False))
+    for name in names
+    for search in [replace(SEARCHES[name], layer_norm=layer_norm)]
+}
+"""Searches on characters that turn the layer norm of a loss's recipe on or off, by the name of the search."""
+
 
 def searched(dataset: str) -> list[str]:
     """The searches of a data set, for whose losses it has recipes."""
@@ -110,14 +131,17 @@ def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kep
     """Search for a loss on a data set, or go on; a search that is kept is not made again."""
     if known.recipe(name).exists():
         return
-    search, size, folder = SEARCHES[name], DATA_SETS[dataset], out / dataset / name
+    search, size, folder = (SEARCHES | OTHER_NORM)[name], DATA_SETS[dataset], out / dataset / name
+    overrides = LEAN | place_of(root)
+    if search.layer_norm is not None:
+        overrides |= {"model.layer_norm": search.layer_norm}
     if (folder / "tuning.json").exists():
         tune(resume=folder, report=_print)
     else:
         tune(
             f"{dataset}/{search.recipe}",
             out=folder,
-            overrides=LEAN | place_of(root),
+            overrides=overrides,
             space=search.space,
             around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
             budget=size.budget,
@@ -164,7 +188,7 @@ def place_of(root: Path | None) -> dict[str, object]:
 
 def _first(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> list[str | Path]:
     """The recipes whose values the first trials take, after the recipe's own."""
-    search = SEARCHES[name]
+    search = (SEARCHES | OTHER_NORM)[name]
     if dataset == PHOTOGRAPHS:
         # What the same loss came to on the features; the rates of a head are not those of a whole network.
         found = kept(FEATURES, known.folder.parent).recipe(name)
@@ -178,10 +202,10 @@ def _first(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -
         write_text(file, json.dumps(values))  # which is YAML, too
         return [file]
     # The best values of the family's first loss, whose search is made before, or finished together with others.
-    head = [each for each in search.siblings[:1] if each != name]
+    head = [each for each in search.siblings[:1] if each + search.suffix != name]
     for each in head:
-        run_search(dataset, each, out, root, known)
-    first: list[str | Path] = [*map(known.recipe, head)]
+        run_search(dataset, each + search.suffix, out, root, known)
+    first: list[str | Path] = [known.recipe(each + search.suffix) for each in head]
     if dataset == FEATURES:
         return [*first, *_tuned(search.recipe)]
     # The values that eight trials found for the other siblings; of the same loss on the other data set; the defaults.

@@ -11,7 +11,7 @@ from proxemic.tables import MISSING
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and half the width of its 95% interval; one value alone has no interval."""
+    """A mean and half the width of its interval, which one value alone does not have."""
 
     mean: float
     half_width: float | None
@@ -23,8 +23,8 @@ class Estimate:
         return None if self.half_width is None else abs(self.mean) > self.half_width
 
 
-def t_interval(values: Sequence[float]) -> Estimate:
-    """The mean of normally distributed values and its 95% interval: mean ± t·s/√n, t of n - 1 degrees of freedom.
+def t_interval(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+    """Return the mean of normally distributed values and its interval: mean ± t·s/√n, t of n - 1 degrees of freedom.
 
     >>> t_interval([0.90, 0.92, 0.91])
     Estimate(mean=0.91, half_width=0.0248..., n=3)
@@ -34,7 +34,7 @@ def t_interval(values: Sequence[float]) -> Estimate:
         return Estimate(mean, None, n)
     with optional_dependency("train"):
         from scipy.special import stdtrit  # quicker to import than scipy.stats
-    return Estimate(mean, float(stdtrit(n - 1, 0.975)) * statistics.stdev(values) / n**0.5, n)
+    return Estimate(mean, float(stdtrit(n - 1, (1 + confidence) / 2)) * statistics.stdev(values) / n**0.5, n)
 
 
 def t_test(values: Sequence[float]) -> float:
