@@ -73,8 +73,8 @@ def measure_unknown(
     found: dict[str, list[list[float]]] = {}
 
     def some(names: np.ndarray) -> tuple[Tensor, list[str]]:
-        rows = np.isin(labels, names)
-        return vectors[rows], labels[rows].tolist()
+        rows = np.flatnonzero(np.isin(labels, names))
+        return vectors[torch.from_numpy(rows)], labels[rows].tolist()
 
     for seed in range(draws):
         rng = np.random.default_rng(seed)
@@ -118,11 +118,11 @@ def measure_groups(embedder: Embedder, vectors: Tensor, labels: np.ndarray, run:
     classes = RunDirectory(run).read_classes()
     assert classes is not None
     trained, held_out = np.isin(labels, classes.train), np.isin(labels, classes.validation or ())
-    content = LabelledEmbeddings(vectors[held_out], number_labels(labels[held_out].tolist()))
+    content = LabelledEmbeddings(vectors[torch.from_numpy(held_out)], number_labels(labels[held_out].tolist()))
     calibrate(embedder, content, rates=[0.1, RATE], resamples=0)
     rows = ~trained & ~held_out
     file, count = folder / "test.parquet", len({*labels[rows]})
-    pq.write_table(pa.table({"embedding": [*vectors[rows].numpy()], "label": labels[rows]}), file)
+    pq.write_table(pa.table({"embedding": [*vectors[torch.from_numpy(rows)].numpy()], "label": labels[rows]}), file)
     ways: dict[str, dict[str, object]] = {
         "`--method hdbscan`, the default without a calibration": {"method": "hdbscan"},
         "the default with a calibration": {},

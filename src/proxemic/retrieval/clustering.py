@@ -266,7 +266,8 @@ def _kmeans(x: Float32[Tensor, "rows dim"], groups: int) -> Int64[Tensor, " rows
         from sklearn.exceptions import ConvergenceWarning
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of equal pictures, which there may be
-        return torch.from_numpy(KMeans(groups, n_init=3, random_state=0).fit_predict(x.numpy())).long()
+        made = KMeans(groups, n_init=3, random_state=0)  # pyright: ignore[reportArgumentType]
+        return torch.from_numpy(made.fit_predict(x.numpy())).long()
 
 
 def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " rows"]:

@@ -67,7 +67,7 @@ class Recognitions:
             The counts ``right``, ``wrong`` and ``unknown`` of queries whose class the gallery has (``known``), and of
             other queries (``new``): these are right to be called unknown, and wrong to be named.
         """
-        counts = {kind: dict.fromkeys(("right", "wrong", "unknown"), 0) for kind in ("known", "new")}
+        counts: dict[str, dict[str, int]] = {kind: {"right": 0, "wrong": 0, "unknown": 0} for kind in ("known", "new")}
         for (_, found), label in zip(self.queries, self.labels, strict=False):
             if label is not None:
                 named = "unknown" if found.label is None else "right" if found.label == label else "wrong"
