@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import servings
 import warm
@@ -16,7 +17,6 @@ from images import write_recipe
 from proxemic.safe_path import safe_path
 
 SOURCE = Path(__file__).parents[1] / "src" / "proxemic"
-BRIEF = ("--training.epochs", "1", "--evaluation.recall_at", "[1]")
 
 
 def most_imported(count: int = 50) -> list[str]:
@@ -41,28 +41,59 @@ def trapped(tmp_path: Path) -> Iterator[Path]:
     assert not sprung.exists(), sprung.read_text()
 
 
+ENDS_AT_TORCH = """
+import os, sys
+from importlib.machinery import PathFinder
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(PathFinder.find_spec(name).origin, file=open("FOUND", "a"))
+            os._exit(1)
+
+sys.meta_path.insert(0, Finder())
+"""
+"""What worker processes import at their start: they end at torch, which takes seconds, and say which one they found."""
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ["compare", "RECIPE", "--seeds", "1", "--out", "OUT", *BRIEF],
-        ["tune", "--recipe", "RECIPE", "--trials", "1", "--workers", "2", "--out", "OUT", *BRIEF],
-        ["analyze", "sweep", "RECIPE", "--vary", "loss.alpha=8", "--seeds", "1", "--out", "OUT", *BRIEF],
-        ["reality-check", "RECIPE", "--trials", "1", "--repeats", "1", "--folds", "2", "--out", "OUT", *BRIEF[:2]],
+        ["compare", "RECIPE", "--seeds", "1"],
+        ["tune", "--recipe", "RECIPE", "--trials", "1", "--workers", "2"],
+        ["analyze", "sweep", "RECIPE", "--vary", "loss.alpha=8", "--seeds", "1"],
+        ["reality-check", "RECIPE", "--trials", "1", "--repeats", "1", "--folds", "2"],
+    ],
+    ids=["compare", "tune", "sweep", "reality-check"],
+)
+def test_workers_import_nothing_from_the_current_directory(
+    words: list[str], trapped: Path, folder: Path, tmp_path: Path
+) -> None:
+    found, recipe = tmp_path / "found", write_recipe(tmp_path / "recipe.yaml", folder)
+    (tmp_path / "sitecustomize.py").write_text(ENDS_AT_TORCH.replace("FOUND", str(found)))
+    given = [str(recipe) if word == "RECIPE" else word for word in words]
+    environment = {**TERMINAL, "PYTHONPATH": str(tmp_path)}
+    done = warm.run("-m", "proxemic", *given, "--out", tmp_path / "out", environment=environment, cwd=trapped)
+    assert "A worker process was killed" in done.stderr
+    assert {*found.read_text().split("\n")} == {torch.__file__, ""}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ["embed", "SHELF/model", "SHELF/photos", "--workers", "1", "--out", "OUT.parquet"],
         ["embed", "SHELF/model", "SHELF/photos/class 00/0.png", "--engine", "ray", "--out", "OUT.parquet"],
         ["gallery", "create", "OUT", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
         ["clean", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
     ],
-    ids=["compare", "tune", "sweep", "reality-check", "embed", "ray", "gallery", "clean"],
+    ids=["embed", "ray", "gallery", "clean"],
 )
-def test_commands_start_no_process_that_imports_from_the_current_directory(
-    words: list[str], trapped: Path, shelf: Path, folder: Path, tmp_path: Path
+def test_processes_that_embed_import_nothing_from_the_current_directory(
+    words: list[str], trapped: Path, shelf: Path, tmp_path: Path
 ) -> None:
     if "ray" in words:
         pytest.importorskip("ray")
-    places = {"RECIPE": tmp_path / "recipe.yaml", "SHELF": shelf, "OUT": tmp_path / "out"}
-    write_recipe(places["RECIPE"], folder)
-    given = [re.sub("RECIPE|SHELF|OUT", lambda match: str(places[match[0]]), word) for word in words]
+    given = [word.replace("SHELF", str(shelf)).replace("OUT", str(tmp_path / "out")) for word in words]
     done = warm.run("-m", "proxemic", *given, environment=TERMINAL, cwd=trapped)
     assert done.returncode == 0, done.stderr
 

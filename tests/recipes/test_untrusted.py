@@ -90,6 +90,15 @@ def test_training_imports_from_the_current_directory_and_so_does_who_says_so(
     assert left.exists()
 
 
+def test_a_recipe_that_names_nothing_of_the_current_directory_puts_it_on_no_path(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [each for each in sys.path if each != str(left.parent)]
+    monkeypatch.setattr(sys, "path", [*before])
+    read_recipe(find_recipe("glyphs-small"), own_code=True)
+    assert sys.path == before
+
+
 def test_reading_makes_nothing(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lightning.pytorch.loggers import CSVLogger
 
