@@ -28,7 +28,7 @@ from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import dense_scores
 from proxemic.losses.scores.streaming import streamed_scores
 
-WITHOUT = {"curricular-face", "euclidean", "warped", "warped-functions", "hist"}
+WITHOUT = {"curricular-face", "smoothed", "euclidean", "warped", "warped-functions", "hist"}
 """Losses that the kernels do not know: of transformed scores, or of no cosines."""
 BOUNDS: dict[Precision, float] = {"float32": 1e-5, "half": 3e-3}
 OF_ALL: tuple[tuple[int, Precision], ...] = ((1, "float32"), (3, "float32"), (3, "half"))
