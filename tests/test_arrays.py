@@ -46,7 +46,7 @@ def test_a_plain_array_is_not_copied() -> None:
     assert as_tensor("rows", array).data_ptr() == array.ctypes.data
 
 
-def backwards(*values: Any) -> np.ndarray:
+def backwards(*values: Any) -> Any:
     """These values in memory from the last to the first."""
     return np.array(values)[::-1].copy()[::-1]
 
@@ -66,8 +66,9 @@ def test_numbers_given_to_losses_and_data(name: str) -> None:
 
 
 def test_vectors_given_to_metrics_and_galleries(tmp_path: Path) -> None:
-    one, labels = ROWS[::-1][:1], np.array([1, 1, 0, 0])[::-1]
-    assert retrieval_metrics(ROWS[::-1], labels) == retrieval_metrics(ROWS[::-1].tolist(), labels.tolist())
+    rows: Any = ROWS[::-1]
+    one, labels = rows[:1], backwards(0, 0, 1, 1)
+    assert retrieval_metrics(rows, labels) == retrieval_metrics(rows.tolist(), labels.tolist())
     assert retrieval_metrics(one, labels[:1], one, labels[:1])["recall@1"] == 1.0
     assert pair_distances(one, one).tolist() == [0.0]
     gallery = Gallery.create(tmp_path / "gallery", dim=3)

@@ -104,8 +104,8 @@ def averaged(model: nn.Module) -> AveragedModel:
     return average
 
 
-def change(part: str, around: Callable[[Any], nn.Module]) -> Callable[[EmbeddingModel], nn.Module]:
-    def changed(model: EmbeddingModel) -> nn.Module:
+def change(part: str, around: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def changed(model: Any) -> Any:
         setattr(model, part, around(getattr(model, part)))
         return model
 
@@ -117,8 +117,8 @@ def in_parallel(backbone: Any) -> nn.Module:
     return backbone
 
 
-def change_last(normed: Callable[[nn.Module], object]) -> Callable[[EmbeddingModel], nn.Module]:
-    def changed(model: EmbeddingModel) -> nn.Module:
+def change_last(normed: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def changed(model: Any) -> Any:
         normed(model.head[-1])
         normed(model.backbone.stages[1][0])
         with torch.no_grad():
@@ -129,7 +129,7 @@ def change_last(normed: Callable[[nn.Module], object]) -> Callable[[EmbeddingMod
     return changed
 
 
-WRAPPED: dict[str, Callable[[Any], nn.Module]] = {
+WRAPPED: dict[str, Callable[[Any], Any]] = {
     "compiled": torch.compile,
     "compiled in parallel": lambda model: torch.compile(nn.DataParallel(model)),
     "averaged": averaged,

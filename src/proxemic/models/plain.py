@@ -1,6 +1,7 @@
 """The plain network below what was wrapped around it or its parts, such as `torch.compile` and weight norm."""
 
 from collections.abc import Container, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,8 @@ def plain_state(model: nn.Module, plain: Container[str] = ()) -> dict[str, Tenso
 
     state = {renamed(name): value for name, value in merged_state(model).items()}
     for name, part in model.named_modules():
-        for key, values in part.parametrizations.items() if is_parametrized(part) else ():
+        parametrized: Any = part.parametrizations if is_parametrized(part) else {}
+        for key, values in parametrized.items():
             if renamed(f"{name}.{key}") in plain:
                 prefix = renamed(f"{name}.parametrizations.{key}.")
                 state = {other: value for other, value in state.items() if not other.startswith(prefix)}

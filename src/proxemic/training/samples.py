@@ -16,8 +16,9 @@ Keys = tuple[str | Sequence[str], str]
 def inputs_and_labels(batch: Any, keys: Keys, model: nn.Module | Callable[..., Any]) -> tuple[Any, Any]:
     """Return the model's inputs and the labels, or None, in a batch; the rules are those of `embed_dataset`."""
     if not isinstance(batch, Mapping):
-        is_alone = not isinstance(batch, Sequence) or isinstance(batch[0], str)
-        return (batch, None) if is_alone else (*batch, None)[:2]
+        if not isinstance(batch, Sequence) or isinstance(batch[0], str):
+            return batch, None
+        return batch[0], batch[1] if len(batch) > 1 else None
     names, label_name = keys
     labels = batch.get(label_name, batch.get("labels"))
     if names in batch:
