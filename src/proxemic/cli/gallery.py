@@ -53,7 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")
     for each in (create, add):
         each.add_argument(
-            "--pictures",
+            "--root",
             action="append",
             default=[],
             metavar="FOLDER",
@@ -107,7 +107,7 @@ def _create(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         labels=not arguments.no_labels,
-        roots=arguments.pictures,
+        roots=arguments.root,
     )
     if arguments.index != "exact":
         gallery.build_index(arguments.index)
@@ -124,7 +124,7 @@ def _add(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         labels=not arguments.no_labels,
-        roots=arguments.pictures,
+        roots=arguments.root,
     )
     _say_added(gallery, added)
 
