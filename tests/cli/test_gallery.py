@@ -92,8 +92,13 @@ def test_pictures_that_came_as_vectors_are_known(shelf: Path, tmp_path: Path, he
         here("embed", shelf / "model", "photos", "--out", "v.parquet", "--workers", "0", cwd=tmp_path).returncode == 0
     )
     words = ["gallery", "create", "shop", "v.parquet", "--model", shelf / "model"]
-    assert here(*words, cwd=tmp_path).stdout.startswith(f"{ROWS} added")
+    assert here(*words, "--root", "/elsewhere", cwd=tmp_path).stdout.startswith(f"{ROWS} added")
+    assert Gallery.open(tmp_path / "shop").store.roots == ("/elsewhere",)  # not those that the file names
     assert here("gallery", "add", "shop", "photos", cwd=tmp_path).stdout.startswith(f"0 added, {ROWS} in")
+    assert (
+        f"pictures opened below /elsewhere, {(shelf / 'photos').resolve()}"
+        in here("gallery", "info", tmp_path / "shop").stdout
+    )
 
 
 def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here: Here) -> None:

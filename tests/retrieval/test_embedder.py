@@ -206,7 +206,7 @@ def test_an_onnx_file_with_its_preprocessing(tmp_path: Path) -> None:
     prepared = torch.stack([transform(Image.fromarray(picture)) for picture in PICTURES])
     expected = torch.nn.functional.conv2d(prepared, torch.from_numpy(WEIGHT.copy())).mean((2, 3))
     torch.testing.assert_close(embedder.embed(PICTURES), expected, atol=1e-5, rtol=1e-4)
-    written = embed_to_file(file, _folder(tmp_path), tmp_path / "v.npy", precision="auto", workers=0, batch_size=2)
+    written = embed_to_file(file, _folder(tmp_path), tmp_path / "v.npy", workers=0, batch_size=2)
     assert written is not None
     assert written.rows == 3
     torch.testing.assert_close(read_embeddings(written.path).embeddings, expected, atol=1e-5, rtol=1e-4)

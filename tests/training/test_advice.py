@@ -106,7 +106,7 @@ def test_after_a_run_that_keeps_its_start(name: str, flags: dict[str, Any], valu
     ],
 )
 def test_after_a_run_by_the_shape_of_its_validation(values: list[float], said: str | None) -> None:
-    found = curve_advice(load("own", **{"data.root": "x"}), values, "epoch", 0.5)
+    found = curve_advice(load("own", overrides={"data.root": "x"}), values, "epoch", 0.5)
     assert (found is None) if said is None else (found is not None and said in found)
 
 

@@ -53,7 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add.add_argument("--update", action="store_true", help="embed pictures again whose files have changed")
     for each in (create, add):
         each.add_argument(
-            "--pictures",
+            "--root",
             action="append",
             default=[],
             metavar="FOLDER",
@@ -107,7 +107,7 @@ def _create(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         labels=not arguments.no_labels,
-        roots=arguments.pictures,
+        roots=arguments.root,
     )
     if arguments.index != "exact":
         gallery.build_index(arguments.index)
@@ -124,7 +124,7 @@ def _add(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         labels=not arguments.no_labels,
-        roots=arguments.pictures,
+        roots=arguments.root,
         update=arguments.update,
     )
     _say_added(gallery, added)
