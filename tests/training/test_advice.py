@@ -106,14 +106,15 @@ def test_after_a_run_that_keeps_its_start(name: str, flags: dict[str, Any], valu
     ],
 )
 def test_after_a_run_by_the_shape_of_its_validation(values: list[float], said: str | None) -> None:
-    found = curve_advice(load("own", overrides={"data.root": "x"}), values, "epoch", 0.5)
+    found = curve_advice(load("own", data={"root": "x"}), values, "epoch", 0.5)
     assert (found is None) if said is None else (found is not None and said in found)
 
 
 def test_phases_that_end_by_themselves_need_no_advice_about_their_length() -> None:
-    both: list[dict[str, Any]] = [{"training.until_plateau": {"patience": 2}}, {"second_phase": {"epochs": 4}}]
-    for flags in both:
-        flags |= {"data.root": "x", "training.epochs": 8}
-        recipe = load("own", **flags)
+    flags: dict[str, Any] = {"data.root": "x", "training.epochs": 8}
+    for recipe in (
+        load("own", **flags, training={"until_plateau": {"patience": 2}}),
+        load("own", **flags, second_phase={"epochs": 4}),
+    ):
         assert curve_advice(recipe, RISING, "epoch", 0.5) is None
         assert curve_advice(recipe, FALLING, "untrained", 0.5) is not None
