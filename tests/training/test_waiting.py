@@ -107,10 +107,17 @@ def test_what_waits_is_counted() -> None:
     assert waits == {"torch _local_scalar_dense": 1, "torch index": 1, "torch tolist": 1}
 
 
+CHECKED = {"proxemic.losses.checks.check_labels _local_scalar_dense": 2}
+"""The least and the largest label of the first batch, which are read so that a wrong one is named."""
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_no_loss_waits(case: str) -> None:
+def test_no_loss_waits_after_its_first_batch(case: str) -> None:
     for proxies, rate, chunk in ((1, 1.0, None), (2, 1.0, 7), (1, 0.5, 7)):
         loss = make(case, 40, proxies=proxies, chunk_size=chunk, sample_rate=rate)
+        with counting() as waits:
+            backward(loss)
+        assert waits == CHECKED
         for training in (False, True):
             loss.train(training)
             with counting() as waits:
@@ -157,7 +164,7 @@ class Watch(Checkpoint):
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_no_step_of_training_waits(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_of_training_waits_after_the_first(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch()
 
     def trainer(*, callbacks: list[Callback], **settings: Any) -> Trainer:
@@ -169,4 +176,6 @@ def test_no_step_of_training_waits(tiny: Path, tmp_path: Path, monkeypatch: pyte
     train(recipe, tmp_path / "run", progress=False, test=False, report=lambda _: None)
     assert len(watch.steps) > 1
     count = {"proxemic.training.weight_average._update _local_scalar_dense": 1}  # which is on the processor
-    assert all(waits == count for waits in watch.steps)
+    first, *others = watch.steps
+    assert first == count | CHECKED
+    assert all(waits == count for waits in others)
