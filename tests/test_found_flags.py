@@ -96,7 +96,6 @@ def test_the_folder_of_a_run_is_named_once_it_exists(flags: list[str], tiny: Pat
     assert str(out) not in result.stdout
 
 
-@not_yet(23, "loose pictures are said to be no images")
 @pytest.mark.parametrize(
     "words",
     [["datasets", "check"], ["train", "--recipe", "own", "--out", "run", "--data.root"]],

@@ -49,7 +49,7 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
     ("flags", "words"),
     [
         (["--losses", "TripletLoss"], ["losses has 'TripletLoss'", *every_proxy_loss()]),
-        (["--losses", ""], ["losses has ''"]),
+        (["--losses", "ProxyNCALoss,"], ["losses has ''"]),
         (["--seed", "-1"], ["seed is -1"]),
         (["--seed", "two"], ["--seed", "two"]),
         (["--out", "."], ["--out is the folder ."]),

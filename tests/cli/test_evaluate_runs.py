@@ -118,7 +118,7 @@ def test_moved_data_are_named_with_the_flag(run: Path, copy: Path, folder: Path,
     (copy / "metrics.json").unlink()
     for words in (["train", "--resume", copy], ["evaluate", copy]):
         assert_refused(here(*words), ["gone, the data of", "does not exist", "--data.root"])
-    assert_refused(here("train", "--resume", copy, "--data.root", copy), ["has no images"])
+    assert_refused(here("train", "--resume", copy, "--data.root", copy), ["class folders"])
     assert_refused(here("train", "--resume", copy, "--data.root", folder, "--optim.lr", "1"), ["--resume takes"])
     assert here("train", "--resume", copy, "--data.root", folder).returncode == 0
     assert json.loads((copy / "metrics.json").read_text())["test"] == json.loads(metrics)["test"]

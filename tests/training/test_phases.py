@@ -289,7 +289,7 @@ def test_a_search_does_not_look_at_the_test_classes(recipe: Path, tmp_path: Path
     rows: list[Mapping[str, float]] = []
     result = train(read.recipe, tmp_path / "run", report=[].append, test=False, on_epoch=rows.append).metrics
     assert result == json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert set(result) == {"validation", "epoch", "kept", "selected_on", "seed"}
+    assert set(result) == {"validation", "epoch", "kept", "selected_on", "seed", "precision"}
     assert result["validation"]["map@r"] == rows[0]["map@r"]
     assert not (tmp_path / "run" / "gallery.png").exists()
 

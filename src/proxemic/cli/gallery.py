@@ -56,7 +56,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
             "--root",
             action="append",
             default=[],
-            metavar="FOLDER",
+            metavar="DIR",
             help="a folder or an address of the pictures that files of vectors name, which serve, report and contact "
             "sheets may then open; may be repeated",
         )

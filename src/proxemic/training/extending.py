@@ -74,8 +74,8 @@ def extend(run: RunDirectory, recipe_yaml: str) -> None:
         run.report.unlink(missing_ok=True)
 
 
-def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str) -> None:
-    """Begin a run as a copy of a finished one, to be continued by a recipe that adds a second phase.
+def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str, epochs: int) -> None:
+    """Begin a run as a copy of a finished one, to be continued by a recipe that adds a second phase up to `epochs`.
 
     It ends as a run of that recipe would have ended; killed on the way, it has not begun.
     """
@@ -83,7 +83,9 @@ def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     last = (run.metrics.name, run.recipe.name, LOCK, "seconds.json", run.report.name, "*.png")
     shutil.copytree(run.path, temporary, ignore=shutil.ignore_patterns(*last))
-    write_text(RunDirectory(temporary).recipe, recipe_yaml)
+    begun = RunDirectory(temporary)
+    write_text(begun.recipe, recipe_yaml)
+    begun.record_epochs(epochs)
     temporary.replace(out.path)
 
 

@@ -120,7 +120,9 @@ class RunDirectory:
 
     def record_epochs(self, epochs: int) -> None:
         """Record how many epochs the run is to have at most, for `stopped`."""
-        write_json(self.environment, read_json(self.environment) | {"epochs": epochs})
+        environment = read_json(self.environment)
+        if environment.get("epochs") != epochs:
+            write_json(self.environment, environment | {"epochs": epochs})
 
     def check_new(self) -> None:
         """Raise `UserError` unless the directory is absent or empty."""

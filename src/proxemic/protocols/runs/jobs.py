@@ -82,7 +82,7 @@ def run_job(
     if begun and run.metrics.exists():
         return read_json(run.metrics)
     if job.begin is not None and not begun:
-        branch(RunDirectory(job.begin), run, read.yaml)
+        branch(RunDirectory(job.begin), run, read.yaml, sum(read.recipe.lengths))
         begun = True
     return train(
         read,
