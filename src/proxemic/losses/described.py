@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Collection
 from functools import partial
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from torch import Tensor, nn
 
@@ -85,13 +85,15 @@ class Described(nn.Module):
             _check_call(self, arguments, keywords)
         return super().__call__(*arguments, **keywords)
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError as error:
-            if name not in ATTRIBUTES:
-                raise
-            raise AttributeError(f"{error}: {ATTRIBUTES[name]}.", name=name, obj=self) from None
+    if not TYPE_CHECKING:  # a type checker would take any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError as error:
+                if name not in ATTRIBUTES:
+                    raise
+                raise AttributeError(f"{error}: {ATTRIBUTES[name]}.", name=name, obj=self) from None
 
     def extra_repr(self) -> str:
         return self._made_with
