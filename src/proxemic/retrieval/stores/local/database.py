@@ -209,7 +209,6 @@ def connect(folder: Path, action: str, *, timeout: float = PATIENCE, mode: str =
         address = f"{path.absolute().as_uri()}?mode={mode}"
         with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=timeout)) as db:
             db.execute("PRAGMA trusted_schema=OFF")
-            db.execute("PRAGMA synchronous=EXTRA")  # also syncs that the journal is gone
             yield db
     except sqlite3.Error as error:
         # An error without a code is a text that is not UTF-8.

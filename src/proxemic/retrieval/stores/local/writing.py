@@ -139,6 +139,7 @@ def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]
             raise UserError(
                 f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile."
             ) from None
+        db.execute("PRAGMA synchronous=EXTRA")  # also syncs that the journal is gone
         db.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")  # a commit waits for readers
         yield db
 
