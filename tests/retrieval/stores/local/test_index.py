@@ -206,9 +206,7 @@ def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[P
     (path,) = store.folder.glob("index-*")
     damage(path)
     right = naive_search(QUERIES, dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]
-    with pytest.warns(
-        UserWarning, match=rf"{path.name} is damaged .*: every row is compared until"
-    ):
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged .*: every row is compared until"):
         np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)
     np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)  # said once
     assert len(store.verify()) == 1

@@ -139,12 +139,10 @@ class IndexEntry:
 
     def __post_init__(self) -> None:
         _check_counts("the numbers of its index", self.rows, self.last, *self.settings.values())
-        if self.kind not in ("hnsw", "ivfpq"):
-            raise ValueError(f"its index is {self.kind!r}, but must be hnsw or ivfpq")
-        if self.recall is not None and not (isinstance(self.recall, float) and 0 <= self.recall <= 1):
+        if self.kind not in ("hnsw", "ivfpq") or not isinstance(self.seal, str):
+            raise ValueError(f"its index is {self.kind!r}, but must be hnsw or ivfpq, with a seal")
+        if self.recall is not None and not 0 <= self.recall <= 1:
             raise ValueError(f"the recall of its index is {self.recall!r}, but must be in [0, 1]")
-        if not isinstance(self.seal, str):
-            raise ValueError("its index has no seal")
 
 
 @dataclass(frozen=True)

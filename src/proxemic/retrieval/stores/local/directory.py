@@ -177,24 +177,22 @@ class LocalStore(Store):
         return {"kind": entry.kind, "rows": entry.rows, "recall@10": entry.recall, **entry.settings}
 
     def verify(self) -> list[str]:
-        while True:
-            found = []
-            with _noting(found):
-                with reading(self.folder) as db:
-                    pages = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
-                found += [str(Damaged(self.folder / GALLERY_FILE, text)) for text in pages[:1]]
-                snapshot = self._now()
-                for segment in snapshot.segments:
-                    with _noting(found):
-                        found += segment.problems()
-                if snapshot.state.index is not None:
-                    with _noting(found, _NO_INDEX):
-                        check_size(self.folder, snapshot.state.index.file)
-                        check_content(self.folder, snapshot.state.index.file)
-                # What a writer has removed meanwhile is not damaged.
-                if not found or self._now() is snapshot:
-                    return found
-            return found
+        found: list[str] = []
+        with _noting(found):
+            with reading(self.folder) as db:
+                pages = [text for (text,) in db.execute("PRAGMA integrity_check(1)") if text != "ok"]
+            if pages:
+                raise Damaged(self.folder / GALLERY_FILE, pages[0])
+            snapshot = self._now()
+            for segment in snapshot.segments:
+                with _noting(found):
+                    segment.verify()
+            if snapshot.state.index is not None:
+                with _noting(found, _NO_INDEX):
+                    check_content(check_size(self.folder, snapshot.state.index.file), snapshot.state.index.file)
+            if found and self._now() is not snapshot:  # what a writer has removed meanwhile is not damaged
+                return self.verify()
+        return found
 
 
 def _indexing() -> ModuleType:

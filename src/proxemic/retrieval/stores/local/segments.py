@@ -43,9 +43,8 @@ def check_size(folder: Path, file: File) -> Path:
     return path
 
 
-def check_content(folder: Path, file: File) -> None:
+def check_content(path: Path, file: File) -> None:
     """Read a file; `UserError` if it is not what was written."""
-    path = folder / file.name
     try:
         with path.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -93,7 +92,6 @@ class Segment:
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, dim: int) -> None:
-        self._folder = folder
         self._vectors, self._items = (check_size(folder, file) for file in (entry.vectors, entry.items))
         self.vectors = self._map_vectors((entry.rows, dim))
         with self._reading():
@@ -173,20 +171,13 @@ class Segment:
         Raises:
             UserError: If a file is not what was written.
         """
-        for file in (self.entry.vectors, self.entry.items):
-            check_content(self._folder, file)
+        check_content(self._vectors, self.entry.vectors)
+        check_content(self._items, self.entry.items)
 
-    def problems(self) -> list[str]:
-        """Return what is damaged, one sentence each."""
-        found = []
-        for file in (self.entry.vectors, self.entry.items):
-            try:
-                check_content(self._folder, file)
-            except UserError as error:
-                found.append(str(error))
-        if found:
-            return found
+    def verify(self) -> None:
+        """Read everything; `UserError` at what is damaged first."""
+        self.check()
         self.read([])
-        if not all(np.isfinite(part).all() for part in np.array_split(self.vectors, max(len(self.ids) // 65_536, 1))):
-            found.append(f"{self._vectors} has numbers that are not finite.")
-        return found
+        for part in np.array_split(self.vectors, max(len(self.ids) // 65_536, 1)):
+            if not np.isfinite(part).all():
+                raise self.not_finite()

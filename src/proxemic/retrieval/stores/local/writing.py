@@ -131,6 +131,7 @@ def another_gallery(folder: Path) -> UserError:
 def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
     """Begin a transaction as the only writer; without a COMMIT in the block nothing is changed."""
     with connect(folder, "written", timeout=0.1, mode=mode) as db:
+        db.execute("PRAGMA synchronous=EXTRA")  # also syncs that the journal is gone
         try:
             db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -139,7 +140,6 @@ def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]
             raise UserError(
                 f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile."
             ) from None
-        db.execute("PRAGMA synchronous=EXTRA")  # also syncs that the journal is gone
         db.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")  # a commit waits for readers
         yield db
 
