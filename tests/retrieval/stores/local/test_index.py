@@ -16,19 +16,18 @@ from proxemic.retrieval.stores import GalleryInfo, IndexKind
 from proxemic.retrieval.stores.local import LocalStore, exact
 from proxemic.retrieval.stores.local.database import File, IndexEntry
 from proxemic.retrieval.stores.local.index import key_file
-from proxemic.retrieval.stores.local.kinds import HnswIndex, IvfPqIndex
+from proxemic.retrieval.stores.local.kinds import KINDS
 from proxemic.retrieval.stores.local.writing import changing
 
 ROWS, DIM = 1500, 16
 VECTORS, QUERIES = np.split(clustered_vectors(ROWS + 200 + 40, DIM), [ROWS + 200])
-KINDS: tuple[IndexKind, ...] = ("hnsw", "ivfpq")
 
 
 @pytest.fixture(autouse=True)
 def _always_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few rows, all would be compared."""
-    for kind in (HnswIndex, IvfPqIndex):
-        monkeypatch.setattr(kind, "compared", lambda *_: 0)
+    for name, kind in [*KINDS.items()]:
+        monkeypatch.setitem(KINDS, name, replace(kind, compared=lambda *_: 0))
 
 
 @pytest.fixture(scope="module")
@@ -148,15 +147,15 @@ def test_the_effort_is_the_least_that_finds_enough(built: dict[str, Path], tmp_p
 @pytest.mark.parametrize(
     ("kind", "settings", "said"),
     [
-        ("hnsw", {"m": 1}, "m is 1, but must be from 2 to 256"),
-        ("hnsw", {"lists": 4}, "hnsw has no setting lists=4: it has whole numbers m, ef_construction, ef_search"),
-        ("hnsw", {"ef_search": True}, "has no setting ef_search=True"),
-        ("hnsw", {"ef_construction": 10**9}, "must be from 1 to 10,000"),
+        ("hnsw", {"m": 1}, "m is 1, but must be a whole number from 2 to 256"),
+        ("hnsw", {"lists": 4}, "lists is no setting of hnsw, which takes m, ef_construction, ef_search"),
+        ("hnsw", {"ef_search": True}, "ef_search is True, but must be a whole number"),
+        ("hnsw", {"ef_construction": 10**9}, "must be a whole number from 1 to 10,000"),
         ("ivfpq", {"code_bytes": 5}, "code_bytes is 5, but must divide 16: give one of 1, 2, 4, 8, 16"),
-        ("ivfpq", {"lists": ROWS + 1}, "lists is 1501, but must be from 1 to 1,500"),
-        ("ivfpq", {"lists": 4, "probes": 5}, "probes is 5, but must be from 1 to 4"),
-        ("exact", {"m": 4}, "exact search has no settings, but m came"),
-        ("lsh", {}, "the kind of index is 'lsh', but must be one of exact, hnsw, ivfpq"),
+        ("ivfpq", {"lists": ROWS + 1}, "lists is 1501, but must be a whole number from 1 to 1,500"),
+        ("ivfpq", {"lists": 4, "probes": 5}, "probes is 5, but must be a whole number from 1 to 4"),
+        ("exact", {"m": 4}, "m is no setting of exact, which takes no settings"),
+        ("lsh", {}, "an index is 'lsh', but .* has one of exact, hnsw, ivfpq"),
     ],
 )
 def test_settings_that_cannot_be(built: dict[str, Path], kind: Any, settings: dict[str, int], said: str) -> None:

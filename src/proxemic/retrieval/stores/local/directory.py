@@ -27,6 +27,7 @@ from proxemic.retrieval.stores.local.writing import (
     create_gallery,
     delete_gallery,
 )
+from proxemic.retrieval.stores.settings import check_settings
 from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, Store
 
 if TYPE_CHECKING:
@@ -160,10 +161,8 @@ class LocalStore(Store):
         return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
 
     def build_index(self, kind: IndexKind, **settings: int) -> None:
-        if kind not in self.indexes:
-            raise ValueError(f"the kind of index is {kind!r}, but must be one of {', '.join(self.indexes)}.")
-        if kind == "exact" and settings:
-            raise ValueError(f"exact search has no settings, but {', '.join(settings)} came.")
+        if kind not in self.indexes or kind == "exact":
+            check_settings(self.address, kind, settings, {name: {} for name in self.indexes})
         with self._changing() as change:
             index = None if kind == "exact" else _indexing().build(change.snapshot, kind, settings)
             change.state = replace(change.state, index=index)

@@ -23,10 +23,10 @@ from proxemic.locks import lock_in_turn
 from proxemic.retrieval.stores.distances import merge
 from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, State
 from proxemic.retrieval.stores.local.exact import distances_at, nearest
-from proxemic.retrieval.stores.local.kinds import KINDS, HnswIndex, IvfPqIndex, engine
+from proxemic.retrieval.stores.local.kinds import KINDS, FaissIndex, check, engine
 from proxemic.retrieval.stores.local.segments import check_size, write_file
 from proxemic.retrieval.stores.local.snapshot import Masks, Snapshot
-from proxemic.retrieval.stores.store import Neighbours
+from proxemic.retrieval.stores.store import IndexKind, Neighbours
 
 _QUERIES, _K, _RECALL = 500, 10, 0.98  # of the measurement that decides how far a search looks
 _LEARNT_FROM = 262_144  # rows
@@ -55,26 +55,24 @@ def _seal(key: bytes, state: State, entry: IndexEntry) -> str:
     return hmac.digest(key, json.dumps(content, sort_keys=True).encode(), "sha256").hex()
 
 
-def build(snapshot: Snapshot, kind: str, given: Mapping[str, int]) -> IndexEntry:
+def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> IndexEntry:
     """Build an index of all rows, measure its recall and write it.
 
     It is searched by rows that it does not have yet: the neighbours of those that it has are easier to find. Unless the
     effort of a search is given, it is the least that finds 98 % of the ten nearest.
     """
-    info, made = snapshot.state.info, KINDS[kind]
-    for name, value in given.items():
-        if name not in made.names or isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{kind} has no setting {name}={value!r}: it has whole numbers {', '.join(made.names)}.")
-    ids = snapshot.live_ids()
+    info, chosen, ids = snapshot.state.info, KINDS[kind], snapshot.live_ids()
+    settings = check(str(snapshot.folder), kind, given, len(ids), info.dim)
     if not len(ids):
         raise UserError(f"{snapshot.folder} has no rows to make an index of: add pictures first.")
-    settings, key = made.check(given, len(ids), info.dim), _key()
+    key = _key()
     rng = np.random.default_rng(0)
     held_out = np.sort(rng.choice(len(ids), min(_QUERIES, len(ids) // 10), replace=False))
     rest, held_out = np.delete(ids, held_out), ids[held_out]
     queries = snapshot.vectors_of(held_out)
     learnt_from = np.sort(rng.choice(len(rest), min(_LEARNT_FROM, len(rest)), replace=False))
-    index = made.new(snapshot.vectors_of(rest[learnt_from]), settings)
+    made = chosen.make(snapshot.vectors_of(rest[learnt_from]), settings)
+    index = FaissIndex(chosen, settings, engine.IndexIDMap(made))
     right = merge([], len(queries), _K)
     with tqdm(total=len(rest), desc=kind, unit="row", leave=False, disable=None) as bar:
         for first in range(0, len(rest), _AT_ONCE):
@@ -85,8 +83,8 @@ def build(snapshot: Snapshot, kind: str, given: Mapping[str, int]) -> IndexEntry
             right = merge([right, Neighbours(distances, some[places])], len(queries), _K)
             bar.update(len(some))
     recall = None
-    for effort in [settings[made.effort]] if made.effort in settings else index.efforts():
-        settings[made.effort] = effort
+    for effort in [settings[chosen.effort]] if settings[chosen.effort] else chosen.efforts(settings):
+        settings[chosen.effort] = effort
         if len(queries):
             recall = _share(_found(snapshot, index, queries, _K, effort, None).ids, right.ids)
         if recall is not None and recall >= _RECALL:
@@ -102,7 +100,7 @@ def _share(found: Int64[np.ndarray, "queries k"], right: Int64[np.ndarray, "quer
     return float(((found[:, :, None] == right[:, None]) & (right >= 0)[:, None]).sum() / (right >= 0).sum())
 
 
-def load(snapshot: Snapshot, entry: IndexEntry) -> HnswIndex | IvfPqIndex:
+def load(snapshot: Snapshot, entry: IndexEntry) -> FaissIndex:
     """Read an index into memory.
 
     Raises:
@@ -122,7 +120,7 @@ def load(snapshot: Snapshot, entry: IndexEntry) -> HnswIndex | IvfPqIndex:
     content = np.fromfile(path, np.uint8)  # what is verified is what is read
     if hashlib.sha256(content.data).hexdigest() != entry.file.sha256:
         raise Damaged(path, "its checksum is another")
-    return KINDS[entry.kind](engine.deserialize_index(content), entry.settings)
+    return FaissIndex(KINDS[entry.kind], entry.settings, engine.deserialize_index(content))
 
 
 class IndexSearch:
@@ -131,7 +129,7 @@ class IndexSearch:
     Rows that were added since are compared one by one.
     """
 
-    def __init__(self, index: HnswIndex | IvfPqIndex, entry: IndexEntry, snapshot: Snapshot) -> None:
+    def __init__(self, index: FaissIndex, entry: IndexEntry, snapshot: Snapshot) -> None:
         self.index = index
         self.entry = entry
         self.snapshot = snapshot
@@ -152,13 +150,14 @@ class IndexSearch:
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks) -> Neighbours:
         """Find the nearest of some rows."""
-        snapshot, index = self.snapshot, self.index
+        snapshot, index, rows = self.snapshot, self.index, self.entry.rows
+        settings = self.entry.settings
         allowed, count, newer = self._live if masks is snapshot.live else self._divide(masks)
-        effort = self.entry.settings[index.effort]
+        effort = settings[index.kind.effort]
         if allowed is not None and count:
             # A search meets rows that it may not give as often as others.
-            effort = min(-(-effort * self.entry.rows // count), index.most_effort())
-        if index.compared(k, effort) >= count:
+            effort = min(-(-effort * rows // count), settings.get("lists", rows))
+        if index.kind.compared(settings, rows, k, effort) >= count:
             return snapshot.search(queries, k, masks)
         found = _found(snapshot, index, queries, k, effort, allowed)
         lacking = found.ids[:, min(k, count) - 1] < 0  # what was not found comes last
@@ -171,7 +170,7 @@ class IndexSearch:
 
 def _found(
     snapshot: Snapshot,
-    index: HnswIndex | IvfPqIndex,
+    index: FaissIndex,
     queries: Float32[np.ndarray, "queries dim"],
     k: int,
     effort: int,
@@ -179,8 +178,8 @@ def _found(
 ) -> Neighbours:
     """Find what an index has of its own rows, with exact distances."""
     distance = snapshot.state.info.distance
-    squares, ids = index.search(queries, min(k * index.candidates, index.index.ntotal), effort, allowed)
-    if index.is_exact:
+    squares, ids = index.search(queries, min(k * index.kind.candidates, index.index.ntotal), effort, allowed)
+    if index.kind.candidates == 1:
         distances = squares / 2 if distance == "cosine" else np.sqrt(squares)  # 1 - cos of unit vectors
     else:
         distances = distances_at(
