@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ def test_on_a_full_disk_no_gallery_is_made(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from proxemic.retrieval.stores.local.writing import changing
 with changing(Path(sys.argv[1])):
     print("writes", flush=True)
@@ -563,4 +565,34 @@ def test_rows_are_replaced_in_one_step(store: LocalStore, monkeypatch: pytest.Mo
     assert content(store.folder) == before
     assert store.replace_rows(vectors, items).tolist() == [55, 56]
     assert [row[1] for row in content(store.folder)].count("/8.jpg") == 1
+    assert len(store) == 53
+
+
+READS = """
+import os, sys
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may write everywhere
+from proxemic.errors import UserError
+from proxemic.retrieval.stores.local import LocalStore
+store = LocalStore.open(sys.argv[1])
+print(len(store), len(store.items(store.next_ids())), store.verify())
+try:
+    store.remove({"label": "class 0"})
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_cannot_be_written_can_be_read(store: LocalStore) -> None:
+    with TemporaryDirectory() as made:  # that of pytest is closed to others
+        Path(made).chmod(0o755)
+        folder = Path(shutil.copytree(store.folder, Path(made) / "gallery"))
+        for path in folder.iterdir():
+            path.chmod(0o444)
+        folder.chmod(0o555)
+        done = warm.run("-c", READS, folder)
+        folder.chmod(0o755)
+    first, second = done.stdout.splitlines()
+    assert first == "53 24 []", done.stderr
+    assert "could not be written: " in second
     assert len(store) == 53
