@@ -106,7 +106,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
         entry = store._snapshot.state.index
         assert entry is not None
         index = load(store._snapshot, entry)
-        effort = entry.settings[index.effort]
+        effort = entry.settings[index.kind.effort]
         row(kind, lambda part, index=index, effort=effort: index.search(part, K, effort, None), 200)
     before = {path.name: path.stat().st_size for path in store.folder.iterdir()}
     taken = seconds(lambda: fill(store, 10_000, lambda count: draw(rng, codes, basis, count), arguments.rows))

@@ -550,7 +550,7 @@ def test_a_gallery_is_not_deleted_while_another_process_writes(store: LocalStore
 
 
 def test_a_copy_of_a_folder_is_a_gallery_of_its_own(store: LocalStore, tmp_path: Path) -> None:
-    copy = LocalStore.open(shutil.copytree(store.folder, tmp_path / "copy"))
+    copy = LocalStore.open(str(shutil.copytree(store.folder, tmp_path / "copy")))
     before = content(store.folder)
     copy.add(random_vectors(3, DIM, 4, "euclidean"), some_items(3, 200))
     copy.remove({"label": ["class 0", "class 1"]})

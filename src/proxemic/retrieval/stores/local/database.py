@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 
 from proxemic.addresses import GALLERY_FILE
 from proxemic.errors import UserError
-from proxemic.retrieval.stores.store import GalleryInfo
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind
 
 SCHEMA_VERSION = 1
 APPLICATION, DELETED = 0x50524F58, 0x50524F59  # of a gallery, and of one that is being deleted
@@ -129,7 +129,7 @@ def unpack(packed: bytes, count: int) -> Bool[np.ndarray, " bits"]:
 class IndexEntry:
     """An index of the rows with ids up to `last`; the seal is the HMAC of all the rest, by the key of who built it."""
 
-    kind: str
+    kind: IndexKind
     rows: int
     last: int
     settings: dict[str, int]
