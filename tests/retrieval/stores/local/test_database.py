@@ -103,6 +103,7 @@ NAME = "UPDATE files SET name = {} WHERE segment = 300 AND kind = 'vectors'"
         "UPDATE indexes SET rows = -1",
         "UPDATE indexes SET name = '../x'",
         "UPDATE indexes SET seal = x'00'",
+        "UPDATE indexes SET sha256 = x'00'",
         "INSERT INTO indexes SELECT * FROM indexes",
         "CREATE VIEW more AS SELECT 1",
         "CREATE TRIGGER more AFTER DELETE ON files BEGIN DELETE FROM segments; END",

@@ -256,9 +256,8 @@ def test_every_flipped_byte_is_found(store: LocalStore) -> None:
     before, index = content(store.folder), store.index
     files = sorted(store.folder.glob("[!.]*"))
     assert len(files) == 6
-    rng = np.random.default_rng(0)
     for path in files:
-        sound = path.read_bytes()
+        sound, rng = path.read_bytes(), np.random.default_rng(0)
         is_database = path.suffix == ".sqlite"
         places = {0, len(sound) - 1, *rng.integers(len(sound), size=60 if is_database else 12).tolist()}
         for place in places:
@@ -378,6 +377,8 @@ SHAPED = "{{'descr': {}, 'fortran_order': False, 'shape': {}}}\n"
         npy(""),
         npy("[" * 60_000),
         npy("{'descr': '<f4'}\n"),
+        npy("{'descr': (\n"),
+        npy("{'descr': \n   1\n 2L"),
         npy(SHAPED.format("'<f4'", (5, 8)), b""),  # no bytes
         npy(SHAPED.format("'<f4'", (2**40, 8))),
         npy(SHAPED.format("'<f4'", (0, 10**30))),

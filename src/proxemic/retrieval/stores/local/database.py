@@ -75,8 +75,8 @@ class File:
     def check_kind(self, kind: str, token: str) -> None:
         """Refuse a name that could lead out of the folder, or belongs to another kind of file."""
         match = _NAME.fullmatch(self.name) if isinstance(self.name, str) else None
-        if match is None or match.groups() != (kind, token, EXTENSIONS[kind]):
-            raise ValueError(f"it names {self.name!r}, but {kind} of this gallery are not called that")
+        if not isinstance(self.sha256, str) or match is None or match.groups() != (kind, token, EXTENSIONS[kind]):
+            raise ValueError(f"it names {self.name!r}, which is not one of the {kind} of this gallery")
         _check_counts(f"the bytes of {self.name}", self.bytes)
 
 

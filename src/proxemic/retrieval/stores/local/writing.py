@@ -131,7 +131,6 @@ def another_gallery(folder: Path) -> UserError:
 def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
     """Begin a transaction as the only writer; without a COMMIT in the block nothing is changed."""
     with connect(folder, "written", timeout=0.1, mode=mode) as db:
-        db.execute("PRAGMA synchronous=EXTRA")  # also syncs that the journal is gone
         try:
             db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
