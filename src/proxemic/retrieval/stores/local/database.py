@@ -208,8 +208,8 @@ def connect(folder: Path, action: str, *, timeout: float = PATIENCE, mode: str =
         with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=timeout)) as db:
             db.execute("PRAGMA trusted_schema=OFF")
             yield db
-    except sqlite3.Error as error:
-        # An error without a code is a text that is not UTF-8.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        # An error without a code is about text that is not UTF-8.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise Damaged(path, error) from error
