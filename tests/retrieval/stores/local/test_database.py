@@ -126,6 +126,15 @@ def test_a_hostile_database_is_refused_in_one_sentence(folder: Path, change: str
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+def test_a_forged_deletion_removes_nothing(folder: Path) -> None:
+    rewrite(folder, f"PRAGMA application_id={database.DELETED}", "UPDATE gallery SET token = '../..'")
+    before = sorted(folder.iterdir())
+    for use in (LocalStore.delete, lambda address: LocalStore.create(address, GalleryInfo(4))):
+        with pytest.raises(UserError, match="is damaged"):
+            use(str(folder))
+    assert sorted(folder.iterdir()) == before
+
+
 def test_a_checksum_that_is_another(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "gallery.sqlite")) as db, db:
         db.execute("UPDATE gallery SET next_id = 1000")

@@ -234,10 +234,10 @@ def pragma(db: sqlite3.Connection, name: str) -> Any:
     return db.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def read_state(db: sqlite3.Connection, folder: Path) -> State:
+def read_state(db: sqlite3.Connection, folder: Path, application: int = APPLICATION) -> State:
     """Read the database in a transaction; `UserError` if it is not a gallery's, newer than this program or damaged."""
     path = folder / GALLERY_FILE
-    if pragma(db, "application_id") != APPLICATION:
+    if pragma(db, "application_id") != application:
         raise UserError(f"{folder} holds no gallery ({GALLERY_FILE} is not a gallery's): give the folder of one.")
     if (version := pragma(db, "user_version")) > SCHEMA_VERSION:
         raise UserError(

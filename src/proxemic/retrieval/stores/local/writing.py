@@ -219,8 +219,7 @@ def _finish_deleting(folder: Path) -> None:
     with _only_writer(folder) as db, write_errors(folder):
         if _application(folder) != DELETED:  # another process was faster
             return
-        ((token,),) = db.execute("SELECT token FROM gallery").fetchall()
-        _remove_unnamed(folder, State(token, GalleryInfo(1)))
+        _remove_unnamed(folder, read_state(db, folder, DELETED))
         for name in (_WRITER, GALLERY_FILE):
             (folder / name).unlink(missing_ok=True)
     with suppress(OSError):  # it has other files, or another file system begins there
