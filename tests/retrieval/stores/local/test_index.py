@@ -215,6 +215,17 @@ def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[P
     assert recall(LocalStore.open(str(store.folder)).search(QUERIES, 10).ids, right) >= 0.95
 
 
+def test_an_index_that_faiss_cannot_read_is_not_used(built: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a newer Faiss has written."""
+
+    def fail(_: np.ndarray) -> None:
+        raise RuntimeError("Index type 0x1234 not recognized")
+
+    monkeypatch.setattr(faiss, "deserialize_index", fail)
+    with pytest.warns(UserWarning, match=r"not recognized\): every row is compared until"):
+        assert LocalStore.open(str(built["hnsw"])).search(QUERIES, 1).ids.min() >= 0
+
+
 def test_the_key_is_the_users_alone(built: dict[str, Path]) -> None:
     assert key_file().stat().st_mode & 0o777 == 0o600
     assert len(key_file().read_bytes()) == 32

@@ -117,10 +117,13 @@ def load(snapshot: Snapshot, entry: IndexEntry) -> FaissIndex:
             f"The index of {snapshot.folder} was built by another user, and is not read: every row is compared until "
             "proxemic gallery index builds it again."
         )
-    content = np.fromfile(path, np.uint8)  # what is verified is what is read
-    if hashlib.sha256(content.data).hexdigest() != entry.file.sha256:
-        raise Damaged(path, "its checksum is another")
-    return FaissIndex(KINDS[entry.kind], entry.settings, engine.deserialize_index(content))
+    try:
+        content = np.fromfile(path, np.uint8)  # what is verified is what is read
+        if hashlib.sha256(content.data).hexdigest() != entry.file.sha256:
+            raise Damaged(path, "its checksum is another")
+        return FaissIndex(KINDS[entry.kind], entry.settings, engine.deserialize_index(content))
+    except (OSError, RuntimeError) as error:  # it cannot be opened, or Faiss is older than the one that wrote it
+        raise Damaged(path, error) from error
 
 
 class IndexSearch:
