@@ -1,5 +1,6 @@
 """What every test has in common."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -26,6 +27,9 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("any machine")
 
 wait_for_no_disk()
+
+# Keys of indexes that tests build are not written to the folder of whoever runs them.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parents[1] / ".cache" / "config")
 
 THREADS = torch.get_num_threads()
 

@@ -7,6 +7,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from proxemic.errors import UserError
 
 GALLERY_ADDRESS = "a folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or milvus-lite:FILE"
+GALLERY_FILE = "gallery.sqlite"
+"""The file by which a folder is known to hold a gallery."""
 MASK = "***"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")  # of more than one letter, which are drives of Windows

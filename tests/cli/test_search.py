@@ -65,7 +65,7 @@ def test_a_damaged_index_is_a_line_and_the_search_goes_on(shelf: Path, tmp_path:
     first, told = result.stderr.splitlines()
     assert first == "Searching shop"
     assert told.startswith(f"proxemic: shop/{index.name} is damaged (")
-    assert told.endswith("): every row is compared until the index is built again.")
+    assert told.endswith("): every row is compared until proxemic gallery index builds the index again.")
     assert result.stdout.count("│") > 0
 
 

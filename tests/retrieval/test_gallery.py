@@ -19,7 +19,7 @@ from proxemic.models import ModelConfig, build_model, load_model, save_model
 from proxemic.retrieval import Embedder, Gallery, gallery, summarize_store
 from proxemic.retrieval.gallery import absolute
 from proxemic.retrieval.items import further_columns
-from proxemic.retrieval.stores.local import LocalStore
+from proxemic.retrieval.stores.local import LocalStore, writing
 from shelves import CLASSES, DIM, EACH, write_model
 from vectors import some_vectors, write_table
 
@@ -188,6 +188,11 @@ def test_a_picture_that_changed_is_said_and_embedded_again(
     assert [hit.columns for hit in before.values()] == [{"shop": "Köln"}, {"shop": "Bonn"}]
     assert made.add(tmp_path / "photos").changed == 0
     shutil.copy(shelf / "photos" / "class 05" / "3.png", first)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing.Change, "add", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            made.add(tmp_path / "photos", update=True)
+    assert len(made) == EACH  # nothing is lost in between
     again = made.add(tmp_path / "photos")
     assert (again.rows, again.known, again.changed, again.updated) == (0, EACH, 1, 0)
     assert made.search(first, k=1)[0][0].distance > 1e-3

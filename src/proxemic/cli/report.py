@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxemic.addresses import without_password
+from proxemic.addresses import GALLERY_FILE, without_password
 from proxemic.cli.pictures import data_root
 from proxemic.errors import UserError
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     root = data_root(flags)
     report = partial(print, file=sys.stderr)
-    if ":" in first or (Path(first) / "manifest.json").is_file():
+    if ":" in first or (Path(first) / GALLERY_FILE).is_file():
         if others:
             raise UserError(f"{shown} is a gallery, of which a report is about one: leave {others[0]} out.")
         if root is not None:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
     if not (Path(first) / "recipe.yaml").is_file():
         raise UserError(
-            f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no manifest.json): give the "
+            f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no {GALLERY_FILE}): give the "
             "directory that proxemic train or proxemic gallery create made, or the address of a gallery."
         )
     out = arguments.out or Path(first, "report.html")

@@ -288,9 +288,7 @@ class Gallery:
                 items = make_items(paths, described.pop("label"), described, [stamps[place] for place in places])
                 if good:
                     vectors = check_vectors(part.embeddings[good], info, self.store.address)
-                    if before:
-                        self.store.remove({"path": [*before]})
-                    self.store.add(vectors, items)
+                    (self.store.replace_rows if before else self.store.add)(vectors, items)
                     rows, updated = rows + len(good) - len(before), updated + len(before)
                 wrote(rows + updated)
         return Added(rows, len(known) - updated, unreadable, ignored, len(changed) - updated, updated)

@@ -86,6 +86,15 @@ def test_ids_ascend_and_are_not_used_again(store: Store) -> None:
     assert store.verify() == []
 
 
+def test_rows_are_replaced(store: Store) -> None:
+    vectors = random_vectors(6, DIM)
+    store.add(vectors[:4], some_items(4))
+    assert store.replace_rows(vectors[4:], some_items(2, 1, ["new", None])).tolist() == [4, 5]
+    assert [*store.items(store.next_ids())["path"].to_pylist()] == ["/0.jpg", "/3.jpg", "/1.jpg", "/2.jpg"]
+    assert store.items(np.array([4, 5]))["label"].to_pylist() == ["new", None]
+    np.testing.assert_allclose(store.rows(np.array([4, 5]))[0], vectors[4:], atol=1e-6)
+
+
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 def test_search_is_that_of_the_formula(address: str, distance: str) -> None:
     store = create_store(address, GalleryInfo(DIM, distance))  # pyright: ignore[reportArgumentType]

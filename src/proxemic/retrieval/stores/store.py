@@ -151,6 +151,11 @@ class Store(ABC):
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions, and give their number."""
 
+    def replace_rows(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+        """Add rows and remove those with the same paths, in one step if the store can; give the new ids."""
+        self.remove({"path": items["path"].to_pylist()})
+        return self.add(vectors, items)
+
     @abstractmethod
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
         """The nearest rows, of those that meet the conditions, with the index where there is one."""

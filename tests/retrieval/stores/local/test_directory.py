@@ -1,42 +1,42 @@
 """What may happen to a gallery's folder: full disks, several processes, damage and malice."""
 
-import json
+import hashlib
+import io
 import resource
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import safetensors.numpy
 
 import warm
 from galleries import naive_search, random_vectors, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.stores import GalleryInfo
-from proxemic.retrieval.stores.local import LocalStore
-from proxemic.retrieval.stores.local.arrays import describe
-from proxemic.retrieval.stores.local.manifest import Manifest
+from proxemic.retrieval.stores.local import LocalStore, writing
+from proxemic.retrieval.stores.local.database import File, State, connect, read_state, write_state
 
 DIM = 8
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
-    """Of two shards, the first with removed rows."""
+    """Of two segments, the first with removed rows."""
     store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(DIM, "euclidean"))
     store.add(random_vectors(50, DIM, 0, "euclidean"), some_items(50))
     store.add(random_vectors(5, DIM, 1, "euclidean"), some_items(5, 50))
     store.remove({"path": ["/3.jpg", "/7.jpg"]})
-    assert len(store._snapshot.shards) == 2
+    assert len(store._snapshot.segments) == 2
     return store
 
 
@@ -82,10 +82,9 @@ def test_a_full_disk_leaves_the_gallery_as_it_was(
     assert content(store.folder) == before
     change(store)
     assert (content(store.folder), store.index) != (before, {"kind": "exact", "rows": 53})
-    # What was left half-written is gone with the change after it.
-    names = {file.name for file in store._snapshot.manifest.files()}
-    assert {path.name for path in store.folder.glob("[!.]*")} >= names
-    assert not [*store.folder.glob(".*.tmp")]
+    # What was left half-written, and what is replaced, is gone with the change after it.
+    store.add_roots(["/photos"])
+    assert {path.name for path in store.folder.glob("*-*")} == store._snapshot.state.names()
 
 
 @pytest.mark.full_disk
@@ -100,8 +99,9 @@ def test_on_a_full_disk_no_gallery_is_made(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from proxemic.retrieval.stores.local.writing import only_writer
-with only_writer(Path(sys.argv[1])):
+from tempfile import TemporaryDirectory
+from proxemic.retrieval.stores.local.writing import changing
+with changing(Path(sys.argv[1])):
     print("writes", flush=True)
     Path(sys.argv[2]).touch()
     time.sleep(100)
@@ -165,12 +165,14 @@ def test_readers_see_whole_states_while_another_process_writes(store: LocalStore
 
 def test_a_reader_keeps_its_state_when_files_are_removed(store: LocalStore) -> None:
     reader = LocalStore.open(str(store.folder))
+    first = store._snapshot.state.segments[0].vectors.name
     found = reader.search(random_vectors(1, DIM, 3, "euclidean"), 53)
     rows = reader.iterate(10)
     for number in range(4):
         store.add(random_vectors(60, DIM, number, "euclidean"), some_items(60, 100 + 60 * number))
     store.remove({"label": "class 1"})
-    assert not (store.folder / "vectors-000001-0.safetensors").exists()
+    store.add_roots(["/photos"])
+    assert not (store.folder / first).exists()
     assert len(reader.items(found.ids[0])) == 53
     assert sum(len(table) for _, table in rows) == 53
     assert len(reader) == len(store)
@@ -220,7 +222,7 @@ def test_another_gallery_in_its_place_is_noticed(store: LocalStore, tmp_path: Pa
         store.search(random_vectors(1, DIM), 1)
 
 
-def test_large_shards_are_not_written_again(tmp_path: Path) -> None:
+def test_large_segments_are_not_written_again(tmp_path: Path) -> None:
     store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(2))
     vectors = random_vectors(70_000, 2)
     store.add(vectors, some_items(70_000))
@@ -230,7 +232,7 @@ def test_large_shards_are_not_written_again(tmp_path: Path) -> None:
     assert first.items() <= {path.name: path.stat().st_ino for path in store.folder.glob("*-*")}.items()
     for _ in range(3):
         store.add(vectors[:1], some_items(1, 200_000 + len(store)))
-    assert len(store._snapshot.shards) == 3  # single rows are written again together
+    assert len(store._snapshot.segments) == 3  # single rows are written again together
 
 
 def test_search_among_removed_rows(tmp_path: Path) -> None:
@@ -248,13 +250,16 @@ def test_search_among_removed_rows(tmp_path: Path) -> None:
 
 
 def test_every_flipped_byte_is_found(store: LocalStore) -> None:
+    """Or does not matter, as pages of SQLite have unused bytes."""
     store.build_index("hnsw", m=2)
+    store.add_roots(["/photos"])  # removes the files of the state before
+    before, index = content(store.folder), store.index
     files = sorted(store.folder.glob("[!.]*"))
-    assert len(files) >= 7
-    rng = np.random.default_rng(0)
+    assert len(files) == 6
     for path in files:
-        sound = path.read_bytes()
-        places = {0, len(sound) - 1, *rng.integers(len(sound), size=12).tolist()}
+        sound, rng = path.read_bytes(), np.random.default_rng(0)
+        is_database = path.suffix == ".sqlite"
+        places = {0, len(sound) - 1, *rng.integers(len(sound), size=60 if is_database else 12).tolist()}
         for place in places:
             damaged = bytearray(sound)
             damaged[place] ^= 1 << int(rng.integers(8))
@@ -263,8 +268,11 @@ def test_every_flipped_byte_is_found(store: LocalStore) -> None:
                 problems = LocalStore.open(str(store.folder)).verify()
             except UserError as error:
                 problems = [str(error)]
-            assert problems, (path.name, place)
             assert all(str(store.folder) in problem and "\n" not in problem for problem in problems)
+            if not problems:
+                assert is_database, (path.name, place)
+                assert content(store.folder) == before
+                assert LocalStore.open(str(store.folder)).index == index
         path.write_bytes(sound)
     assert LocalStore.open(str(store.folder)).verify() == []
 
@@ -297,152 +305,185 @@ def test_truncated_and_swapped_files(store: LocalStore, tmp_path: Path) -> None:
     other.add(random_vectors(50, DIM, 7, "euclidean"), some_items(50, labels=["class 3"] * 50))
     other.add(random_vectors(5, DIM, 8, "euclidean"), some_items(5, 50, labels=["class 3"] * 5))
     other.remove({"path": ["/4.jpg", "/8.jpg"]})
-    for path in sorted(store.folder.glob("[!.]*-*")):
+    pairs = zip(store._snapshot.state.segments, other._snapshot.state.segments, strict=True)
+    files = [(getattr(ours, kind), getattr(theirs, kind)) for ours, theirs in pairs for kind in ("vectors", "items")]
+    assert {ours.name for ours, _ in files} == {path.name for path in store.folder.glob("[!.]*-*")}
+    for ours, theirs in files:
+        path = store.folder / ours.name
         sound = path.read_bytes()
         for content_now in (b"", sound[:-1], sound[: len(sound) // 2], sound + b"x"):
             path.write_bytes(content_now)
             assert f"{path} is damaged (it has" in one_sentence(store.folder)
-        path.write_bytes((other.folder / path.name).read_bytes())
+        path.write_bytes((other.folder / theirs.name).read_bytes())
         assert f"{path} is damaged (it" in one_sentence(store.folder)
         path.unlink()
         assert f"{path} is damaged (it is missing)" in one_sentence(store.folder)
         path.write_bytes(sound)
-    manifest = store.folder / "manifest.json"
-    manifest.write_bytes((other.folder / "manifest.json").read_bytes())
-    assert "is damaged" in one_sentence(store.folder)
+    shutil.copy(other.folder / "gallery.sqlite", store.folder)
+    assert "is damaged (it is missing)" in one_sentence(store.folder)
 
 
-def forge(store: LocalStore, **changes: Any) -> None:
-    """Write a manifest with a right checksum, as somebody does who means harm."""
-    manifest = replace(Manifest.read(store.folder))
-    for name, value in changes.items():
-        object.__setattr__(manifest, name, value)
-    manifest.write(store.folder)
+@pytest.mark.parametrize("kind", ["vectors", "items"])
+def test_damage_is_not_copied_into_new_files(store: LocalStore, kind: str) -> None:
+    """A change that would write damaged rows again, with a checksum that is right, is refused."""
+    path = store.folder / getattr(store._snapshot.state.segments[0], kind).name
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    changes: list[Callable[[LocalStore], object]] = [
+        lambda each: each.add(random_vectors(200, DIM, 2, "euclidean"), some_items(200, 100)),
+        lambda each: each.remove({"label": ["class 0", "class 1"]}),
+    ]
+    for change in changes:
+        with pytest.raises(UserError, match=f"{path.name} is damaged"):
+            change(LocalStore.open(str(store.folder)))
+    assert len(LocalStore.open(str(store.folder))) == 53
 
 
-def forge_file(store: LocalStore, number: int, name: str, write: Callable[[Path], object]) -> None:
-    """Another file of a shard, to which all checksums fit."""
-    shards = [*Manifest.read(store.folder).shards]
-    shard = shards[number]
-    path = store.folder / getattr(shard, name).name
-    write(path)
-    changed = replace(shard, **{name: describe(path)})
-    if name == "items":
-        vectors = store.folder / shard.vectors.name
-        arrays = safetensors.numpy.load_file(vectors)
-        safetensors.numpy.save_file(arrays, vectors, {"items": changed.items.sha256})
-        changed = replace(changed, vectors=describe(vectors))
-    shards[number] = changed
-    forge(store, shards=tuple(shards))
+def forge(store: LocalStore, change: Callable[[State], object]) -> None:
+    """Write a state with a right checksum, as somebody does who means harm."""
+    with connect(store.folder, "written") as db:
+        db.execute("BEGIN IMMEDIATE")
+        state = read_state(db, store.folder)
+        forged = replace(state)
+        change(forged)
+        write_state(db, state, forged)
+        db.execute("COMMIT")
 
 
-def _lying(header: dict[str, Any] | bytes, body: bytes = b"") -> Callable[[Path], object]:
-    written = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return lambda path: path.write_bytes(len(written).to_bytes(8, "little") + written + body)
+def forge_file(store: LocalStore, number: int, kind: str, written: bytes) -> Path:
+    """Replace a file of a segment, with all sizes and checksums that fit."""
+    segments = [*store._snapshot.state.segments]
+    path = store.folder / getattr(segments[number], kind).name
+    path.write_bytes(written)
+    file = File(path.name, len(written), hashlib.sha256(written).hexdigest())
+    segments[number] = replace(segments[number], **{kind: file})
+    forge(store, lambda state: object.__setattr__(state, "segments", tuple(segments)))
+    return path
 
 
-IDS = {"dtype": "I64", "shape": [5], "data_offsets": [160, 200]}
+def npy(header: str, body: bytes = bytes(160)) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode("latin-1") + body
+
+
+SHAPED = "{{'descr': {}, 'fortran_order': False, 'shape': {}}}\n"
 
 
 @pytest.mark.parametrize(
-    "write",
+    "written",
     [
-        _lying(b""),
-        _lying(b"[" * 100_000),
-        _lying(b"[]"),
-        _lying(b"\xff\xfe"),
-        _lying({"vectors": 3}),
-        _lying({"vectors": {"dtype": "F32", "shape": [5, 8], "data_offsets": [0, 160]}, "ids": IDS}),  # no bytes
-        _lying({"vectors": {"dtype": "F32", "shape": [2**40, 8], "data_offsets": [0, 2**45]}, "ids": IDS}, bytes(200)),
-        _lying({"vectors": {"dtype": "F32", "shape": [0, 10**30], "data_offsets": [0, 0]}, "ids": IDS}, bytes(200)),
-        _lying({"vectors": {"dtype": "F32", "shape": [-5, -8], "data_offsets": [0, 160]}, "ids": IDS}, bytes(200)),
-        _lying({"vectors": {"dtype": "F32", "shape": [5, 8.0], "data_offsets": [0, 160]}, "ids": IDS}, bytes(200)),
-        _lying({"vectors": {"dtype": "F32", "shape": [5, 8], "data_offsets": [-160, 0]}, "ids": IDS}, bytes(200)),
-        _lying({"vectors": {"dtype": "O", "shape": [5, 8], "data_offsets": [0, 160]}, "ids": IDS}, bytes(200)),
-        _lying({"vectors": {"dtype": "F32", "shape": "58", "data_offsets": [0, 160]}, "ids": IDS}, bytes(200)),
-        _lying({"ids": IDS}, bytes(200)),
-        lambda path: path.write_bytes((2**63).to_bytes(8, "little") + bytes(100)),
-        lambda path: path.write_bytes(b"\x01"),
+        b"",
+        b"no array",
+        npy(""),
+        npy("[" * 60_000),
+        npy("{'descr': '<f4'}\n"),
+        npy("{'descr': (\n"),
+        npy("{'descr': \n   1\n 2L"),
+        npy(SHAPED.format("'<f4'", (5, 8)), b""),  # no bytes
+        npy(SHAPED.format("'<f4'", (2**40, 8))),
+        npy(SHAPED.format("'<f4'", (0, 10**30))),
+        npy(SHAPED.format("'<f4'", (-5, -8))),
+        npy(SHAPED.format("'<f4'", (4, 8))),
+        npy(SHAPED.format("'<f4'", "(5, 8.0)")),
+        npy(SHAPED.format("'>f4'", (5, 8))),
+        npy(SHAPED.format("'|O'", (5, 8))),
+        npy(SHAPED.format("[('a', '<f4')] * 9", (5, 8))),
+        npy(SHAPED.format("'<f4'", (5, 8)).replace("False", "True")),
+        npy("__import__('os').system('false')\n"),
     ],
 )
-def test_headers_that_lie(store: LocalStore, write: Callable[[Path], object]) -> None:
-    forge_file(store, 1, "vectors", write)
-    assert f"{store.folder}/vectors-000002-0.safetensors is damaged (" in one_sentence(store.folder)
-
-
-def _vectors(change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], object]:
-    def write(path: Path) -> None:
-        arrays = safetensors.numpy.load_file(path)
-        with safetensors.safe_open(path, "numpy") as file:
-            metadata = file.metadata()
-        change(arrays)
-        safetensors.numpy.save_file(arrays, path, metadata)
-
-    return write
+def test_headers_that_lie(store: LocalStore, written: bytes) -> None:
+    path = forge_file(store, 1, "vectors", written)
+    assert f"{path} is damaged (" in one_sentence(store.folder)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_numbers_that_are_none(store: LocalStore, value: float) -> None:
-    forge_file(store, 1, "vectors", _vectors(lambda arrays: arrays["vectors"].__setitem__((2, 3), value)))
+    vectors, file = np.array(store._snapshot.segments[1].vectors), io.BytesIO()
+    vectors[2, 3] = value
+    np.save(file, vectors)
+    path = forge_file(store, 1, "vectors", file.getvalue())
     found = LocalStore.open(str(store.folder))
-    with pytest.raises(
-        UserError, match=r"vectors-000002-0.safetensors is damaged \(it has numbers that are not finite"
-    ):
+    with pytest.raises(UserError, match=rf"{path.name} is damaged \(it has numbers that are not finite"):
         found.search(random_vectors(2, DIM, 0, "euclidean"), 100)
     assert (found.search(random_vectors(2, DIM, 0, "euclidean"), 3).ids >= 0).all()
     assert len(found.verify()) == (value != 1e30)
 
 
-@pytest.mark.parametrize(
-    "ids", [[50, 52, 51, 53, 54], [50, 51, 51, 53, 54], [49, 51, 52, 53, 54], [50, 51, 52, 53, 99]]
-)
-def test_ids_that_are_none(store: LocalStore, ids: list[int]) -> None:
-    forge_file(store, 1, "vectors", _vectors(lambda arrays: arrays.__setitem__("ids", np.array(ids))))
-    assert "is damaged (its ids do not ascend from 50 to 54)" in one_sentence(store.folder)
+def arrow(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def hostile(offsets: list[int], text: bytes = b"a") -> bytes:
+    """Two columns of five texts, with other offsets and bytes than Arrow would write."""
+    written = arrow(pa.table({"path": ["a"] * 5, "label": ["a"] * 5}))
+    right = np.arange(6, dtype=np.int32).tobytes()
+    assert right in written
+    assert b"a" * 5 in written
+    return written.replace(right, np.array(offsets, np.int32).tobytes()).replace(b"a" * 5, text * 5)
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("written", "said"),
     [
-        (pa.table({"path": ["a"] * 5, "label": ["b"] * 5}), "its columns are path, label"),
-        (pa.table({"id": [1] * 5, "path": [1] * 5, "label": ["b"] * 5}), "its column path has values of type int64"),
-        (pa.table({"id": [1] * 4, "path": ["a"] * 4, "label": ["b"] * 4}), "it has 4 rows"),
-        (pa.table({"id": [[1]] * 5, "path": ["a"] * 5, "label": ["b"] * 5}), "its column id has values of type list"),
-        (None, "Parquet magic bytes"),
-        (pa.table({"id": [9] * 5, "path": ["a"] * 5, "label": ["b"] * 5}), "have other ids"),
+        (arrow(pa.table({"path": ["a"] * 5, "other": ["b"] * 5})), "its columns are path, other"),
+        (arrow(pa.table({"path": [1] * 5, "label": ["b"] * 5})), "its column path has values of type int64"),
+        (arrow(pa.table({"path": ["a"] * 4, "label": ["b"] * 4})), "it has 4 rows"),
+        (arrow(pa.table({"path": [["a"]] * 5, "label": ["b"] * 5})), "its column path has values of type list"),
+        (arrow(pa.table([pa.array(["a"] * 5)] * 3, names=["path", "label", "path"])), "its columns are path, label"),
+        (hostile([0, 1, 2, 3, 4, 10**9]), "is damaged ("),
+        (hostile([0, 1, -9, 3, 4, 5]), "is damaged ("),
+        (hostile([0, 1, 2, 3, 4, 5], b"\xff"), "is damaged ("),
+        (b"no table" * 9, "Not an Arrow file"),
+        (arrow(pa.table({"path": ["a"] * 5, "label": ["b"] * 5}))[:-9] + bytes(9), "is damaged ("),
     ],
 )
-def test_tables_that_are_others(store: LocalStore, table: pa.Table | None, said: str) -> None:
-    forge_file(
-        store,
-        1,
-        "items",
-        lambda path: path.write_bytes(b"no table" * 9) if table is None else pq.write_table(table, path),
-    )
-    assert said in one_sentence(store.folder)
+def test_tables_that_are_others(store: LocalStore, written: bytes, said: str) -> None:
+    path = forge_file(store, 1, "items", written)
+    assert f"{path} is damaged (" in (sentence := one_sentence(store.folder))
+    assert said in sentence
 
 
-@pytest.mark.parametrize("ids", [[7, 3], [3, 3], [3, 2**40], [-5, 3]])
-def test_removed_rows_that_are_none(store: LocalStore, ids: list[int]) -> None:
-    """They are none of the gallery's: it is refused, or as if they were not removed."""
-    removed = Manifest.read(store.folder).removed
-    assert removed is not None
-    path = store.folder / removed.name
-    safetensors.numpy.save_file({"ids": np.array(ids)}, path)
-    forge(store, removed=describe(path))
-    try:
-        found = LocalStore.open(str(store.folder)).search(random_vectors(1, DIM, 0, "euclidean"), 10)
-    except UserError as error:
-        assert "is damaged (it does not have the ids of the removed rows)" in str(error)  # noqa: PT017
-    else:
-        assert (found.ids >= 0).all()
+FOR_EVER = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from galleries import random_vectors, some_items
+from proxemic.retrieval.stores.local import LocalStore
+store = LocalStore.open(sys.argv[1])
+while True:
+    first = int(store.next_ids(count=10**6)[-1]) + 1
+    vectors = random_vectors(4, 8, first, "euclidean")
+    store.add(vectors, some_items(4, first, [f"group {first}"] * 4))
+    store.replace_rows(vectors, some_items(4, first, [f"again {first}"] * 4))
+    if first % 3:
+        store.remove({"label": f"again {first}"})
+"""
 
 
-@pytest.mark.parametrize("killed_at", range(9))
+def test_a_killed_writer_leaves_the_state_before_or_after(store: LocalStore) -> None:
+    for moment in range(6):
+        before = len(store)
+        process = warm.Process("-c", FOR_EVER, store.folder, Path(__file__).parents[3])
+        while len(store) == before:
+            assert process.poll() is None, process.communicate()
+        time.sleep(0.013 * moment)
+        process.kill()
+        process.communicate()
+        assert LocalStore.open(str(store.folder)).verify() == []
+        groups = store.count_labels()
+        assert all(number == 4 for label, number in groups.items() if label and not label.startswith("class"))
+        store.add_roots([f"/{moment}"])
+        store.add_roots([f"/again {moment}"])
+        assert {path.name for path in store.folder.glob("*-*")} == store._snapshot.state.names()
+
+
+@pytest.mark.parametrize("killed_at", range(8))
 def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
     store: LocalStore, killed_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.build_index("hnsw")
     before, calls = content(store.folder), count()
 
     class KilledError(BaseException):
@@ -457,7 +498,8 @@ def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("rename", "unlink", "rmdir"):
+        patch.setattr(writing, "write_state", dying(writing.write_state))
+        for name in ("unlink", "rmdir"):
             patch.setattr(Path, name, dying(getattr(Path, name)))
         with pytest.raises(KilledError):
             LocalStore.delete(str(store.folder))
@@ -466,10 +508,12 @@ def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
         return
     with pytest.raises(UserError, match="holds no gallery"):
         LocalStore.open(str(store.folder))
+    with pytest.raises(UserError, match="holds no gallery"):
+        store.add(random_vectors(1, DIM), some_items(1, 99))
     if killed_at % 2:
         assert len(LocalStore.create(str(store.folder), GalleryInfo(DIM))) == 0
-        assert {path.name for path in store.folder.iterdir()} == {"manifest.json", ".lock", ".writer.json"}
-    elif store.folder.exists() and any(path.name != ".lock" for path in store.folder.iterdir()):
+        assert {path.name for path in store.folder.iterdir()} == {"gallery.sqlite", ".writer.json"}
+    elif (store.folder / "gallery.sqlite").exists():
         LocalStore.delete(str(store.folder))
         assert not store.folder.exists()
 
@@ -477,16 +521,22 @@ def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
 def test_only_what_a_gallery_has_written_is_deleted(store: LocalStore, tmp_path: Path) -> None:
     (store.folder / "photos").mkdir()
     (store.folder / "notes.txt").write_text("ours")
+    store_file = store._snapshot.state.segments[0].vectors.name
+    of_another = store_file.replace(store._snapshot.state.token, "0" * 16)
+    (store.folder / of_another).write_text("another gallery's")
+    store.remove({"path": "/9.jpg"})
+    store.add_roots(["/photos"])
     LocalStore.delete(str(store.folder))
-    assert {path.name for path in store.folder.iterdir()} == {"photos", "notes.txt"}
+    assert {path.name for path in store.folder.iterdir()} == {"photos", "notes.txt", of_another}
     other = tmp_path / "web"
     other.mkdir()
-    (other / "manifest.json").write_text('{"name": "a page"}')
-    (other / "vectors-000001-0.safetensors").write_text("theirs")
+    (other / "gallery.sqlite").write_text("no database")
+    vectors = store_file.replace("vectors", "items")
+    (other / vectors).write_text("theirs")
     for folder in (other, store.folder, tmp_path / "nowhere", tmp_path):
         with pytest.raises(UserError, match=r"holds no gallery|is damaged"):
             LocalStore.delete(str(folder))
-    assert sorted(path.name for path in other.iterdir()) == ["manifest.json", "vectors-000001-0.safetensors"]
+    assert sorted(path.name for path in other.iterdir()) == ["gallery.sqlite", vectors]
 
 
 def test_a_gallery_is_not_deleted_while_another_process_writes(store: LocalStore, tmp_path: Path) -> None:
@@ -498,3 +548,55 @@ def test_a_gallery_is_not_deleted_while_another_process_writes(store: LocalStore
     process.kill()
     process.communicate()
     assert len(LocalStore.open(str(store.folder))) == 53
+
+
+def test_a_copy_of_a_folder_is_a_gallery_of_its_own(store: LocalStore, tmp_path: Path) -> None:
+    copy = LocalStore.open(str(shutil.copytree(store.folder, tmp_path / "copy")))
+    before = content(store.folder)
+    copy.add(random_vectors(3, DIM, 4, "euclidean"), some_items(3, 200))
+    copy.remove({"label": ["class 0", "class 1"]})
+    copy.add_roots(["/photos"])
+    assert content(store.folder) == before
+    assert copy.verify() == []
+
+
+def test_rows_are_replaced_in_one_step(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, vectors, items = content(store.folder), random_vectors(2, DIM, 5, "euclidean"), some_items(2, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing.Change, "add", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.replace_rows(vectors, items)
+    assert content(store.folder) == before
+    assert store.replace_rows(vectors, items).tolist() == [55, 56]
+    assert [row[1] for row in content(store.folder)].count("/8.jpg") == 1
+    assert len(store) == 53
+
+
+READS = """
+import os, sys
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may write everywhere
+from proxemic.errors import UserError
+from proxemic.retrieval.stores.local import LocalStore
+store = LocalStore.open(sys.argv[1])
+print(len(store), len(store.items(store.next_ids())), store.verify())
+try:
+    store.remove({"label": "class 0"})
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_cannot_be_written_can_be_read(store: LocalStore) -> None:
+    with TemporaryDirectory() as made:  # that of pytest is closed to others
+        Path(made).chmod(0o755)
+        folder = Path(shutil.copytree(store.folder, Path(made) / "gallery"))
+        for path in folder.iterdir():
+            path.chmod(0o444)
+        folder.chmod(0o555)
+        done = warm.run("-c", READS, folder)
+        folder.chmod(0o755)
+    first, second = done.stdout.splitlines()
+    assert first == "53 24 []", done.stderr
+    assert "could not be written: " in second
+    assert len(store) == 53

@@ -1,34 +1,33 @@
 """Indexes of a folder: that they are used, and that no file of one leads to wrong results."""
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from galleries import clustered_vectors, naive_search, random_vectors, recall, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval.stores import GalleryInfo, IndexKind
 from proxemic.retrieval.stores.local import LocalStore, exact
-from proxemic.retrieval.stores.local.arrays import describe
-from proxemic.retrieval.stores.local.hnsw import HnswIndex
-from proxemic.retrieval.stores.local.ivfpq import IvfPqIndex
-from proxemic.retrieval.stores.local.manifest import Manifest
+from proxemic.retrieval.stores.local.database import File, IndexEntry
+from proxemic.retrieval.stores.local.index import key_file
+from proxemic.retrieval.stores.local.kinds import KINDS
+from proxemic.retrieval.stores.local.writing import changing
 
 ROWS, DIM = 1500, 16
 VECTORS, QUERIES = np.split(clustered_vectors(ROWS + 200 + 40, DIM), [ROWS + 200])
-KINDS: tuple[IndexKind, ...] = ("hnsw", "ivfpq")
 
 
 @pytest.fixture(autouse=True)
 def _always_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few rows, all would be compared."""
-    for kind in (HnswIndex, IvfPqIndex):
-        monkeypatch.setattr(kind, "compared", lambda *_: 0)
+    for name, kind in [*KINDS.items()]:
+        monkeypatch.setitem(KINDS, name, replace(kind, compared=lambda *_: 0))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,7 @@ def test_only_newer_rows_are_compared_one_by_one(
     assert recall(found.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.95
     assert (found.ids >= ROWS).any()
     assert compared == [200]
-    # Removed, first of both and then so many that shards are written again, without the rows of the index.
+    # Removed, first of both and then so many that segments are written again, without the rows of the index.
     for gone, places in ((5, [200]), (2, [])):
         compared.clear()
         store.remove({"path": [f"/{number}.jpg" for number in range(0, len(VECTORS), gone)]})
@@ -99,7 +98,7 @@ def test_only_newer_rows_are_compared_one_by_one(
         assert recall(found.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.9
         assert {*found.ids.ravel().tolist()} <= {*rows}
         assert max(compared) <= 200, places
-        again = LocalStore.open(str(store.folder)).search(QUERIES, 10)  # the graph leads over rows that are gone
+        again = LocalStore.open(str(store.folder)).search(QUERIES, 10)
         assert recall(again.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.9
         np.testing.assert_allclose(found.distances[:, 0], again.distances[:, 0], atol=0.05)
     assert store.verify() == []
@@ -148,15 +147,15 @@ def test_the_effort_is_the_least_that_finds_enough(built: dict[str, Path], tmp_p
 @pytest.mark.parametrize(
     ("kind", "settings", "said"),
     [
-        ("hnsw", {"m": 1}, "m is 1, but must be from 2 to 256"),
-        ("hnsw", {"lists": 4}, "hnsw has no setting lists=4: it has whole numbers m, ef_construction, ef_search"),
-        ("hnsw", {"ef_search": True}, "has no setting ef_search=True"),
-        ("hnsw", {"ef_construction": 10**9}, "must be from 1 to 10,000"),
+        ("hnsw", {"m": 1}, "m is 1, but must be a whole number from 2 to 256"),
+        ("hnsw", {"lists": 4}, "lists is no setting of hnsw, which takes m, ef_construction, ef_search"),
+        ("hnsw", {"ef_search": True}, "ef_search is True, but must be a whole number"),
+        ("hnsw", {"ef_construction": 10**9}, "must be a whole number from 1 to 10,000"),
         ("ivfpq", {"code_bytes": 5}, "code_bytes is 5, but must divide 16: give one of 1, 2, 4, 8, 16"),
-        ("ivfpq", {"lists": ROWS + 1}, "lists is 1501, but must be from 1 to 1,500"),
-        ("ivfpq", {"lists": 4, "probes": 5}, "probes is 5, but must be from 1 to 4"),
-        ("exact", {"m": 4}, "exact search has no settings, but m came"),
-        ("lsh", {}, "the kind of index is 'lsh', but must be one of exact, hnsw, ivfpq"),
+        ("ivfpq", {"lists": ROWS + 1}, "lists is 1501, but must be a whole number from 1 to 1,500"),
+        ("ivfpq", {"lists": 4, "probes": 5}, "probes is 5, but must be a whole number from 1 to 4"),
+        ("exact", {"m": 4}, "m is no setting of exact, which takes no settings"),
+        ("lsh", {}, "an index is 'lsh', but .* has one of exact, hnsw, ivfpq"),
     ],
 )
 def test_settings_that_cannot_be(built: dict[str, Path], kind: Any, settings: dict[str, int], said: str) -> None:
@@ -206,7 +205,7 @@ def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[P
     (path,) = store.folder.glob("index-*")
     damage(path)
     right = naive_search(QUERIES, dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]
-    with pytest.warns(UserWarning, match=rf"{path.name} is damaged .*: every row is compared until the index is built"):
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged .*: every row is compared until"):
         np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)
     np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)  # said once
     assert len(store.verify()) == 1
@@ -216,71 +215,88 @@ def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[P
     assert recall(LocalStore.open(str(store.folder)).search(QUERIES, 10).ids, right) >= 0.95
 
 
-def forged(folder: Path, change: Callable[[dict[str, np.ndarray]], object], **entry: Any) -> None:
-    """Another index, whose checksum the manifest has: of somebody who means harm."""
-    manifest = Manifest.read(folder)
-    assert manifest.index is not None
-    path = folder / manifest.index.file.name
-    arrays = {name: array.copy() for name, array in safetensors.numpy.load_file(path).items()}
-    change(arrays)
-    safetensors.numpy.save_file(arrays, path)
-    index = replace(manifest.index, **{"file": describe(path), **entry})
-    replace(manifest, index=index).write(folder)
+def test_an_index_that_faiss_cannot_read_is_not_used(built: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a newer Faiss has written."""
+
+    def fail(_: np.ndarray) -> None:
+        raise RuntimeError("Index type 0x1234 not recognized")
+
+    monkeypatch.setattr(faiss, "deserialize_index", fail)
+    with pytest.warns(UserWarning, match=r"not recognized\): every row is compared until"):
+        assert LocalStore.open(str(built["hnsw"])).search(QUERIES, 1).ids.min() >= 0
 
 
-HOSTILE: dict[str, tuple[str, Callable[[dict[str, Any]], object], dict[str, Any]]] = {
-    "neighbour beyond": ("hnsw", lambda a: a["neighbors"].__setitem__(7, ROWS), {}),
-    "neighbour far beyond": ("hnsw", lambda a: a["neighbors"].__setitem__(7, 2**31 - 1), {}),
-    "neighbour below": ("hnsw", lambda a: a["neighbors"].__setitem__(7, -2), {}),
-    "neighbour not in its layer": (
-        "hnsw",
-        lambda a: a["neighbors"].__setitem__(slice(None), int(np.argmin(a["levels"]))),
-        {},
-    ),
-    "no neighbours": ("hnsw", lambda a: a.__setitem__("neighbors", a["neighbors"][:0]), {}),
-    "fewer neighbours": ("hnsw", lambda a: a.__setitem__("neighbors", a["neighbors"][:-1]), {}),
-    "more layers": ("hnsw", lambda a: a["levels"].__setitem__(3, 10_000), {}),
-    "no layer": ("hnsw", lambda a: a["levels"].__setitem__(3, 0), {}),
-    "negative layer": ("hnsw", lambda a: a["levels"].__setitem__(3, -5), {}),
-    "entry beyond": ("hnsw", lambda a: a.__setitem__("entry_point", np.array([ROWS], np.int32)), {}),
-    "entry below": ("hnsw", lambda a: a.__setitem__("entry_point", np.array([-1], np.int32)), {}),
-    "no entry": ("hnsw", lambda a: a.pop("entry_point"), {}),
-    "long neighbours": ("hnsw", lambda a: a.__setitem__("neighbors", a["neighbors"].astype(np.int64)), {}),
-    "other links": ("hnsw", lambda _: None, {"settings": {"m": 17, "ef_construction": 1, "ef_search": 1}}),
-    "many links": ("hnsw", lambda _: None, {"settings": {"m": 2**40, "ef_construction": 1, "ef_search": 1}}),
-    "much effort": ("hnsw", lambda _: None, {"settings": {"m": 16, "ef_construction": 1, "ef_search": 2**40}}),
-    "no settings": ("hnsw", lambda _: None, {"settings": {}}),
-    "ids twice": ("hnsw", lambda a: a["ids"].__setitem__(3, a["ids"][4]), {}),
-    "ids beyond": ("hnsw", lambda a: a["ids"].__setitem__(3, 2**40), {}),
-    "fewer rows": ("hnsw", lambda _: None, {"rows": 3}),
-    "many rows": ("hnsw", lambda _: None, {"rows": 2**40}),
-    "other kind": ("hnsw", lambda _: None, {"kind": "ivfpq"}),
-    "place beyond": ("ivfpq", lambda a: a["places"].__setitem__(3, ROWS), {}),
-    "place below": ("ivfpq", lambda a: a["places"].__setitem__(3, -1), {}),
-    "sizes that overflow": ("ivfpq", lambda a: a["sizes"].__setitem__(slice(2), 2**62), {}),
-    "negative size": ("ivfpq", lambda a: a["sizes"].__setitem__(0, -1), {}),
-    "fewer codes": ("ivfpq", lambda a: a.__setitem__("codes", a["codes"][:-1]), {}),
-    "other lists": ("ivfpq", lambda _: None, {"settings": {"lists": 10**6, "code_bytes": 4, "probes": 1}}),
-    "other codes": ("ivfpq", lambda _: None, {"settings": {"lists": 23, "code_bytes": 16, "probes": 1}}),
-    "no number": ("ivfpq", lambda a: a["centres"].__setitem__(0, np.nan), {}),
-}
+def test_the_key_is_the_users_alone(built: dict[str, Path]) -> None:
+    assert key_file().stat().st_mode & 0o777 == 0o600
+    assert len(key_file().read_bytes()) == 32
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_index_is_not_used(built: dict[str, Path], name: str, tmp_path: Path) -> None:
-    kind, change, entry = HOSTILE[name]
-    store = copied(built[kind], tmp_path / "gallery")
-    forged(store.folder, change, **entry)
+@pytest.mark.parametrize("key", [None, b"", b"another" * 5])
+def test_the_index_of_another_user_is_not_read(
+    built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes | None
+) -> None:
+    store = copied(built["hnsw"], tmp_path / "gallery")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    if key is not None:
+        key_file().parent.mkdir(parents=True)
+        key_file().write_bytes(key)
+    right = naive_search(QUERIES, dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(faiss, "deserialize_index", None)
+        with pytest.warns(UserWarning, match="built by another user, and is not read: .* proxemic gallery index"):
+            np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)
+        np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)  # said once
+    assert store.verify() == []  # it is not damaged
+    assert store.index["kind"] == "hnsw"
+    if key != b"":
+        store.build_index("hnsw")
+        assert recall(store.search(QUERIES, 10).ids, right) >= 0.95
+
+
+def file_of(entry: IndexEntry, folder: Path, other: Path) -> File:
+    """Put the index of another gallery in the place of one."""
+    content = other.read_bytes()
+    (folder / entry.file.name).write_bytes(content)
+    (digest,) = {hashlib.sha256(content).hexdigest()}
+    return File(entry.file.name, len(content), digest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entry, *_: replace(entry, kind="ivfpq"),
+        lambda entry, *_: replace(entry, rows=3),
+        lambda entry, *_: replace(entry, last=2**40),
+        lambda entry, *_: replace(entry, settings={**entry.settings, "ef_search": 2**40}),
+        lambda entry, *_: replace(entry, seal=""),
+        lambda entry, *_: replace(entry, seal="\xe9"),
+        lambda entry, *places: replace(entry, file=file_of(entry, *places)),
+    ],
+)
+def test_a_hostile_index_is_not_read(
+    built: dict[str, Path], change: Callable[..., IndexEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is one of this user's that belongs to other rows."""
+    store = copied(built["hnsw"], tmp_path / "gallery")
+    (other,) = built["ivfpq"].glob("index-*")
+    with changing(store.folder) as made:
+        assert made.state.index is not None
+        made.state = replace(made.state, index=change(made.state.index, store.folder, other))
     right = naive_search(QUERIES[:2], dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]
-    with pytest.warns(UserWarning, match=r"index-\d+-0.safetensors is damaged"):
+    monkeypatch.setattr(faiss, "deserialize_index", None)
+    with pytest.warns(UserWarning, match="is not read"):
         np.testing.assert_array_equal(store.search(QUERIES[:2], 10).ids, right)
-    assert len(store.verify()) == 1
 
 
 def test_the_index_of_another_gallery_is_not_used(built: dict[str, Path], tmp_path: Path) -> None:
-    store = copied(built["hnsw"], tmp_path / "gallery")
-    (path,) = store.folder.glob("index-*")
-    (other,) = built["ivfpq"].glob("index-*")
-    path.write_bytes(other.read_bytes())
-    with pytest.warns(UserWarning, match="is damaged"):
+    """Not even with the entry of its own database."""
+    store, theirs = copied(built["hnsw"], tmp_path / "gallery"), LocalStore.open(str(built["ivfpq"]))
+    entry = theirs._snapshot.state.index
+    assert entry is not None
+    with changing(store.folder) as made:
+        name = made.state.new_name("index")
+        (store.folder / name).write_bytes((theirs.folder / entry.file.name).read_bytes())
+        _, *sizes = astuple(entry.file)
+        made.state = replace(made.state, index=replace(entry, file=File(name, *sizes)))
+    with pytest.warns(UserWarning, match="is not read"):
         store.search(QUERIES[:2], 10)

@@ -1,4 +1,4 @@
-"""A gallery in a folder: shards of vectors and tables, an index of Faiss, and a manifest, replaced as a whole."""
+"""A gallery in a folder: SQLite names segments of vectors and tables, and an index of Faiss."""
 
 from proxemic.retrieval.stores.local.directory import LocalStore
 

@@ -1,14 +1,14 @@
 """Search that compares a query with every row."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.stores.distances import exact_distances, merge
-from proxemic.retrieval.stores.local.shards import OpenShard
+from proxemic.retrieval.stores.local.segments import Segment
 from proxemic.retrieval.stores.store import Neighbours
 
 BLOCK = 65_536  # rows that are copied at once, where others lie between them
@@ -17,8 +17,8 @@ _NUMBERS = 2**22  # that are compared again at once
 _WORTH_FAISS = 2**22  # comparisons of rows, in which Faiss gains the time that it takes to be imported
 
 
-def search_shards(
-    shards: Sequence[OpenShard],
+def search_segments(
+    segments: Sequence[Segment],
     masks: Sequence[Bool[np.ndarray, " rows"] | None],
     queries: Float32[np.ndarray, "queries dim"],
     k: int,
@@ -27,22 +27,22 @@ def search_shards(
     """The nearest of the rows that a mask allows, or all."""
     found = [
         part
-        for shard, mask in zip(shards, masks, strict=True)
-        for part in _search_shard(shard, mask, queries, k, distance)
+        for segment, mask in zip(segments, masks, strict=True)
+        for part in _search_segment(segment, mask, queries, k, distance)
     ]
     return merge(found, len(queries), k)
 
 
-def _search_shard(
-    shard: OpenShard, mask: Bool[np.ndarray, " rows"] | None, queries: np.ndarray, k: int, distance: str
+def _search_segment(
+    segment: Segment, mask: Bool[np.ndarray, " rows"] | None, queries: np.ndarray, k: int, distance: str
 ) -> list[Neighbours]:
     hidden = 0 if mask is None else len(mask) - int(np.count_nonzero(mask))
     if mask is None or hidden <= _FEW < len(mask):
-        distances, places = nearest(queries, shard.vectors, k + hidden, distance)
+        distances, places = nearest(queries, segment.vectors, k + hidden, distance)
         if (places < 0).any():
             # Faiss never finds what is not a number, or is too large to be squared.
-            raise shard.not_finite()
-        ids = shard.ids[places]
+            raise segment.not_finite()
+        ids = segment.ids[places]
         if mask is not None:
             distances, ids = np.where(mask[places], distances, np.inf), np.where(mask[places], ids, -1)
         return [Neighbours(distances, ids)]
@@ -50,10 +50,10 @@ def _search_shard(
     found = []
     for first in range(0, len(allowed), BLOCK):
         rows = allowed[first : first + BLOCK]
-        distances, places = nearest(queries, shard.vectors[rows], k, distance)
+        distances, places = nearest(queries, segment.vectors[rows], k, distance)
         if (places < 0).any():
-            raise shard.not_finite()
-        found.append(Neighbours(distances, shard.ids[rows[places]]))
+            raise segment.not_finite()
+        found.append(Neighbours(distances, segment.ids[rows[places]]))
     return found
 
 
@@ -71,7 +71,7 @@ def nearest(
             import faiss
         kind = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
         _, places = faiss.knn(queries, vectors, k, metric=kind)
-    return distances_at(queries, vectors, places, distance), places
+    return distances_at(queries, vectors.__getitem__, places, distance), places
 
 
 class _Compared:
@@ -86,14 +86,14 @@ def _are_few(rows: int) -> bool:
 
 def distances_at(
     queries: Float32[np.ndarray, "queries dim"],
-    vectors: Float32[np.ndarray, "rows dim"],
+    vectors_at: Callable[[np.ndarray], np.ndarray],
     places: Int64[np.ndarray, "queries found"],
     distance: str,
 ) -> Float32[np.ndarray, "queries found"]:
-    """Exact distances to the rows at some places, of some queries after the other, as all may not fit into memory."""
+    """Return exact distances to the rows at some places, for a few queries at once, as all may not fit into memory."""
     step = max(1, _NUMBERS // max(places.shape[1] * queries.shape[1], 1))
     parts = [
-        exact_distances(queries[first : first + step], vectors[places[first : first + step]], distance)
+        exact_distances(queries[first : first + step], vectors_at(places[first : first + step]), distance)
         for first in range(0, len(queries), step)
     ]
     return np.concatenate([np.empty((0, places.shape[1]), np.float32), *parts])

@@ -1,172 +1,171 @@
-"""An index of a gallery's folder: built of all rows, kept as plain arrays, and searched together with newer rows.
+"""An index of a gallery's folder: built of all rows, sealed, and searched together with newer rows.
 
-Faiss's own files are never read: hostile ones lead it out of its memory. An index is put together from arrays whose
-checksum and values are those that it may have.
+Hostile files lead Faiss out of its memory. Therefore only an index that this user has built is read: its seal is an
+HMAC by a key in the user's own configuration folder.
 """
 
+import hashlib
+import hmac
+import json
+import secrets
 from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
+import platformdirs
 from jaxtyping import Bool, Float32, Int64
 from tqdm import tqdm
 
 from proxemic.errors import UserError
-from proxemic.retrieval.stores.distances import exact_distances, merge
-from proxemic.retrieval.stores.local.arrays import check_content, check_size, map_arrays
-from proxemic.retrieval.stores.local.exact import nearest
-from proxemic.retrieval.stores.local.hnsw import AT_ONCE, HnswIndex
-from proxemic.retrieval.stores.local.ivfpq import IvfPqIndex
-from proxemic.retrieval.stores.local.manifest import Damaged, IndexEntry
+from proxemic.files import write_atomically, write_errors
+from proxemic.locks import lock_in_turn
+from proxemic.retrieval.stores.distances import merge
+from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, State
+from proxemic.retrieval.stores.local.exact import distances_at, nearest
+from proxemic.retrieval.stores.local.kinds import KINDS, FaissIndex, check, engine
+from proxemic.retrieval.stores.local.segments import check_size, write_file
 from proxemic.retrieval.stores.local.snapshot import Masks, Snapshot
-from proxemic.retrieval.stores.store import Neighbours
-
-KINDS: Mapping[str, type[HnswIndex] | type[IvfPqIndex]] = {"hnsw": HnswIndex, "ivfpq": IvfPqIndex}
+from proxemic.retrieval.stores.store import IndexKind, Neighbours
 
 _QUERIES, _K, _RECALL = 500, 10, 0.98  # of the measurement that decides how far a search looks
 _LEARNT_FROM = 262_144  # rows
-_NUMBERS = 2**22  # that are compared again at once
+_AT_ONCE = 8192  # rows that are handed to Faiss
 
 
-def build(
-    snapshot: Snapshot, kind: str, given: Mapping[str, int]
-) -> tuple[dict[str, np.ndarray], dict[str, int], float | None]:
-    """Arrays of an index of all rows, its settings, and the recall of searches with them.
+def key_file() -> Path:
+    """Return where the key of this user is, by which indexes are sealed."""
+    return platformdirs.user_config_path("proxemic") / "index.key"
+
+
+def _key() -> bytes:
+    """Read the key of this user, which is made if need be."""
+    path = key_file()
+    with write_errors(path), lock_in_turn(path):
+        if not path.exists():
+            with write_atomically(path) as temporary:
+                temporary.touch(0o600)
+                temporary.write_bytes(secrets.token_bytes(32))
+        return path.read_bytes()
+
+
+def _seal(key: bytes, state: State, entry: IndexEntry) -> str:
+    """Return the HMAC of an index and of all that a search relies on; the entry has the checksum of its file."""
+    content = {"token": state.token, "info": state.info.to_json(), **asdict(replace(entry, seal=""))}
+    return hmac.digest(key, json.dumps(content, sort_keys=True).encode(), "sha256").hex()
+
+
+def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> IndexEntry:
+    """Build an index of all rows, measure its recall and write it.
 
     It is searched by rows that it does not have yet: the neighbours of those that it has are easier to find. Unless the
     effort of a search is given, it is the least that finds 98 % of the ten nearest.
     """
-    info, made = snapshot.manifest.info, KINDS[kind]
-    for name, value in given.items():
-        if name not in made.names or isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{kind} has no setting {name}={value!r}: it has whole numbers {', '.join(made.names)}.")
-    ids = snapshot.live_ids()
+    info, chosen, ids = snapshot.state.info, KINDS[kind], snapshot.live_ids()
+    settings = check(str(snapshot.folder), kind, given, len(ids), info.dim)
     if not len(ids):
         raise UserError(f"{snapshot.folder} has no rows to make an index of: add pictures first.")
-    settings = made.check(given, len(ids), info.dim)
+    key = _key()
     rng = np.random.default_rng(0)
     held_out = np.sort(rng.choice(len(ids), min(_QUERIES, len(ids) // 10), replace=False))
-    ids = np.concatenate([np.delete(ids, held_out), ids[held_out]])
-    rest, queries = ids[: len(ids) - len(held_out)], snapshot.vectors_of(ids[len(ids) - len(held_out) :])
+    rest, held_out = np.delete(ids, held_out), ids[held_out]
+    queries = snapshot.vectors_of(held_out)
     learnt_from = np.sort(rng.choice(len(rest), min(_LEARNT_FROM, len(rest)), replace=False))
-    index = made.new(snapshot.vectors_of(rest[learnt_from]), settings)
+    made = chosen.make(snapshot.vectors_of(rest[learnt_from]), settings)
+    index = FaissIndex(chosen, settings, engine.IndexIDMap(made))
     right = merge([], len(queries), _K)
     with tqdm(total=len(rest), desc=kind, unit="row", leave=False, disable=None) as bar:
-        for first in range(0, len(rest), AT_ONCE):
-            some = rest[first : first + AT_ONCE]
+        for first in range(0, len(rest), _AT_ONCE):
+            some = rest[first : first + _AT_ONCE]
             vectors = snapshot.vectors_of(some)
-            index.add(vectors)
+            index.index.add_with_ids(vectors, some)
             distances, places = nearest(queries, vectors, _K, info.distance)
             right = merge([right, Neighbours(distances, some[places])], len(queries), _K)
             bar.update(len(some))
     recall = None
-    for effort in [settings[made.effort]] if made.effort in settings else index.efforts():
-        settings[made.effort] = effort
+    for effort in [settings[chosen.effort]] if settings[chosen.effort] else chosen.efforts(settings):
+        settings[chosen.effort] = effort
         if len(queries):
-            found = _found(snapshot, index, rest, queries, _K, effort, None)
-            recall = _share(found.ids, right.ids)
+            recall = _share(_found(snapshot, index, queries, _K, effort, None).ids, right.ids)
         if recall is not None and recall >= _RECALL:
             break
-    index.add(queries)
-    return {"ids": ids, **index.arrays()}, settings, recall
+    index.index.add_with_ids(queries, held_out)
+    file = write_file(snapshot.folder, snapshot.state.new_name("index"), engine.serialize_index(index.index))
+    entry = IndexEntry(kind, len(ids), int(ids[-1]), settings, recall, file, "")
+    return replace(entry, seal=_seal(key, snapshot.state, entry))
 
 
 def _share(found: Int64[np.ndarray, "queries k"], right: Int64[np.ndarray, "queries k"]) -> float:
-    """Of the right ids, how many were found."""
+    """Return the share of the right ids that was found."""
     return float(((found[:, :, None] == right[:, None]) & (right >= 0)[:, None]).sum() / (right >= 0).sum())
 
 
-class LoadedIndex:
-    """An index in memory.
-
-    Args:
-        snapshot: The state of the gallery whose index it is.
-        entry: What the manifest says of it.
+def load(snapshot: Snapshot, entry: IndexEntry) -> FaissIndex:
+    """Read an index into memory.
 
     Raises:
-        UserError: If its file is not what was written, or cannot be an index of these rows.
+        UserError: If another user built it, or its file is not what was written.
     """
-
-    def __init__(self, snapshot: Snapshot, entry: IndexEntry) -> None:
-        self.entry = entry
-        path = check_size(snapshot.folder, entry.file)
-        check_content(path, entry.file)
-        arrays, _ = map_arrays(path)
-        try:
-            self.ids, self.order = _checked_ids(arrays.pop("ids"), entry)
-            made = KINDS[entry.kind]
-            if {*entry.settings} != {*made.names}:
-                raise ValueError(f"its settings are {', '.join(entry.settings)}")
-            there = np.isin(self.ids, snapshot.ids)
-            dim = snapshot.manifest.info.dim
-            self.index = made.from_arrays(
-                arrays, entry.settings, there, lambda places: snapshot.vectors_of(self.ids[places]), dim
-            )
-        except (ValueError, KeyError) as error:
-            raise Damaged(path, error) from error
-
-
-def _checked_ids(ids: np.ndarray, entry: IndexEntry) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
-    """The ids of an index's rows, and the places at which they ascend."""
-    if ids.dtype != np.int64 or ids.shape != (entry.rows,) or not entry.rows:
-        raise ValueError(f"its ids are {ids.dtype} {list(ids.shape)}")
-    order = np.argsort(ids, kind="stable")
-    if (np.diff(ids[order]) <= 0).any() or ids[order[0]] < 0 or ids[order[-1]] > entry.last:
-        raise ValueError("its ids are out of range, or come twice")
-    return np.array(ids), order
+    path = check_size(snapshot.folder, entry.file)
+    try:
+        key = key_file().read_bytes()
+    except OSError:
+        key = b""
+    # Without a key, anybody could make a seal.
+    if not key or not hmac.compare_digest(_seal(key, snapshot.state, entry).encode(), entry.seal.encode()):
+        raise UserError(
+            f"The index of {snapshot.folder} was built by another user, and is not read: every row is compared until "
+            "proxemic gallery index builds it again."
+        )
+    try:
+        content = np.fromfile(path, np.uint8)  # what is verified is what is read
+        if hashlib.sha256(content.data).hexdigest() != entry.file.sha256:
+            raise Damaged(path, "its checksum is another")
+        return FaissIndex(KINDS[entry.kind], entry.settings, engine.deserialize_index(content))
+    except (OSError, RuntimeError) as error:  # it cannot be opened, or Faiss is older than the one that wrote it
+        raise Damaged(path, error) from error
 
 
 class IndexSearch:
-    """A search of a state of the gallery by an index, which may have been made of an older state.
+    """Search a state of the gallery by an index, which may have been made of an older state.
 
     Rows that were added since are compared one by one.
     """
 
-    def __init__(self, loaded: LoadedIndex, snapshot: Snapshot) -> None:
-        self.loaded = loaded
+    def __init__(self, index: FaissIndex, entry: IndexEntry, snapshot: Snapshot) -> None:
+        self.index = index
+        self.entry = entry
         self.snapshot = snapshot
-        ids, order = loaded.ids, loaded.order
-        places = order[np.minimum(np.searchsorted(ids, snapshot.ids, sorter=order), len(ids) - 1)]
-        self._places = np.where(ids[places] == snapshot.ids, places, -1)  # of each row in the index, or -1
         self._live = self._divide(snapshot.live)
 
-    def _divide(self, masks: Masks) -> tuple[Bool[np.ndarray, " rows"] | None, int, Masks | None]:
-        """Which rows of the index are meant (None is all) and how many, and which others."""
-        shards = self.snapshot.shards
-        meant = np.concatenate(
-            [
-                np.empty(0, bool),
-                *(
-                    np.ones(len(shard.ids), bool) if mask is None else mask
-                    for shard, mask in zip(shards, masks, strict=True)
-                ),
-            ]
-        )
-        inside = self._places >= 0
-        allowed = np.zeros(len(self.loaded.ids), bool)
-        allowed[self._places[meant & inside]] = True
+    def _divide(self, masks: Masks) -> tuple[Bool[np.ndarray, " ids"] | None, int, Masks | None]:
+        """Return which ids of the index are meant (None is all) and how many, and which newer rows."""
+        last = self.entry.last
+        allowed, newer = np.zeros(last + 1, bool), []
+        for segment, mask in zip(self.snapshot.segments, masks, strict=True):
+            meant = np.ones(len(segment.ids), bool) if mask is None else mask
+            ids = segment.ids[meant]
+            allowed[ids[ids <= last]] = True
+            newer.append(meant & (segment.ids > last))
         count = int(np.count_nonzero(allowed))
-        others = meant & ~inside
-        ends = np.cumsum([len(shard.ids) for shard in shards])[:-1]
-        return (
-            None if count == len(allowed) else allowed,
-            count,
-            np.split(others, ends) if others.any() else None,
-        )
+        others = newer if any(mask.any() for mask in newer) else None
+        return None if count == self.entry.rows else allowed, count, others
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks) -> Neighbours:
-        """The nearest of some rows."""
-        snapshot, loaded, index = self.snapshot, self.loaded, self.loaded.index
-        allowed, count, others = self._live if masks is snapshot.live else self._divide(masks)
-        effort = loaded.entry.settings[index.effort]
+        """Find the nearest of some rows."""
+        snapshot, index, rows = self.snapshot, self.index, self.entry.rows
+        settings = self.entry.settings
+        allowed, count, newer = self._live if masks is snapshot.live else self._divide(masks)
+        effort = settings[index.kind.effort]
         if allowed is not None and count:
             # A search meets rows that it may not give as often as others.
-            effort = min(-(-effort * len(loaded.ids) // count), index.most_effort)
-        if index.compared(k, effort) >= count:
+            effort = min(-(-effort * rows // count), settings.get("lists", rows))
+        if index.kind.compared(settings, rows, k, effort) >= count:
             return snapshot.search(queries, k, masks)
-        found = _found(snapshot, index, loaded.ids, queries, k, effort, allowed)
+        found = _found(snapshot, index, queries, k, effort, allowed)
         lacking = found.ids[:, min(k, count) - 1] < 0  # what was not found comes last
-        if others is not None:
-            found = merge([found, snapshot.search(queries, k, others)], len(queries), k)
+        if newer is not None:
+            found = merge([found, snapshot.search(queries, k, newer)], len(queries), k)
         if lacking.any():
             found.distances[lacking], found.ids[lacking] = snapshot.search(queries[lacking], k, masks)
         return found
@@ -174,29 +173,23 @@ class IndexSearch:
 
 def _found(
     snapshot: Snapshot,
-    index: HnswIndex | IvfPqIndex,
-    ids: Int64[np.ndarray, " rows"],
+    index: FaissIndex,
     queries: Float32[np.ndarray, "queries dim"],
     k: int,
     effort: int,
-    allowed: Bool[np.ndarray, " rows"] | None,
+    allowed: Bool[np.ndarray, " ids"] | None,
 ) -> Neighbours:
-    """What an index finds of its own rows, with exact distances."""
-    cosine = snapshot.manifest.info.distance == "cosine"
-    squares, places = index.search(queries, min(k * index.candidates, len(ids)), effort, allowed)
-    if index.is_exact:
-        distances = squares / 2 if cosine else np.sqrt(squares)  # of unit vectors, 1 - cos is half of the square
+    """Find what an index has of its own rows, with exact distances."""
+    distance = snapshot.state.info.distance
+    squares, ids = index.search(queries, min(k * index.kind.candidates, index.index.ntotal), effort, allowed)
+    if index.kind.candidates == 1:
+        distances = squares / 2 if distance == "cosine" else np.sqrt(squares)  # 1 - cos of unit vectors
     else:
-        step = max(1, _NUMBERS // (places.shape[1] * queries.shape[1]))
-        distances = np.empty_like(squares)
-        for first in range(0, len(queries), step):
-            part = slice(first, first + step)
-            vectors = snapshot.vectors_of(ids[places[part]].ravel()).reshape(*places[part].shape, -1)
-            distances[part] = exact_distances(queries[part], vectors, snapshot.manifest.info.distance)
-    rows = ids[places]
-    if (places < 0).any():
-        distances, rows = np.where(places < 0, np.float32(np.inf), distances), np.where(places < 0, -1, rows)
-    found = Neighbours(distances, rows)
+        distances = distances_at(
+            queries, lambda some: snapshot.vectors_of(some.ravel()).reshape(*some.shape, -1), ids, distance
+        )
+    if (ids < 0).any():
+        distances = np.where(ids < 0, np.float32(np.inf), distances)
     # Most are in their order, and sorting takes as long as finding.
-    in_order = rows.shape[1] == k and (distances[:, 1:] > distances[:, :-1]).all()
-    return found if in_order else merge([found], len(queries), k)
+    in_order = ids.shape[1] == k and (distances[:, 1:] > distances[:, :-1]).all()
+    return Neighbours(distances, ids) if in_order else merge([Neighbours(distances, ids)], len(queries), k)

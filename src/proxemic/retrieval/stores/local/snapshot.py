@@ -11,166 +11,143 @@ from jaxtyping import Bool, Float32, Int64
 from pyarrow.compute import is_in  # pyright: ignore[reportAttributeAccessIssue]
 
 from proxemic.errors import UserError
-from proxemic.retrieval.items import matching
-from proxemic.retrieval.stores.local.arrays import check_content, check_size, map_arrays
-from proxemic.retrieval.stores.local.exact import BLOCK, search_shards
-from proxemic.retrieval.stores.local.manifest import Damaged, Manifest
-from proxemic.retrieval.stores.local.shards import OpenShard, as_numbers
+from proxemic.retrieval.items import Where, check_where, matching
+from proxemic.retrieval.stores.local.database import State
+from proxemic.retrieval.stores.local.exact import BLOCK, search_segments
+from proxemic.retrieval.stores.local.segments import Segment, as_numbers
 from proxemic.retrieval.stores.store import Neighbours
 
 Masks = Sequence[Bool[np.ndarray, " rows"] | None]
-"""Of each shard, the rows that are meant; None is all."""
+"""Of each segment, the rows that are meant; None is all."""
 
 _KEPT = 16  # conditions whose rows are remembered
 
 
 class Snapshot:
-    """What a manifest names, opened: it stays whole when a writer replaces it.
+    """The files that a state names, opened: it stays whole when a writer replaces the state.
 
     Args:
         folder: Where it is.
-        manifest: What is to be there.
+        state: What the database says.
+        before: An older snapshot, whose open files are used again.
 
     Raises:
-        UserError: If a file is missing, or is not what the manifest says; of contents, only small ones are read.
+        UserError: If a file is missing, or cannot be what the state says.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, state: State, before: "Snapshot | None" = None) -> None:
         self.folder = folder
-        self.manifest = manifest
-        self.columns = ("id", *manifest.columns)
-        self.shards = [OpenShard(folder, shard, manifest.info.dim) for shard in manifest.shards]
-        self.removed = self._read_removed()
+        self.state = state
+        self.columns = ("id", *state.columns)
+        opened = {segment.entry.vectors.name: segment for segment in before.segments} if before else {}
+        self.segments: list[Segment] = []
+        for entry in state.segments:
+            same = opened.get(entry.vectors.name)
+            if same is not None and (same.entry.vectors, same.entry.items) == (entry.vectors, entry.items):
+                self.segments.append(same.updated(entry))
+            else:
+                self.segments.append(Segment(folder, entry, state.info.dim))
         self._matching: dict[object, Masks] = {}
-
-    def _read_removed(self) -> Int64[np.ndarray, " removed"]:
-        file = self.manifest.removed
-        if file is None:
-            return np.empty(0, np.int64)
-        path = check_size(self.folder, file)
-        check_content(path, file)
-        arrays, _ = map_arrays(path)
-        ids = arrays.get("ids", np.empty(0))
-        if ids.dtype != np.int64 or ids.shape != (self.manifest.removed_rows,) or (np.diff(ids) <= 0).any():
-            raise Damaged(path, "it does not have the ids of the removed rows")
-        return ids
 
     @cached_property
     def live(self) -> Masks:
         """The rows that are not removed."""
-        return [self._live(shard) for shard in self.shards]
+        return [segment.live for segment in self.segments]
 
-    def _live(self, shard: OpenShard) -> Bool[np.ndarray, " rows"] | None:
-        first, last = np.searchsorted(self.removed, [shard.shard.first, shard.shard.last + 1])
-        if first == last:
-            return None
-        mask = np.ones(len(shard.ids), bool)
-        mask[shard.places(self.removed[first:last])] = False
-        return mask
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows that are not removed."""
+        return sum(len(each.ids) if each.live is None else int(each.live.sum()) for each in self.segments)
 
-    def allowed(self, conditions: Mapping[str, tuple[str | None, ...]]) -> Masks:
-        """The rows that are not removed and meet all conditions."""
+    def allowed(self, where: Where | None) -> Masks:
+        """Return the rows that are not removed and meet all conditions."""
+        conditions = check_where(where, self.columns)
         if not conditions:
             return self.live
         key = tuple(conditions.items())
         if key not in self._matching:
             if len(self._matching) >= _KEPT:
                 self._matching.clear()
-            self._matching[key] = [
-                _both(matching(shard.read([*conditions]), conditions), live)
-                for shard, live in zip(self.shards, self.live, strict=True)
-            ]
+            self._matching[key] = [matching_rows(segment, conditions) for segment in self.segments]
         return self._matching[key]
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks) -> Neighbours:
-        """The nearest of some rows."""
-        return search_shards(self.shards, masks, queries, k, self.manifest.info.distance)
-
-    @cached_property
-    def ids(self) -> Int64[np.ndarray, " rows"]:
-        """Of all rows in the shards, removed ones too."""
-        return np.concatenate([np.empty(0, np.int64), *(shard.ids for shard in self.shards)])
+        """Find the nearest of some rows."""
+        return search_segments(self.segments, masks, queries, k, self.state.info.distance)
 
     def live_ids(self) -> Int64[np.ndarray, " live"]:
-        """Of the rows that are not removed, ascending."""
-        parts = [
-            shard.ids if mask is None else shard.ids[mask] for shard, mask in zip(self.shards, self.live, strict=True)
-        ]
-        return np.concatenate([np.empty(0, np.int64), *parts])
+        """Return the ids of the rows that are not removed, ascending."""
+        return np.concatenate([np.empty(0, np.int64), *(each.ids[each.live_places] for each in self.segments)])
 
     def next_ids(self, after: int, count: int, masks: Masks) -> Int64[np.ndarray, " some"]:
-        """The first of some rows that follow an id."""
+        """Return the ids of the first of some rows that follow an id."""
         found = np.empty(0, np.int64)
-        for shard, mask in zip(self.shards, masks, strict=True):
-            first = np.searchsorted(shard.ids, after, "right")
-            ids = shard.ids[first:] if mask is None else shard.ids[first:][mask[first:]]
+        for segment, mask in zip(self.segments, masks, strict=True):
+            first = np.searchsorted(segment.ids, after, "right")
+            ids = segment.ids[first:] if mask is None else segment.ids[first:][mask[first:]]
             found = np.concatenate([found, ids[: count - len(found)]])
         return found
 
-    def there(self, ids: Int64[np.ndarray, " asked"]) -> Int64[np.ndarray, " rows"]:
-        """Those of some ids whose rows are there, ascending."""
-        parts = [shard.ids[shard.places(ids)] for shard in self.shards]
-        return np.setdiff1d(np.concatenate([np.empty(0, np.int64), *parts]), self.removed)
-
     def vectors_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
-        """The vectors of rows that are in the shards."""
-        vectors = np.zeros((len(ids), self.manifest.info.dim), np.float32)
-        for shard in self.shards:
-            asked = (ids >= shard.shard.first) & (ids <= shard.shard.last)
-            if asked.any():
-                vectors[asked] = shard.vectors[np.searchsorted(shard.ids, ids[asked])]
+        """Return the vectors of rows that the segments have."""
+        vectors = np.zeros((len(ids), self.state.info.dim), np.float32)
+        for segment in self.segments:
+            places, own = segment.places(ids)
+            vectors[own] = segment.vectors[places]
         return vectors
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
-        """Those of the paths that there are rows of."""
+        """Return those of the paths that have rows."""
         wanted, known = pa.array(paths, pa.string()), set()
-        for shard, live in zip(self.shards, self.live, strict=True):
-            column = shard.read(["path"])["path"]
-            there = _both(is_in(column, value_set=wanted).to_numpy(), live)
-            known.update(column.filter(pa.array(there)).to_pylist())
+        for segment in self.segments:
+            column = segment.read(["path"])["path"]
+            there = is_in(column, value_set=wanted).to_numpy(zero_copy_only=False)
+            there = there if segment.live is None else there & segment.live
+            known.update(column.take(as_numbers(np.flatnonzero(there))).to_pylist())
         return known
 
     def count_labels(self) -> Counter[str | None]:
-        """How many rows have each label."""
+        """Return how many rows have each label."""
         counts: Counter[str | None] = Counter()
-        for shard, live in zip(self.shards, self.live, strict=True):
-            column = shard.read(["label"])["label"]
-            counts.update((column if live is None else column.filter(pa.array(live))).to_pylist())
+        for segment in self.segments:
+            counts.update(segment.read(["label"], segment.live_places)["label"].to_pylist())
         return counts
 
     def items(self, ids: Int64[np.ndarray, " some"]) -> pa.Table:
-        """What is known of some rows, in their order."""
-        parts, order = [self.whole(pa.table({"id": as_numbers(np.empty(0, np.int64))}))], [np.empty(0, np.int64)]
-        for shard in self.shards:
-            asked = np.flatnonzero((ids >= shard.shard.first) & (ids <= shard.shard.last))
-            there = asked[np.isin(ids[asked], shard.ids)]
-            if len(there):
-                parts.append(self.whole(shard.read(None, np.searchsorted(shard.ids, ids[there]))))
-                order.append(there)
+        """Return the columns of some rows, in their order."""
+        parts, order = [self._with_ids(np.empty(0, np.int64), pa.table({}))], [np.empty(0, np.int64)]
+        for segment in self.segments:
+            places, own = segment.places(ids)
+            if len(own):
+                parts.append(self._with_ids(ids[own], segment.read(None, places)))
+                order.append(own)
         found = np.concatenate(order)
         if len(found) < len(ids):
             missing = np.delete(ids, found)[0]
             raise UserError(f"Row {missing} is not in {self.folder} any more: search again.")
         return pa.concat_tables(parts).take(as_numbers(np.argsort(found)))
 
-    def whole(self, table: pa.Table) -> pa.Table:
-        """With all columns, of which rows that were added before have nothing."""
-        for name in self.columns:
-            if name not in table.column_names:
-                table = table.append_column(name, pa.nulls(len(table), pa.string()))
-        return table.select(list(self.columns))
+    def _with_ids(self, ids: np.ndarray, table: pa.Table) -> pa.Table:
+        """Add ids and all columns, which rows that were added before a column was there have empty."""
+        cells = [
+            table[name] if name in table.column_names else pa.nulls(len(ids), pa.string()) for name in self.columns[1:]
+        ]
+        return pa.table([as_numbers(ids), *cells], names=[*self.columns])
 
     def iterate(self, batch_size: int) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
-        """All rows that are not removed."""
-        for shard, live in zip(self.shards, self.live, strict=True):
-            kept = np.arange(len(shard.ids)) if live is None else np.flatnonzero(live)
+        """Yield all rows that are not removed."""
+        for segment in self.segments:
+            places = segment.live_places
             # A table is read in parts much larger than a batch may be.
-            for start in range(0, len(kept), BLOCK):
-                table = self.whole(shard.read(None, kept[start : start + BLOCK]))
-                for first in range(0, len(table), batch_size):
-                    places = kept[start + first : start + min(first + batch_size, len(table))]
-                    yield shard.vectors[places], table[first : first + len(places)]
+            for start in range(0, len(places), BLOCK):
+                part = places[start : start + BLOCK]
+                table = self._with_ids(segment.ids[part], segment.read(None, part))
+                for first in range(0, len(part), batch_size):
+                    some = part[first : first + batch_size]
+                    yield segment.vectors[some], table[first : first + len(some)]
 
 
-def _both(one: Bool[np.ndarray, " rows"], other: Bool[np.ndarray, " rows"] | None) -> Bool[np.ndarray, " rows"]:
-    return one if other is None else one & other
+def matching_rows(segment: Segment, conditions: Mapping[str, Sequence[str | None]]) -> Bool[np.ndarray, " rows"]:
+    """Return which rows of a segment are not removed and meet all conditions of `check_where`."""
+    mask = np.ones(len(segment.ids), bool) if segment.live is None else segment.live
+    return mask & matching(segment.read([*conditions]), conditions) if conditions else mask

@@ -1,66 +1,226 @@
-"""Who may write to a gallery's folder: one process at a time, and the others are told which."""
+"""Changing a gallery's folder: one writer at a time, and nothing that is seen before it is whole."""
 
 import getpass
 import json
 import os
-import re
 import socket
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64
+
+from proxemic.addresses import GALLERY_FILE
 from proxemic.errors import UserError
-from proxemic.extras import optional_dependency
-from proxemic.files import remove_stale_temporaries, write_errors
-from proxemic.retrieval.stores.local.manifest import MANIFEST, NAME
+from proxemic.files import write_errors
+from proxemic.retrieval.items import Where, check_where
+from proxemic.retrieval.stores.local.database import (
+    APPLICATION,
+    DELETED,
+    PATIENCE,
+    SegmentEntry,
+    State,
+    connect,
+    create_tables,
+    pragma,
+    read_state,
+    write_state,
+)
+from proxemic.retrieval.stores.local.exact import BLOCK
+from proxemic.retrieval.stores.local.segments import Segment, write_segment
+from proxemic.retrieval.stores.local.snapshot import Snapshot, matching_rows
+from proxemic.retrieval.stores.store import GalleryInfo
 
-with optional_dependency("train"):
-    from filelock import FileLock, Timeout
-
-LOCK, WRITER = ".lock", ".writer.json"
-_OWN = re.compile(rf"{re.escape(MANIFEST)}|{NAME.pattern}")
+_WRITER = ".writer.json"
+_FILES = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER)  # beside segments and indexes
 
 
-def check_is_empty(folder: Path) -> None:
-    """Raise `UserError` where there is anything but what a killed process left that made a gallery."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: choose a new or an empty folder for a gallery.")
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    if MANIFEST in names:
-        raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
-    if any(name not in (LOCK, WRITER) and not name.startswith(f".{MANIFEST}.") for name in names):
-        raise UserError(f"{folder} is not empty: choose a new or an empty folder for a gallery.")
+class Change:
+    """A new state in the making.
+
+    Args:
+        snapshot: The state before.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.state = snapshot.state
+        self._segments = [*snapshot.segments]
+
+    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+        """Add rows and return their ids."""
+        ids = self.state.next_id + np.arange(len(vectors))
+        if not len(ids):
+            return ids
+        # Small segments at the end are written again together with the new rows: there are never more than some dozens
+        # of them, and the large ones stay as they are.
+        parts, all_ids, tables = [vectors], [ids], [items]
+        while self._segments and len(self._segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
+            last = self._segments.pop()
+            last.check()
+            kept = last.live_places
+            parts.insert(0, last.vectors[kept])
+            all_ids.insert(0, last.ids[kept])
+            tables.insert(0, last.read(None, kept))
+        table = pa.concat_tables(tables, promote_options="default")
+        self._write(np.concatenate(all_ids), np.concatenate(parts), table)
+        columns = tuple(dict.fromkeys((*self.state.columns, *items.column_names)))
+        self._update(next_id=int(ids[-1]) + 1, columns=columns)
+        return ids
+
+    def remove(self, where: Where) -> int:
+        """Remove the rows that meet all conditions and return their number."""
+        conditions, count = check_where(where, ("id", *self.state.columns)), 0
+        before, self._segments = self._segments, []
+        for segment in before:
+            going = matching_rows(segment, conditions)
+            live = matching_rows(segment, {}) & ~going
+            count += int(going.sum())
+            kept = np.flatnonzero(live)
+            if not going.any():
+                self._segments.append(segment)
+            elif len(kept) > len(live) / 2:
+                self._segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
+            elif len(kept):  # more than half of the rows are removed
+                segment.check()
+                self._write(segment.ids[kept], segment.vectors[kept], segment.read(None, kept))
+        self._update()
+        return count
+
+    def _write(self, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table) -> None:
+        folder, state = self.snapshot.folder, self.state
+        self._segments.append(Segment(folder, write_segment(folder, state, ids, vectors, items), state.info.dim))
+
+    def _update(self, **changes: Any) -> None:
+        entries: Sequence[SegmentEntry] = [segment.entry for segment in self._segments]
+        self.state = replace(self.state, segments=tuple(entries), **changes)
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
-    """Be the only process that writes to a folder while the block runs; a killed one lets go of it.
+def changing(folder: Path, before: Snapshot | None = None) -> Iterator[Change]:
+    """Make a change, which is kept at the end of the block; a process that is killed leaves the state before.
 
     Raises:
         UserError: If another process writes there; it says which, and since when.
     """
-    lock = FileLock(folder / LOCK, timeout=0, is_singleton=False)
-    with write_errors(folder / LOCK):
+    with _only_writer(folder) as db:
+        state = read_state(db, folder)
+        if before is not None and state.token != before.state.token:
+            raise another_gallery(folder)
+        _sign(folder)
+        _remove_unnamed(folder, state)
+        change = Change(Snapshot(folder, state, before))
+        yield change
+        if change.state != state:
+            write_state(db, state, change.state)
+            db.execute("COMMIT")
+
+
+def another_gallery(folder: Path) -> UserError:
+    """Return what is raised if the folder holds another gallery than before."""
+    return UserError(f"{folder} is another gallery than the one that was opened: open it anew.")
+
+
+@contextmanager
+def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+    """Begin a transaction as the only writer; without a COMMIT in the block nothing is changed."""
+    with connect(folder, "written", timeout=0.1, mode=mode) as db:
         try:
-            lock.acquire()
-        except Timeout:  # which is an `OSError`
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
             raise UserError(
-                f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile. If no "
-                f"such process runs, delete {folder / LOCK}."
+                f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile."
             ) from None
-    try:
-        writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
-        with write_errors(folder / WRITER):
-            (folder / WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
-        remove_stale_temporaries(folder, _OWN)
-        yield
-    finally:
-        lock.release()
+        db.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")  # a commit waits for readers
+        yield db
+
+
+def _sign(folder: Path) -> None:
+    """Write who writes, for those who come in between."""
+    writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
+    with write_errors(folder / _WRITER):
+        (folder / _WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
 
 
 def _writer(folder: Path) -> str:
     with suppress(OSError, ValueError, KeyError, TypeError):
-        writer = json.loads((folder / WRITER).read_text())
+        writer = json.loads((folder / _WRITER).read_text())
         return "process {process} of {user} on {host}, since {since}".format(**writer)
     return "another process"
+
+
+def _remove_unnamed(folder: Path, state: State) -> None:
+    """Remove the gallery's own files that the state does not name: of killed writers, and of states before.
+
+    Readers opened the latter in transactions of their own, in which the state could not change.
+    """
+    named = state.names()
+    with write_errors(folder):
+        for path in folder.iterdir():
+            if state.is_own(path.name) and path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+def create_gallery(folder: Path, info: GalleryInfo) -> None:
+    """Make an empty gallery; `UserError` if the folder has anything but what a killed process left."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a new or an empty folder for a gallery.")
+    _finish_deleting(folder)
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if any(path.name not in _FILES for path in folder.iterdir()):
+        _refuse_full(folder)
+    with _only_writer(folder, "rwc") as db:
+        if pragma(db, "schema_version"):
+            _refuse_full(folder)
+        _sign(folder)
+        create_tables(db, info)
+        db.execute("COMMIT")
+
+
+def _refuse_full(folder: Path) -> None:
+    if _application(folder) == APPLICATION:
+        raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
+    raise UserError(f"{folder} is not empty: choose a new or an empty folder for a gallery.")
+
+
+def _application(folder: Path) -> int:
+    """Return what the database of a folder is; 0 if there is none."""
+    with suppress(UserError), connect(folder, "read") as db:
+        return pragma(db, "application_id")
+    return 0
+
+
+def delete_gallery(folder: Path) -> None:
+    """Delete the files of a gallery, and the folder if it then is empty; `UserError` if it holds no gallery."""
+    if _application(folder) != DELETED:
+        with _only_writer(folder) as db:
+            state = read_state(db, folder)
+            _sign(folder)
+            write_state(db, state, replace(state, segments=(), index=None))
+            # From here on there is no gallery; a process that is killed now leaves what `_finish_deleting` removes.
+            db.execute(f"PRAGMA application_id={DELETED}")
+            db.execute("COMMIT")
+    _finish_deleting(folder)
+
+
+def _finish_deleting(folder: Path) -> None:
+    """Remove the rest of a gallery that was being deleted, if there is one."""
+    if _application(folder) != DELETED:
+        return
+    with _only_writer(folder) as db, write_errors(folder):
+        if _application(folder) != DELETED:  # another process was faster
+            return
+        _remove_unnamed(folder, read_state(db, folder, DELETED))
+        for name in (_WRITER, GALLERY_FILE):
+            (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):  # it has other files, or another file system begins there
+        folder.rmdir()
