@@ -104,7 +104,9 @@ def test_serve_starts_no_process_that_imports_from_the_current_directory(
     script = Path(sys.executable).with_name("proxemic")  # Python itself looks there for `python -m proxemic`
     monkeypatch.setattr(servings, "command", lambda *words: [script, *words])
     monkeypatch.chdir(trapped)
-    assert servings.Serving(tmp_path, shelf / "shop").end() == 0
+    serving = servings.Serving(tmp_path, shelf / "shop", "--workers", "2")
+    assert serving.client.get("/health").json() == {"status": "ok"}
+    assert serving.end() == 0
 
 
 def test_python_m_imports_no_library_from_the_current_directory(trapped: Path) -> None:

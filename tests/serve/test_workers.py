@@ -1,0 +1,45 @@
+"""Several workers of one server: one is killed, or all end before they serve."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from uvicorn import Config
+
+from proxemic.errors import UserError
+from proxemic.serve.workers import run_workers
+from servings import Serving
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
+
+
+def test_a_killed_worker_costs_its_requests_alone(shelf: Path, tmp_path: Path) -> None:
+    serving = Serving(tmp_path, shelf / "shop", "--workers", "2", "--token", "a-token-of-24-characters")
+    with serving.client as client:
+        cookie = client.get("/?token=a-token-of-24-characters").headers["set-cookie"].partition(";")[0]
+        workers = serving.workers()
+        assert len(workers) == 2
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+            # The other one, or the next, takes the connection, and the cookie.
+            assert client.get("/gallery", headers={"Cookie": cookie, "Connection": "close"}).json()["rows"] == 28
+        while len(serving.workers()) < 2:
+            time.sleep(0.02)
+        assert serving.workers().isdisjoint(workers)
+    assert serving.end() == 0, "while a worker may still be opening"
+    assert "Traceback" not in serving.log.read_text()
+
+
+@pytest.mark.parametrize("end", [partial(os._exit, 9), partial(sys.exit, 3)], ids=["killed", "refused"])
+def test_workers_that_never_serve_are_given_up(end: partial[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxemic.serve.workers._MOST_ENDS", 1)
+    before = signal.getsignal(signal.SIGINT)
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(UserError, match="before they serve"):
+        run_workers(Config(end, factory=True, workers=2, log_level="critical"), listener)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
