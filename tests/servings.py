@@ -48,13 +48,11 @@ class Serving:
 
     def workers(self) -> set[int]:
         """Find the worker processes of a server with several."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        commands = {int(number): Path(f"/proc/{number}/cmdline") for number in children}
         found = set()
-        for number, command in commands.items():
+        for number in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
             with suppress(OSError):  # it has just ended
-                if "--multiprocessing-fork" in command.read_text():
-                    found.add(number)
+                if "--multiprocessing-fork" in Path(f"/proc/{number}/cmdline").read_text():
+                    found.add(int(number))
         return found
 
     def end(self, number: int = signal.SIGINT) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from proxemic.serve.access import Access
 from proxemic.serve.app import make_app
 from proxemic.serve.engine import Engine
 from proxemic.serve.limits import Limits
@@ -18,7 +19,8 @@ def test_a_fault_of_ours_is_printed_and_answered(
 
     engine = Engine(str(shelf / "shop"))
     monkeypatch.setattr(engine, "browse", fail)
-    with TestClient(make_app(engine, Limits(), with_token=False), raise_server_exceptions=False) as client:
+    app = make_app(engine, Access("localhost", None), Limits())
+    with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
         answer = client.get("/items")
     assert answer.status_code == 500
     assert "oh" not in answer.json()["detail"]

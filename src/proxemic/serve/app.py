@@ -13,8 +13,9 @@ from proxemic.extras import optional_dependency
 from proxemic.image_formats import ENDINGS, FORMATS_TEXT
 from proxemic.pages import environment
 from proxemic.serve import answers
+from proxemic.serve.access import Access
 from proxemic.serve.engine import Conditions, Engine
-from proxemic.serve.guard import POLICY
+from proxemic.serve.guard import POLICY, Guard
 from proxemic.serve.limits import Limits
 from proxemic.serve.refused import Refused
 
@@ -38,8 +39,8 @@ Id = Annotated[int, InPath(alias="id", ge=0, lt=2**63, description="the picture'
 Picture = Annotated[UploadFile, File(description=FORMATS_TEXT)]
 
 
-def make_app(engine: Engine, limits: Limits, *, with_token: bool) -> FastAPI:
-    """Make the application that serves a gallery, and closes it at its end."""
+def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
+    """Make the application that serves a gallery, and closes it at its end, behind its guard."""
     title = engine.about()["name"]
 
     @asynccontextmanager
@@ -55,7 +56,7 @@ def make_app(engine: Engine, limits: Limits, *, with_token: bool) -> FastAPI:
         version=version("proxemic"),
         lifespan=lifespan,
         responses=problems,
-        dependencies=[Depends(HTTPBearer(auto_error=False))] if with_token else [],
+        dependencies=[Depends(HTTPBearer(auto_error=False))] if access.token is not None else [],
         docs_url=None,  # pages that load their scripts from elsewhere
         redoc_url=None,
     )
@@ -155,7 +156,7 @@ def make_app(engine: Engine, limits: Limits, *, with_token: bool) -> FastAPI:
         kind, content = await engine.show(engine.thumbnail, number)
         return Response(content, media_type=kind, headers=_PRIVATE)
 
-    return app
+    return Guard(app, access, limits)
 
 
 def _sentence(problem: Mapping[str, Any]) -> str:

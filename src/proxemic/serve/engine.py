@@ -193,17 +193,17 @@ class Engine:
     def _answer_alike(self, queries: Sequence[_Query]) -> list[Any]:
         vectors = self.gallery.embedder.embed(torch.stack([query.prepared for query in queries]))
         useless = useless_vectors(vectors, self.gallery.store.info.distance)
-        answers: dict[int, Any] = {
-            place: Refused(422, f"The picture's vector {why}: send another.") for place, why in useless.items()
-        }
         good = [place for place in range(len(queries)) if place not in useless]
-        if queries[0].k == 0:
+        ks = [queries[place].k for place in good]
+        if any(ks):
+            found = iter(self._search(vectors[good], ks, queries[0].where))
+        else:
             checksum = self.gallery.embedder.checksum
-            answers |= {place: {"vector": vectors[place].tolist(), "model": checksum} for place in good}
-        elif good:
-            found = self._search(vectors[good], [queries[place].k for place in good], queries[0].where)
-            answers |= zip(good, found, strict=True)
-        return [answers[place] for place in range(len(queries))]
+            found = iter([{"vector": vector, "model": checksum} for vector in vectors[good].tolist()])
+        return [
+            Refused(422, f"The picture's vector {useless[place]}: send another.") if place in useless else next(found)
+            for place in range(len(queries))
+        ]
 
     def _search(self, vectors: Tensor, ks: Sequence[int], where: Conditions) -> list[dict[str, Any]]:
         recognitions: Sequence[Recognition | None] = [None] * len(ks)

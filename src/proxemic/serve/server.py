@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from proxemic.addresses import read_scheme
 from proxemic.allocator import keep_freed_memory, share_one_heap
@@ -18,9 +18,9 @@ from proxemic.serve.limits import Limits
 
 # Workers import this module before they answer uvicorn's health checks, so what takes seconds is imported later.
 if TYPE_CHECKING:
-    from proxemic.serve.engine import Engine
     from proxemic.serve.guard import Guard
 
+_Settings = tuple[str, str | None, float | None, float | None, Limits]
 _logger = logging.getLogger(__name__)
 
 
@@ -69,23 +69,21 @@ def serve(
     with optional_dependency("serve"):
         import uvicorn
 
+        from proxemic.serve.app import make_app
+        from proxemic.serve.engine import Engine
         from proxemic.serve.protocol import ImpatientProtocol
     _check_workers(workers, os.fspath(gallery))
     say = report or _logger.info
     access = Access(host, token, names)
     with _listen(host, port) as listener:
-        opened = partial(
-            _open, os.fspath(gallery), None if model is None else os.fspath(model), rate, threshold, limits
-        )
-        engine = opened()  # also if workers open it again, so that a mistake is reported once
+        moved = None if model is None else os.fspath(model)
+        settings = (os.fspath(gallery), moved, rate, threshold, limits)
+        engine = Engine(*settings)  # also if workers open it again, so that a mistake is reported once
         about = engine.about()
-        if workers == 1:
-            app: Any = _make_app(engine, access, limits)
-        else:
+        if workers > 1:
             engine.close()
-            app = partial(_work, opened, access, limits, workers)
         config = uvicorn.Config(
-            app,
+            partial(_work, settings, access, workers) if workers > 1 else make_app(engine, access, limits),
             factory=workers > 1,
             workers=workers,
             http=ImpatientProtocol,
@@ -121,29 +119,19 @@ def _check_workers(workers: int, gallery: str) -> None:
         raise UserError("A file of Milvus Lite is open to one process at a time: serve it with --workers 1.")
 
 
-def _open(address: str, model: str | None, rate: float | None, threshold: float | None, limits: Limits) -> "Engine":
-    from proxemic.serve.engine import Engine
-
-    return Engine(address, model, rate, threshold, limits)
-
-
-def _make_app(engine: "Engine", access: Access, limits: Limits) -> "Guard":
-    from proxemic.serve.app import make_app
-    from proxemic.serve.guard import Guard
-
-    return Guard(make_app(engine, limits, with_token=access.token is not None), access, limits)
-
-
-def _work(opened: "Callable[[], Engine]", access: Access, limits: Limits, workers: int) -> "Guard":
+def _work(settings: "_Settings", access: Access, workers: int) -> "Guard":
     """Make the application in a worker process."""
+    keep_freed_memory()
+    share_one_heap()
     import torch
     from uvicorn.config import STARTUP_FAILURE
 
-    keep_freed_memory()
-    share_one_heap()
+    from proxemic.serve.app import make_app
+    from proxemic.serve.engine import Engine
+
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     try:
-        return _make_app(opened(), access, limits)
+        return make_app(Engine(*settings), access, settings[-1])
     except (UserError, ValueError, OSError) as error:
         print(f"A worker cannot open the gallery: {error}", file=sys.stderr, flush=True)
         sys.exit(STARTUP_FAILURE)  # else uvicorn starts another one, which would fail likewise
