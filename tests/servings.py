@@ -23,6 +23,20 @@ def own_address() -> str:
         return "127.0.0.1"
 
 
+def workers_of(server: int) -> set[int]:
+    """Find the worker processes of a server with several."""
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    return {*filter(is_worker, map(int, children))}
+
+
+def is_worker(process: int) -> bool:
+    """Return whether a process is a worker, and runs."""
+    try:
+        return "--multiprocessing-fork" in Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return False
+
+
 class Serving:
     """A running server.
 
@@ -45,15 +59,6 @@ class Serving:
         self.port = int(found[2])
         self.address = f"http://{own_address() if found[1] == '0.0.0.0' else found[1]}:{self.port}/"
         self.client = httpx.Client(base_url=self.address, timeout=60)
-
-    def workers(self) -> set[int]:
-        """Find the worker processes of a server with several."""
-        found = set()
-        for number in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-            with suppress(OSError):  # it has just ended
-                if "--multiprocessing-fork" in Path(f"/proc/{number}/cmdline").read_text():
-                    found.add(int(number))
-        return found
 
     def end(self, number: int = signal.SIGINT) -> int:
         """End it as Ctrl-C does, which a terminal sends to all of its processes, and return its exit code."""

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from uvicorn import Config
 
+import warm
 from proxemic.errors import UserError
 from proxemic.serve.workers import run_workers
-from servings import Serving
+from servings import Serving, is_worker, workers_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
 
@@ -23,17 +24,40 @@ def test_a_killed_worker_costs_its_requests_alone(shelf: Path, tmp_path: Path) -
     with serving.client as client:
         client.headers["Connection"] = "close"
         cookie = client.get("/?token=a-token-of-24-characters").headers["set-cookie"].partition(";")[0]
-        workers = serving.workers()
+        workers = workers_of(serving.process.pid)
         assert len(workers) == 2
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
             # The other one, or the next, takes the connection, and the cookie.
             assert client.get("/gallery", headers={"Cookie": cookie}).json()["rows"] == 28
-        while len(serving.workers()) < 2:
+        while len(workers_of(serving.process.pid)) < 2:
             time.sleep(0.02)
-        assert serving.workers().isdisjoint(workers)
+        assert workers_of(serving.process.pid).isdisjoint(workers)
     assert serving.end() == 0, "while a worker may still be opening"
     assert "Traceback" not in serving.log.read_text()
+
+
+WITHOUT_GALLERY = """
+import socket
+from uvicorn import Config
+from proxemic.serve.workers import end_with_parent, run_workers
+
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    run_workers(Config(end_with_parent, factory=True, workers=2, log_level="critical"), listener)
+"""
+
+
+def test_workers_end_with_a_server_that_is_killed() -> None:
+    process = warm.Process("-c", WITHOUT_GALLERY)
+    while len(workers := workers_of(process.pid)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + 30
+    while any(map(is_worker, workers)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("end", [partial(os._exit, 9), partial(sys.exit, 3)], ids=["killed", "refused"])

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Collection
@@ -121,6 +122,7 @@ def _check_workers(workers: int, gallery: str) -> None:
 
 def _work(settings: "_Settings", access: Access, workers: int) -> "Guard":
     """Make the application in a worker process."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # uvicorn's handler waits until the gallery is open
     keep_freed_memory()
     share_one_heap()
     import torch
@@ -128,13 +130,17 @@ def _work(settings: "_Settings", access: Access, workers: int) -> "Guard":
 
     from proxemic.serve.app import make_app
     from proxemic.serve.engine import Engine
+    from proxemic.serve.workers import end_with_parent
 
+    end_with_parent()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     try:
         return make_app(Engine(*settings), access, settings[-1])
     except (UserError, ValueError, OSError) as error:
         print(f"A worker cannot open the gallery: {error}", file=sys.stderr, flush=True)
         sys.exit(STARTUP_FAILURE)  # else uvicorn starts another one, which would fail likewise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,7 +1,10 @@
 """Several processes that serve one socket."""
 
+import multiprocessing
+import os
 import signal
 import socket
+import threading
 import time
 
 from uvicorn import Config
@@ -36,6 +39,18 @@ def run_workers(config: Config, listener: socket.socket) -> None:
             "The worker processes end before they serve. A line above says why, or they need more memory than there "
             "is: start fewer --workers."
         )
+
+
+def end_with_parent() -> None:
+    """End this worker when the process that started it is gone, even by ``kill -9``: it would keep the port."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class _Supervisor(Multiprocess):
