@@ -154,7 +154,7 @@ def test_clients_are_not_told_where_things_lie(shelf: Path, capfd: pytest.Captur
 def test_requests_that_wait_too_long_or_are_too_many(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = (shelf / "photos/class 00/0.png").read_bytes()
     hangs = threading.Event()
-    with opened(str(shelf / "shop"), limits=Limits(seconds=0.3, queue=4)) as (engine, ask):
+    with opened(str(shelf / "shop"), limits=Limits(seconds=1, queue=4)) as (engine, ask):
         prepare = engine.gallery.embedder.prepare
         monkeypatch.setattr(engine.gallery.embedder, "prepare", lambda content: hangs.wait() and prepare(content))
         *late, refused, row, health = ask(

@@ -26,13 +26,12 @@ def test_a_killed_worker_costs_its_requests_alone(shelf: Path, tmp_path: Path) -
         cookie = client.get("/?token=a-token-of-24-characters").headers["set-cookie"].partition(";")[0]
         workers = workers_of(serving.process.pid)
         assert len(workers) == 2
-        for worker in workers:
-            os.kill(worker, signal.SIGKILL)
-            # The other one, or the next, takes the connection, and the cookie.
+        killed = min(workers)
+        os.kill(killed, signal.SIGKILL)
+        for _ in range(4):  # the cookie of one worker is that of the other
             assert client.get("/gallery", headers={"Cookie": cookie}).json()["rows"] == 28
-        while len(workers_of(serving.process.pid)) < 2:
+        while len(workers_of(serving.process.pid) - {killed}) < 2:
             time.sleep(0.02)
-        assert workers_of(serving.process.pid).isdisjoint(workers)
     assert serving.end() == 0, "while a worker may still be opening"
     assert "Traceback" not in serving.log.read_text()
 
