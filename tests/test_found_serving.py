@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,6 +16,7 @@ from PIL import Image
 import warm
 from command_line import Here, warm_start
 from found import not_yet
+from servings import Serving
 
 
 def children(process: int) -> list[int]:
@@ -74,26 +74,21 @@ def resident(process: int) -> int:
     return own + sum(map(resident, children(process)))
 
 
-def test_a_server_gives_back_the_memory_of_large_pictures(shelf: Path) -> None:
+def test_a_server_gives_back_the_memory_of_large_pictures(shelf: Path, tmp_path: Path) -> None:
     side = 4000
     large, small = io.BytesIO(), io.BytesIO()
     Image.fromarray(np.zeros((side, side), np.uint16)).save(large, "PNG")
     Image.new("L", (16, 16)).save(small, "PNG")
-    process = warm_start("serve", shelf / "shop", "--port", "0")
+    serving = Serving(tmp_path, shelf / "shop")  # not warm, where threads have had heaps of their own
     try:
-        wait_until(lambda process: "Serving" in errors(process), process)
-        address = re.findall(r"http://[\d.:]+/", errors(process))[0]
-        with httpx.Client(base_url=address, timeout=60) as client:
-            sizes = []
-            for picture in (small, large, large, large):
-                answer = client.post("/search", files={"picture": ("a.png", picture.getvalue())})
-                assert answer.status_code == 200, answer.text
-                sizes.append(resident(process.pid))
-        grown = sizes[-1] - sizes[0]
-        assert grown < 2 * side**2  # bytes of a decoded picture, at least
+        sizes = []
+        for picture in (small, large, large, large):
+            answer = serving.client.post("/search", files={"picture": ("a.png", picture.getvalue())})
+            assert answer.status_code == 200, answer.text
+            sizes.append(resident(serving.process.pid))
+        assert sizes[-1] - sizes[0] < 2 * side**2  # bytes of a decoded picture, at least
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        serving.end()
 
 
 HERE_TEMPORARY = """

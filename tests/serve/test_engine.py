@@ -197,7 +197,7 @@ def worst_pictures(side: int) -> dict[str, bytes]:
     encoded = {"scans": jpeg_of_many_scans(Image.new("L", (side, side), 100))}
     for mode, kind in (("I;16", "PNG"), ("RGBA", "PNG"), ("LA", "PNG"), ("RGBA", "WEBP"), ("CMYK", "TIFF")):
         file = io.BytesIO()
-        Image.new(mode, (side, side), 9).save(file, kind, exif=turned)
+        Image.new(mode, (side, side), 9).save(file, kind, exif=turned, compression="tiff_deflate")
         encoded[f"{mode} {kind}"] = file.getvalue()
     return encoded
 

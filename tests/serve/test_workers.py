@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from functools import partial
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 from uvicorn import Config
 
-import warm
 from proxemic.errors import UserError
 from proxemic.serve.workers import run_workers
 from servings import Serving, is_worker, workers_of
@@ -47,12 +47,12 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
 
 
 def test_workers_end_with_a_server_that_is_killed() -> None:
-    process = warm.Process("-c", WITHOUT_GALLERY)
+    process = subprocess.Popen([sys.executable, "-c", WITHOUT_GALLERY])
     while len(workers := workers_of(process.pid)) < 2:
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None
         time.sleep(0.02)
     process.kill()
-    process.communicate()
+    process.wait()
     until = time.monotonic() + 30
     while any(map(is_worker, workers)):
         assert time.monotonic() < until

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from multiprocessing import resource_tracker
 
 from uvicorn import Config
 from uvicorn.supervisors import Multiprocess
@@ -24,9 +25,12 @@ def run_workers(config: Config, listener: socket.socket) -> None:
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     supervisor = _Supervisor(config, [listener])
-    # A terminal sends Ctrl-C to all processes. Workers inherit that it is blocked, and are ended by this process.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    mask = None
     try:
+        if hasattr(signal, "pthread_sigmask"):  # not on Windows
+            # A terminal sends Ctrl-C to all processes. Workers inherit that it is blocked, and are ended by this one.
+            resource_tracker.ensure_running()  # else the first worker starts it, which unblocks Ctrl-C
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         supervisor.run()
     finally:
         if mask is not None:
