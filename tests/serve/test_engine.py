@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from proxemic.allocator import give_back_freed_memory
 from proxemic.errors import UserError
 from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder, Gallery
 from proxemic.serve.engine import Engine
@@ -212,11 +213,12 @@ def test_the_worst_picture_takes_bounded_memory(shelf: Path) -> None:
     with opened(str(shelf / "shop"), limits=Limits(pixels=side * side, bytes=400_000)) as (engine, ask):
         for kind, content in pictures.items():
             assert len(content) < 400_000
+            give_back_freed_memory()
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
             before = memory("VmRSS")
             (answer,) = ask(engine.query(content))
             assert "vector" in answer, (kind, answer)
-            assert memory("VmHWM") - before < 28 * side * side, kind
+            assert memory("VmHWM") - before < 40 * side * side, kind
 
 
 def test_a_threshold_that_is_asked_for_must_be_there(shelf: Path, tmp_path: Path) -> None:
