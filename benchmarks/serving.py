@@ -5,10 +5,10 @@
     python benchmarks/serving.py --attack              # beside slow clients, bombs and truncated uploads
     python benchmarks/serving.py --smoke               # seconds
 
-The server is the command, with its worker process; the clients are threads of this process, which takes its part of the
-machine. A picture is a JPEG file of 300 x 225 pixels, and its 10 neighbours among 10,000 vectors are answered. Latency
-is what a client waits. Memory is the resident memory of the server and of its worker process, after a tenth of the time
-and at its end. The script fails where one answer is not as it should be.
+The server is the command, one process; the clients are threads of this process, which takes its part of the machine. A
+picture is a JPEG file of 300 x 225 pixels, and its 10 neighbours among 10,000 vectors are answered. Latency is what a
+client waits. Memory is the resident memory of the server after a tenth of the time and at its end. The script fails if
+one answer is wrong.
 """
 
 import argparse
@@ -44,10 +44,9 @@ ROWS, DIM, PICTURES, K = 10_000, 128, 32, 10
 BOUNDARY = "a0b1c2"
 PROGRAM = """
 import sys
-from functools import partial
 from proxemic.cli import main
-from proxemic.serve import server
-server.Settings = partial(server.Settings, at_once=int(sys.argv.pop(1)))
+from proxemic.serve import engine
+engine._AT_ONCE = int(sys.argv.pop(1))
 sys.exit(main())
 """
 
@@ -142,18 +141,9 @@ def _chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-def resident(process: int) -> tuple[float, float]:
-    """Megabytes of a server and of its worker process, the youngest below it."""
-    parents: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-    family = {process}
-    for number in sorted(parents):
-        family |= {number} if parents[number] in family else set()
-    page = os.sysconf("SC_PAGE_SIZE")
-    sizes = [int(Path(f"/proc/{each}/statm").read_text().split()[1]) * page / 1e6 for each in (process, max(family))]
-    return sizes[0], sizes[1]
+def resident(process: int) -> float:
+    """Megabytes of a server."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def measure(network: str, clients: int, seconds: float, at_once: int, *, attacked: bool) -> list[str]:
@@ -176,9 +166,9 @@ def measure(network: str, clients: int, seconds: float, at_once: int, *, attacke
     if load.wrong:
         raise SystemExit(f"{len(load.wrong)} of {len(load.seconds)} answers are wrong, the first: {load.wrong[0]}")
     centiles = statistics.quantiles(load.seconds, n=100, method="inclusive")
-    memory = (f"{one:.0f} → {other:.0f}" for one, other in zip(before, after, strict=True))
+    memory = f"{before:.0f} → {after:.0f}"
     times = (f"{1e3 * each:.0f}" for each in (centiles[49], centiles[98], max(load.seconds)))
-    return [network, str(at_once), str(len(load.seconds)), f"{len(load.seconds) / seconds:.0f}", *times, *memory]
+    return [network, str(at_once), str(len(load.seconds)), f"{len(load.seconds) / seconds:.0f}", *times, memory]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -194,8 +184,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     networks, seconds = (["convnet"], 2.0) if args.smoke else (args.networks, args.seconds)
     busy = os.getloadavg()[0]
     print(f"{args.clients} clients, {seconds:g} s, {os.cpu_count()} cores, load before {busy:.1f}, no wrong answer")
-    print("| network | at once | answers | a second | p50, ms | p99, ms | longest, ms | server, MB | worker, MB |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| network | at once | answers | a second | p50, ms | p99, ms | longest, ms | MB |")
+    print("|---|---|---|---|---|---|---|---|")
     for network in networks:
         row = measure(network, args.clients, seconds, args.at_once, attacked=args.attack or args.smoke)
         print(f"| {' | '.join(row)} |", flush=True)

@@ -1,4 +1,4 @@
-"""`proxemic serve` as a process of its own, with its worker process, asked over HTTP."""
+"""`proxemic serve` as a process of its own, asked over HTTP."""
 
 import os
 import re
@@ -21,6 +21,20 @@ def own_address() -> str:
             probe.connect(("192.0.2.1", 9))  # sends nothing
             return probe.getsockname()[0]
         return "127.0.0.1"
+
+
+def workers_of(server: int) -> set[int]:
+    """Find the worker processes of a server with several."""
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    return {*filter(is_worker, map(int, children))}
+
+
+def is_worker(process: int) -> bool:
+    """Return whether a process is a worker, and runs."""
+    try:
+        return "--multiprocessing-fork" in Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return False
 
 
 class Serving:
@@ -46,21 +60,8 @@ class Serving:
         self.address = f"http://{own_address() if found[1] == '0.0.0.0' else found[1]}:{self.port}/"
         self.client = httpx.Client(base_url=self.address, timeout=60)
 
-    def worker(self) -> int:
-        """The number of the worker process: the youngest below the server."""
-        parents = {}
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-        children = {self.process.pid}
-        for number in sorted(parents):
-            children |= {number} if parents[number] in children else set()
-        return max(children)
-
     def end(self, number: int = signal.SIGINT) -> int:
-        """End it as Ctrl-C does, with its worker, and give its exit code."""
+        """End it as Ctrl-C does, which a terminal sends to all of its processes, and return its exit code."""
         self.client.close()
-        os.kill(self.process.pid, number)
+        os.killpg(self.process.pid, number)
         return self.process.wait(60)

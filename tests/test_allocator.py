@@ -75,3 +75,34 @@ def test_an_older_glibc_maps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxemic.allocator._chosen_by_user", lambda _: False)
     assert proxemic.keep_freed_memory()
     assert (-4, 0) in asked
+
+
+GIVEN_BACK = """
+import re, threading
+from pathlib import Path
+from proxemic.allocator import give_back_freed_memory, keep_freed_memory, share_one_heap
+
+def resident():
+    return int(re.findall(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[0]) >> 10
+
+def work():
+    [b"x" * 2**20 for _ in range(40)]  # less than the heap of a thread keeps
+
+keep_freed_memory()
+share_one_heap()
+before = resident()
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+kept = resident() - before
+give_back_freed_memory()
+print(kept, resident() - before)
+"""
+
+
+def test_the_memory_of_threads_is_given_back() -> None:
+    kept, left = map(int, printed(GIVEN_BACK).split())
+    assert kept > 30
+    assert left < 5

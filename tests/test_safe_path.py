@@ -2,17 +2,18 @@
 
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import torch
 
-import servings
 import warm
-from command_line import TERMINAL, proxemic
+from command_line import ENVIRONMENT, TERMINAL, proxemic
 from images import write_recipe
 from proxemic.safe_path import safe_path
 
@@ -98,13 +99,16 @@ def test_processes_that_embed_import_nothing_from_the_current_directory(
     assert done.returncode == 0, done.stderr
 
 
-def test_serve_starts_no_process_that_imports_from_the_current_directory(
-    trapped: Path, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = Path(sys.executable).with_name("proxemic")  # Python itself looks there for `python -m proxemic`
-    monkeypatch.setattr(servings, "command", lambda *words: [script, *words])
-    monkeypatch.chdir(trapped)
-    assert servings.Serving(tmp_path, shelf / "shop").end() == 0
+def test_workers_of_serve_import_nothing_from_the_current_directory(trapped: Path, shelf: Path, tmp_path: Path) -> None:
+    found, script = tmp_path / "found", Path(sys.executable).with_name("proxemic")  # Python looks there for `python -m`
+    ends = indent(ENDS_AT_TORCH.replace("FOUND", str(found)), "    ")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nif '--multiprocessing-fork' in sys.orig_argv:\n{ends}")
+    words = [script, "serve", shelf / "shop", "--port", "0", "--workers", "2"]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, cwd=trapped, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "worker processes end before they serve" in done.stderr
+    assert {*found.read_text().split("\n")} == {torch.__file__, ""}
 
 
 def test_python_m_imports_no_library_from_the_current_directory(trapped: Path) -> None:

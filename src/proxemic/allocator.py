@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 # The parameters of mallopt, from glibc's malloc.h.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 
 
 def keep_freed_memory() -> bool:
@@ -28,15 +28,38 @@ def keep_freed_memory() -> bool:
     >>> import proxemic
     >>> kept = proxemic.keep_freed_memory()
     """
-    if sys.platform != "linux" or _chosen_by_user(os.environ):
-        return False
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):  # musl
+    libc = _glibc()
+    if libc is None:
         return False
     mallopt = libc.mallopt
     # Before 2.35, glibc refuses thresholds above 32 MiB: there, nothing at all is mapped.
     large = mallopt(_MMAP_THRESHOLD, 2**30) or mallopt(_MMAP_MAX, 0)
     return bool(large and mallopt(_TRIM_THRESHOLD, -1) and mallopt(_TOP_PAD, 64 * 2**20))
+
+
+def share_one_heap() -> None:
+    """Have threads that start later share one heap, which `give_back_freed_memory` returns as a whole.
+
+    Each thread otherwise gets a heap of its own, of which up to 64 MiB are never returned.
+    """
+    libc = _glibc()
+    if libc is not None:
+        libc.mallopt(_ARENA_MAX, 1)
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the kernel once, such as after a large picture in a process that runs for months."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """Return glibc if it allocates, and as it comes."""
+    if sys.platform != "linux" or _chosen_by_user(os.environ):
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "gnu_get_libc_version") else None  # musl has none
 
 
 def _chosen_by_user(environment: Mapping[str, str]) -> bool:

@@ -4,7 +4,7 @@ import pytest
 
 from proxemic.errors import UserError
 from proxemic.serve.access import Access
-from proxemic.serve.messages import Refused
+from proxemic.serve.refused import Refused
 
 TOKEN = "a-token-of-24-characters"
 
@@ -13,7 +13,7 @@ def status(check: object, *arguments: object) -> int:
     try:
         check(*arguments)  # pyright: ignore[reportCallIssue]
     except Refused as refused:
-        return refused.status
+        return refused.status_code
     return 200
 
 

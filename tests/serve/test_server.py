@@ -4,10 +4,8 @@ import io
 import os
 import re
 import shutil
-import signal
 import socket
 import struct
-import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,6 @@ from PIL import Image
 from command_line import Here, assert_refused
 from ports import free_port
 from proxemic.retrieval import Embedder, Gallery
-from proxemic.retrieval.items import further_columns
 from proxemic.serve.server import _listen
 from servings import Serving
 
@@ -107,12 +104,13 @@ def test_a_vector_is_the_embedders(serving: Serving, stall: Path) -> None:
 
 def test_the_gallery_is_gone_through(serving: Serving, stall: Path) -> None:
     client = serving.client
-    assert client.get("/gallery").json() == {
+    about = client.get("/gallery").json()
+    assert about.pop("columns") in ([], ["colour"])  # which a test of the page leaves in the same gallery
+    assert about == {
         "name": "shop",
         "rows": 28,
         "distance": "cosine",
         "dim": 6,
-        "columns": further_columns(Gallery.open(stall / "shop").store.columns),  # other tests add some
         "labels": [f"class {number:02}" for number in range(7)],
         "label_count": 7,
         "takes_pictures": True,
@@ -148,7 +146,16 @@ def test_pictures_are_given_out(serving: Serving, stall: Path) -> None:
 
 def test_the_interface_is_described(serving: Serving) -> None:
     described = serving.client.get("/openapi.json").json()
-    paths = {"/gallery", "/search", "/embed", "/items", "/items/{id}", "/items/{id}/picture", "/items/{id}/thumbnail"}
+    paths = {
+        "/health",
+        "/gallery",
+        "/search",
+        "/embed",
+        "/items",
+        "/items/{id}",
+        "/items/{id}/picture",
+        "/items/{id}/thumbnail",
+    }
     assert described["paths"].keys() == paths
     assert [serving.client.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]
 
@@ -198,7 +205,7 @@ def test_what_is_amiss_in_a_request_is_one_sentence(serving: Serving) -> None:
 
 
 def test_head_is_answered_as_get_without_the_content(serving: Serving) -> None:
-    for path in ("/", "/gallery", "/items/9/picture"):
+    for path in ("/", "/health", "/gallery", "/items/9/picture"):
         asked, told = serving.client.get(path), serving.client.head(path)
         assert (told.status_code, told.content) == (200, b"")
         assert told.headers["content-length"] == str(len(asked.content))
@@ -326,39 +333,6 @@ def test_only_pictures_that_are_still_there_leave(serving: Serving, stall: Path)
     assert answers() == [200, 200]
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="the worker is found in /proc")
-def test_a_kill_of_the_worker_leaves_it_serving(serving: Serving, stall: Path) -> None:
-    worker = serving.worker()
-    os.kill(worker, signal.SIGSTOP)  # so that requests are in flight, however fast it is
-    answers: list[httpx.Response] = []
-
-    def ask() -> None:
-        answers.append(httpx.post(f"{serving.address}search", files=files(photo(stall)), timeout=60))
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while True:  # until the queue is full
-        try:
-            answer = httpx.post(f"{serving.address}search", files=files(photo(stall)), timeout=0.5)
-        except httpx.TimeoutException:
-            continue
-        assert answer.status_code == 503
-        assert "4 requests are waiting already" in answer.text
-        assert answer.headers["retry-after"] == "1"
-        break
-    assert serving.client.get("/").status_code == 200
-    os.kill(worker, signal.SIGKILL)
-    for thread in threads:
-        thread.join()
-    said = [answer.json().get("detail", "") for answer in answers]
-    assert {answer.status_code for answer in answers} <= {200, 503}
-    assert any("ended in the middle of this request: try again" in each for each in said), said
-    assert_serves(serving, stall)
-    assert serving.worker() != worker
-    assert "The worker process was ended by SIGKILL, and is started again." in serving.log.read_text()
-
-
 def test_what_others_change_is_seen(serving: Serving, stall: Path) -> None:
     gallery = Gallery.open(stall / "shop")
     new = stall / "more" / "class 00" / "0.png"
@@ -382,5 +356,7 @@ def test_what_cannot_be_served(here: Here, shelf: Path) -> None:
     refused("shop --host 0.0.0.0", "--host 0.0.0.0 lets other machines in", "--token")
     refused("shop --token short", "16 or more characters")
     refused("shop --port 65536", "must be a whole number from 0 to 65535")
+    refused("shop --workers 0", "workers is 0, but must be a whole number above 0")
+    refused("milvus-lite:shop --workers 2", "open to one process at a time", "--workers 1")
     refused("shop --max-queue 0", "queue is 0, but must be a whole number above 0")
     refused("shop --host no.such.host.invalid --token 0123456789abcdef", "cannot be listened on")

@@ -1,7 +1,5 @@
 """The whole server over HTTP in front of databases: PostgreSQL, Milvus, and a file of Milvus Lite."""
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,8 +60,6 @@ def test_a_gallery_in_a_database_is_served(store: str, shelf: Path, tmp_path: Pa
         serving = Serving(tmp_path, address, "--threshold", "0.0001")
         try:
             answers_as_the_gallery(serving, shelf, [hit.id for hit in hits])
-            os.kill(serving.worker(), signal.SIGKILL)
-            wait_for(lambda: search(serving, shelf), 200)
             if server is not None:
                 changes_are_seen(serving, shelf, address)
                 a_database_that_is_gone_is_told_and_waited_for(serving, shelf, server)

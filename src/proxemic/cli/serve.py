@@ -2,11 +2,15 @@
 
 import argparse
 import os
+import signal
+from collections.abc import Callable
 
 from proxemic.addresses import GALLERY_ADDRESS, without_password
+from proxemic.allocator import share_one_heap
 from proxemic.cli.pictures import say
 
 TOKEN = "PROXEMIC_TOKEN"
+_INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,6 +41,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--threshold", type=float, help="a distance instead")
     parser.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that answer, each with the gallery, its model and the limits below (default: 1)",
+    )
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-bytes", type=int, default=20_000_000, metavar="N", help="of a request (default: 20 MB)")
     limits.add_argument(
@@ -56,8 +67,24 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Serve, until Ctrl-C."""
     say(f"Opening {without_password(arguments.gallery)}")  # before what takes seconds to import
+    before = signal.getsignal(signal.SIGINT)
+
+    def report(line: str) -> None:
+        signal.signal(signal.SIGINT, before)
+        say(line)
+
+    # Python prints a traceback of Ctrl-C in the middle of some imports, and goes on. There is nothing to lose yet.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    try:
+        _serve(arguments, report)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _serve(arguments: argparse.Namespace, report: Callable[[str], object]) -> None:
     from proxemic.serve import Limits, serve
 
+    share_one_heap()
     serve(
         arguments.gallery,
         model=arguments.model,
@@ -73,5 +100,6 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             seconds=arguments.max_seconds,
             queue=arguments.max_queue,
         ),
-        report=say,
+        workers=arguments.workers,
+        report=report,
     )

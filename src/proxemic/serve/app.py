@@ -1,5 +1,6 @@
 """The routes: the page, and the JSON interface that it uses itself."""
 
+import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,29 +13,20 @@ from proxemic.extras import optional_dependency
 from proxemic.image_formats import ENDINGS, FORMATS_TEXT
 from proxemic.pages import environment
 from proxemic.serve import answers
-from proxemic.serve.guard import POLICY
+from proxemic.serve.access import Access
+from proxemic.serve.engine import Conditions, Engine
+from proxemic.serve.guard import POLICY, Guard
 from proxemic.serve.limits import Limits
-from proxemic.serve.messages import (
-    About,
-    Browse,
-    Conditions,
-    Embed,
-    Item,
-    Original,
-    Refused,
-    Search,
-    Thumbnail,
-)
-from proxemic.serve.process import WorkerProcess
+from proxemic.serve.refused import Refused
 
 with optional_dependency("serve"):
     import python_multipart  # noqa: F401 - which FastAPI needs for uploads
-    from fastapi import Depends, FastAPI, File, HTTPException, Query, Request, Response, UploadFile
+    from fastapi import Depends, FastAPI, File, Query, Request, Response, UploadFile
     from fastapi import Path as InPath
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import HTMLResponse, JSONResponse
     from fastapi.security import HTTPBearer
-    from starlette.exceptions import HTTPException as Unrouted
+    from starlette.exceptions import HTTPException
 
 _FOLDER = Path(__file__).parent
 _PRIVATE = {"Cache-Control": "private, max-age=300"}
@@ -47,14 +39,14 @@ Id = Annotated[int, InPath(alias="id", ge=0, lt=2**63, description="the picture'
 Picture = Annotated[UploadFile, File(description=FORMATS_TEXT)]
 
 
-def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: bool) -> FastAPI:
-    """The application that asks a worker process, which is not begun before it."""
+def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
+    """Make the application that serves a gallery, and closes it at its end, behind its guard."""
+    title = engine.about()["name"]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        worker.attach()
         yield
-        await worker.stop()
+        engine.close()
 
     problems: dict[int | str, dict[str, Any]] = {
         status: {"model": answers.Problem} for status in (401, 404, 408, 413, 415, 421, 422, 503, 504)
@@ -64,7 +56,7 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
         version=version("proxemic"),
         lifespan=lifespan,
         responses=problems,
-        dependencies=[Depends(HTTPBearer(auto_error=False))] if with_token else [],
+        dependencies=[Depends(HTTPBearer(auto_error=False))] if access.token is not None else [],
         docs_url=None,  # pages that load their scripts from elsewhere
         redoc_url=None,
     )
@@ -78,24 +70,23 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
     )
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
 
-    async def ask(question: Any) -> Any:
-        return await worker.ask(question, limits.seconds)
-
-    @app.exception_handler(Refused)
-    async def refuse(_: Request, refused: Refused) -> JSONResponse:
-        return JSONResponse({"detail": refused.why}, refused.status, refused.headers)
-
     @app.exception_handler(RequestValidationError)
     async def refuse_parameters(_: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse({"detail": _sentence(error.errors()[0])}, 422)
 
-    @app.exception_handler(Unrouted)
-    async def refuse_route(request: Request, error: Unrouted) -> JSONResponse:
-        known = {
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, error: HTTPException) -> JSONResponse:
+        unrouted = {
             404: f"There is nothing at {request.url.path}: /openapi.json lists what there is.",
             405: f"{request.method} is not for {request.url.path}: /openapi.json lists what is.",
         }
-        return JSONResponse({"detail": known.get(error.status_code, error.detail)}, error.status_code, error.headers)
+        sentence = error.detail if isinstance(error, Refused) else unrouted.get(error.status_code, error.detail)
+        return JSONResponse({"detail": sentence}, error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def fail(_: Request, error: Exception) -> JSONResponse:
+        traceback.print_exception(error)
+        return JSONResponse({"detail": "The answer failed; the server's terminal says why."}, 500)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def show() -> HTMLResponse:
@@ -109,10 +100,16 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
     async def no_icon() -> Response:
         return Response(status_code=204)  # browsers ask for one
 
+    @app.get("/health")
+    async def check_health() -> answers.Health:
+        """Answer as long as the server can decode, embed and read; needs no token."""
+        await engine.check_health()
+        return answers.Health(status="ok")
+
     @app.get("/gallery")
     async def describe_gallery() -> answers.Gallery:
-        """What the gallery is now."""
-        return await ask(About())
+        """Describe the gallery as it is now."""
+        return await engine.show(engine.about)
 
     @app.get("/search")
     async def search_by_item(
@@ -120,18 +117,18 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
         k: Neighbours = 10,
         where: Where = [],  # noqa: B006 - FastAPI copies it
     ) -> answers.Found:
-        """The neighbours of a picture of the gallery, without itself."""
-        return await ask(Search(item, k, _conditions(where)))
+        """Return the neighbours of a picture of the gallery, without itself."""
+        return await engine.show(engine.near, item, k, _conditions(where))
 
     @app.post("/search")
     async def search_by_picture(picture: Picture, k: Neighbours = 10, where: Where = []) -> answers.Found:  # noqa: B006
-        """The neighbours of a picture, and its label, or that it is unknown."""
-        return await ask(Search(await picture.read(), k, _conditions(where)))
+        """Return the neighbours of a picture, and its label unless it is unknown."""
+        return await engine.query(await picture.read(), k, _conditions(where))
 
     @app.post("/embed")
     async def embed(picture: Picture) -> answers.Embedding:
-        """The vector that the gallery's model makes of a picture."""
-        return await ask(Embed(await picture.read()))
+        """Return the vector of a picture by the gallery's model."""
+        return await engine.query(await picture.read())
 
     @app.get("/items")
     async def list_items(
@@ -139,31 +136,31 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
         count: Annotated[int, Query(ge=1, le=1000)] = 24,
         where: Where = [],  # noqa: B006
     ) -> answers.Rows:
-        """Pictures of the gallery, in the order of their ids."""
-        return await ask(Browse(after, count, _conditions(where)))
+        """List pictures of the gallery, in the order of their ids."""
+        return await engine.show(engine.browse, after, count, _conditions(where))
 
     @app.get("/items/{id}")
     async def describe_item(number: Id) -> answers.Row:
-        """What is known of a picture."""
-        return await ask(Item(number))
+        """Return the metadata of a picture."""
+        return await engine.show(engine.item, number)
 
     @app.get("/items/{id}/picture", response_class=Response)
     async def picture(number: Id) -> Response:
-        """The picture as its file has it."""
-        kind, content = await ask(Original(number))
+        """Return the picture as its file has it."""
+        kind, content = await engine.show(engine.original, number)
         return Response(content, media_type=kind, headers=_PRIVATE)
 
     @app.get("/items/{id}/thumbnail", response_class=Response)
     async def thumbnail(number: Id) -> Response:
-        """A small JPEG of the picture."""
-        kind, content = await ask(Thumbnail(number))
+        """Return a small JPEG of the picture."""
+        kind, content = await engine.show(engine.thumbnail, number)
         return Response(content, media_type=kind, headers=_PRIVATE)
 
-    return app
+    return Guard(app, access, limits)
 
 
 def _sentence(problem: Mapping[str, Any]) -> str:
-    """What is wrong with a parameter, of which FastAPI makes a list.
+    """Say in one sentence what is wrong with a parameter.
 
     >>> _sentence({"loc": ("query", "k"), "input": "0", "msg": "Input should be greater than or equal to 1"})
     "k is '0', but should be greater than or equal to 1."
@@ -180,6 +177,6 @@ def _sentence(problem: Mapping[str, Any]) -> str:
 
 def _conditions(where: list[str]) -> Conditions:
     try:
-        return tuple((name, tuple(values)) for name, values in read_conditions(where).items())
+        return read_conditions(where)
     except UserError as error:
-        raise HTTPException(422, str(error)) from error
+        raise Refused(422, str(error)) from error

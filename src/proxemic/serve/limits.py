@@ -1,18 +1,18 @@
-"""What one request may ask for."""
+"""Limits of what requests may ask for."""
 
 from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request, and all requests together, may take of the machine.
+    """Limit what a request, and all requests together, may take of the machine. Each worker has these limits.
 
     Args:
-        bytes: Of the body of a request; more is answered by 413.
-        pixels: Width times height of a query, which are known before it is decoded; more is answered by 413.
-        seconds: In which the body must have come (408), and in which a request is answered (504).
-        queue: Requests that wait for the model or are embedded; further ones are answered by 503 with ``Retry-After``.
-        connections: Open at once; requests on further ones are answered by 503.
+        bytes: The largest body of a request; a larger one is answered by 413.
+        pixels: The largest width times height of a query, checked before it is decoded; more is answered by 413.
+        seconds: The time in which a body must arrive (else 408), and that a request may wait for its answer (else 504).
+        queue: Queries that may wait for the model or be embedded; further ones get 503 with ``Retry-After``.
+        connections: Open connections; requests on further ones are answered by 503.
 
     Raises:
         ValueError: If a limit is not above 0.

@@ -1,13 +1,15 @@
-"""Pictures that come from others, and those of a gallery that are given out."""
+"""Check the pictures that clients send, and read those of a gallery."""
 
 import io
 import os
 import stat
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from PIL import Image, ImageOps
 
+from proxemic.allocator import give_back_freed_memory
 from proxemic.data.pixels import UnreadableImageError, read_image
 from proxemic.data.pixels.named import path_and_box
 from proxemic.data.pixels.reading import cut_thin
@@ -16,7 +18,7 @@ from proxemic.data.pixels.stores import crop
 from proxemic.data.remote import is_address, read_address
 from proxemic.errors import UserError
 from proxemic.image_formats import FORMATS, FORMATS_TEXT
-from proxemic.serve.messages import Refused
+from proxemic.serve.refused import Refused
 
 TYPES = {name: f"image/{name.lower()}" for name in FORMATS} | {"MPO": "image/jpeg"}
 """The content types of formats that are given out; MPO is what some cameras' JPEG files are to Pillow."""
@@ -25,10 +27,11 @@ SIDE = 256
 """Pixels of the longer side of a thumbnail."""
 
 _LARGEST = 200_000_000  # bytes of a file that is given out
+_LARGE = 4_000_000  # pixels
 
 
-def check_query(content: bytes, pixels: int) -> None:
-    """Refuse the content of a file that is no picture, by its header alone, or one of too many pixels."""
+def check_query(content: bytes, pixels: int) -> int:
+    """Return the pixels of a picture by its header alone; refuse too many, and files that are not pictures."""
     try:
         header = _header(content)
     except Image.DecompressionBombError as error:  # so many that Pillow does not open it
@@ -38,44 +41,59 @@ def check_query(content: bytes, pixels: int) -> None:
     width, height = header[1]
     if width * height > pixels:
         raise _too_large(f"The picture has {width:,} x {height:,} pixels", pixels)
+    return width * height
 
 
 def _too_large(what: str, pixels: int) -> Refused:
     return Refused(413, f"{what}, but at most {pixels:,} pixels are taken: send a smaller one.")
 
 
+@contextmanager
+def decoding(pixels: int) -> Iterator[None]:
+    """Give the memory back after a large picture, as the next one that needs as much may never come."""
+    try:
+        yield
+    finally:
+        if pixels > _LARGE:
+            give_back_freed_memory()
+
+
 def original(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
-    """The content type and the content of the file that a row is named by; of a row with a box, that part of it."""
+    """Return the content type and the content of a row's file, or of the part that the row's box cuts out."""
     content, box = _read(name, roots)
-    kind = _kind(content)
-    return (kind, content) if box is None else ("image/jpeg", _jpeg(_cut(content, box)))
+    kind, pixels = _examine(content)
+    if box is None:
+        return kind, content
+    with decoding(pixels):
+        return "image/jpeg", _jpeg(_cut(content, box))
 
 
 def thumbnail(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
-    """The content type and the content of a small picture of it."""
+    """Return the content type and the content of a small copy of a row's picture."""
     content, box = _read(name, roots)
-    _kind(content)
-    picture = _cut(content, box, SIDE if box is None else None)
-    return "image/jpeg", _jpeg(ImageOps.contain(cut_thin(picture).convert("RGB"), (SIDE, SIDE)))
+    with decoding(_examine(content)[1]):
+        picture = _cut(content, box, SIDE if box is None else None)
+        return "image/jpeg", _jpeg(ImageOps.contain(cut_thin(picture).convert("RGB"), (SIDE, SIDE)))
 
 
 def _gone() -> Refused:
     return Refused(404, "The picture is not there any more, or no picture.")
 
 
-def _kind(content: bytes) -> str:
-    """The content type of a picture of the gallery."""
+def _examine(content: bytes) -> tuple[str, int]:
+    """Return the content type and the pixels of a picture of the gallery."""
     try:
         header = _header(content)
     except Image.DecompressionBombError as error:
         raise _gone() from error
     if header is None:
         raise _gone()
-    return TYPES[header[0]]
+    kind, (width, height) = header
+    return TYPES[kind], width * height
 
 
 def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
-    """Format, width and height of a picture, which is not decoded; None where it is none of the formats."""
+    """Return format, width and height of a picture without decoding it; None if it has none of the formats."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -99,7 +117,7 @@ def _read(name: str, roots: Iterable[str]) -> tuple[bytes, tuple[int, int, int, 
 
 
 def _content(name: str) -> bytes:
-    """The content of a file that is one: no link, by which another may have taken its place, no pipe and no device."""
+    """Read a regular file: no link, which may have taken its place and lead elsewhere, no pipe and no device."""
     if is_address(name):
         return read_address(name)
     # What is opened is what was looked at; a pipe is not waited for.

@@ -1,17 +1,27 @@
-"""Serving a gallery until Ctrl-C."""
+"""Serve a gallery until Ctrl-C."""
 
 import logging
 import os
+import signal
 import socket
+import sys
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING
 
+from proxemic.addresses import read_scheme
+from proxemic.allocator import keep_freed_memory, share_one_heap
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.safe_path import safe_path
 from proxemic.serve.access import Access
 from proxemic.serve.limits import Limits
-from proxemic.serve.messages import Settings
-from proxemic.serve.process import WorkerProcess
 
+# Workers import this module before they answer uvicorn's health checks, so what takes seconds is imported later.
+if TYPE_CHECKING:
+    from proxemic.serve.guard import Guard
+
+_Settings = tuple[str, str | None, float | None, float | None, Limits]
 _logger = logging.getLogger(__name__)
 
 
@@ -26,12 +36,13 @@ def serve(
     rate: float | None = None,
     threshold: float | None = None,
     limits: Limits = Limits(),
+    workers: int = 1,
     report: Callable[[str], object] | None = None,
 ) -> None:
     """Serve a gallery over HTTP, as a page and as JSON, until Ctrl-C or SIGTERM.
 
-    Pictures are embedded by a process of its own, which is started again if it ends. Of files, only pictures of the
-    gallery are given out, by their ids. What other processes change in the gallery is seen by the next request.
+    Of files, only pictures of the gallery are given out, by their ids. What other processes change in the gallery is
+    seen by the next request.
 
     Args:
         gallery: Its address, as `proxemic.retrieval.Gallery.open` takes it.
@@ -43,36 +54,39 @@ def serve(
         rate: The false accept rate whose calibrated threshold says what is unknown; None takes 0.01,
             or the smallest that was learnt.
         threshold: A distance instead.
-        limits: What a request may ask for.
-        report: Called with lines for the user. None logs them.
+        limits: What requests to each worker may ask for.
+        workers: Processes that answer, each with the gallery and its model. One that ends is started again. A file of
+            Milvus Lite allows one.
+        report: Called with lines for the user, once the gallery is open. None logs them.
 
     Raises:
         UserError: If there is no such gallery, its model is not there, the port is taken, or a token is missing.
-        ValueError: If `threshold` is no distance, or `port` no port.
+        ValueError: If `threshold` is no distance, `port` no port, or `workers` less than 1.
         ImportError: If FastAPI, uvicorn or python-multipart is not installed.
 
     Example:
         >>> serve("shop", port=8080)  # doctest: +SKIP
     """
-    from proxemic.serve.app import make_app
-
     with optional_dependency("serve"):
         import uvicorn
 
+        from proxemic.serve.app import make_app
+        from proxemic.serve.engine import Engine
         from proxemic.serve.protocol import ImpatientProtocol
-
+    _check_workers(workers, os.fspath(gallery))
     say = report or _logger.info
     access = Access(host, token, names)
-    listener = _listen(host, port)
-    settings = Settings(os.fspath(gallery), None if model is None else os.fspath(model), rate, threshold, limits.pixels)
-    worker = WorkerProcess(settings, limits.queue, say)
-    try:
-        about = worker.start()
-        from proxemic.serve.guard import Guard
-
-        app = Guard(make_app(worker, limits, about["name"], with_token=token is not None), access, limits)
+    with _listen(host, port) as listener:
+        moved = None if model is None else os.fspath(model)
+        settings = (os.fspath(gallery), moved, rate, threshold, limits)
+        engine = Engine(*settings)  # also if workers open it again, so that a mistake is reported once
+        about = engine.about()
+        if workers > 1:
+            engine.close()
         config = uvicorn.Config(
-            app,
+            partial(_work, settings, access, workers) if workers > 1 else make_app(engine, access, limits),
+            factory=workers > 1,
+            workers=workers,
             http=ImpatientProtocol,
             ws="none",
             access_log=False,  # it would show tokens
@@ -82,17 +96,51 @@ def serve(
             limit_concurrency=limits.connections,
             timeout_graceful_shutdown=3,
         )
-        for line in about["said"]:
+        for line in engine.messages:
             say(line)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"Serving {about['name']}, {about['rows']:,} pictures, at {address} (Ctrl-C ends)")
-        uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass  # how it is meant to end
+        try:
+            if workers == 1:
+                uvicorn.Server(config).run(sockets=[listener])
+            else:
+                from proxemic.serve.workers import run_workers
+
+                with safe_path():
+                    run_workers(config, listener)
+        except KeyboardInterrupt:
+            pass  # how it is meant to end
+
+
+def _check_workers(workers: int, gallery: str) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers is {workers!r}, but must be a whole number above 0.")
+    if workers > 1 and read_scheme(gallery)[0] == "milvus-lite":
+        raise UserError("A file of Milvus Lite is open to one process at a time: serve it with --workers 1.")
+
+
+def _work(settings: "_Settings", access: Access, workers: int) -> "Guard":
+    """Make the application in a worker process."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # uvicorn's handler waits until the gallery is open
+    keep_freed_memory()
+    share_one_heap()
+    import torch
+    from uvicorn.config import STARTUP_FAILURE
+
+    from proxemic.serve.app import make_app
+    from proxemic.serve.engine import Engine
+    from proxemic.serve.workers import end_with_parent
+
+    end_with_parent()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    try:
+        return make_app(Engine(*settings), access, settings[-1])
+    except (UserError, ValueError, OSError) as error:
+        print(f"A worker cannot open the gallery: {error}", file=sys.stderr, flush=True)
+        sys.exit(STARTUP_FAILURE)  # else uvicorn starts another one, which would fail likewise
     finally:
-        listener.close()
-        worker.kill()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -246,8 +246,9 @@ def _from_array(array: np.ndarray) -> Image.Image:
 def _flatten(image: Image.Image) -> Image.Image:
     """Give a new image of mode L or RGB."""
     if image.mode in _DEEP_GREY_MODES:
-        deep = np.asarray(image).astype(np.int64)
-        return Image.fromarray((deep.clip(0, 65535) // 257).astype(np.uint8))
+        deep = np.asarray(image).clip(0, 65535)
+        deep //= 257  # in place: a large image takes much memory
+        return Image.fromarray(deep.astype(np.uint8))
     if image.mode == "F":
         raise ValueError("floating-point pixels have no fixed range")
     mode = "L" if image.mode in _GREY_MODES else "RGB"

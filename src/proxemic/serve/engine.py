@@ -1,0 +1,298 @@
+"""The gallery and its model behind the server: few threads answer, and a bounded number of requests waits for them."""
+
+import asyncio
+import math
+import re
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from proxemic.data.pixels import UnreadableImageError
+from proxemic.errors import UserError
+from proxemic.retrieval import Gallery, Hit, Recognition
+from proxemic.retrieval.items import further_columns
+from proxemic.retrieval.recognition import recognize_vectors, settle_threshold
+from proxemic.retrieval.vector_rows import useless_vectors
+from proxemic.serve.batches import Batches
+from proxemic.serve.limits import Limits
+from proxemic.serve.pictures import check_query, decoding, original, thumbnail
+from proxemic.serve.refused import Refused
+
+_THREADS = 2  # that decode queries, and as many that read the gallery
+_MOST_ROWS = 256  # requests without a picture that may wait
+_AT_ONCE = 16  # queries that the network sees at once
+_LABELS = 500  # that the page offers
+
+_AWAY = "The gallery cannot be searched for now, and the server's terminal says why: try again later."
+
+Conditions = dict[str, list[str | None]]
+"""The allowed values of each column."""
+
+
+class _Query(NamedTuple):
+    prepared: Tensor
+    k: int  # 0 asks for the vector
+    where: Conditions
+
+
+class Engine:
+    """Answer requests about a gallery.
+
+    Args:
+        address: The gallery.
+        model: Where the gallery's model is now; None for where it was.
+        rate: The false accept rate whose calibrated threshold is used.
+        threshold: A distance instead.
+        limits: What requests may ask for.
+
+    Attributes:
+        takes_pictures: Whether pictures can be queries, and not only the gallery's own rows.
+        messages: What the terminal should say.
+
+    Raises:
+        UserError: If there is no such gallery, its model is missing, or it lacks a threshold that was asked for.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        model: str | None = None,
+        rate: float | None = None,
+        threshold: float | None = None,
+        limits: Limits = Limits(),
+    ) -> None:
+        self._limits = limits
+        self._room = {"query": limits.queue, "row": _MOST_ROWS}
+        self._waiting = Counter[str]()
+        self._threads = {kind: ThreadPoolExecutor(_THREADS, kind) for kind in self._room}
+        # A single thread, as torch starts helper threads for each thread in which it computes.
+        self._threads["model"] = ThreadPoolExecutor(1, "model")
+        self._batches = Batches(self._answer, self._threads["model"], _AT_ONCE)
+        self._store = threading.Lock()  # stores are not for several threads at once
+        self.gallery = Gallery.open(address, model)
+        self._notes: list[str] = []  # for clients, who must not learn where things lie on this machine
+        self.messages: list[str] = []
+        self.takes_pictures = self._warm_up(model)
+        self._rate: float | None = None
+        self._threshold = self._settle_threshold(rate, threshold)
+
+    def _warm_up(self, model: str | None) -> bool:
+        """Embed once, as the first time takes longest; return False if pictures cannot be embedded."""
+        if self.gallery.store.info.model is None and model is None:
+            self._note("The gallery has vectors of an unknown model: only its own rows can be searched for.")
+            return False
+        if self.gallery.embedder.takes_vectors:
+            self._note("The gallery's model takes vectors: only its own rows can be searched for.")
+            return False
+        picture = Image.new("RGB", (256, 256))
+        self._threads["model"].submit(self.gallery.embedder.embed, [picture]).result()
+        return True
+
+    def _settle_threshold(self, rate: float | None, threshold: float | None) -> float | None:
+        try:
+            chosen = settle_threshold(self.gallery, rate, threshold)
+        except UserError as error:
+            if rate is not None or threshold is not None:
+                raise
+            self._note("Nothing is named or called unknown: there is no threshold.", f"Nothing is named: {error}")
+            return None
+        self._notes += chosen.notes
+        self.messages += (*chosen.notes, *chosen.advice)
+        self._rate = chosen.rate
+        return chosen.threshold
+
+    def _note(self, note: str, message: str = "") -> None:
+        self._notes.append(note)
+        self.messages.append(message or note)
+
+    def close(self) -> None:
+        """Close the gallery, unless a thread hangs in it."""
+        for pool in self._threads.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        if self._store.acquire(timeout=1):
+            self.gallery.close()
+
+    @asynccontextmanager
+    async def _request(self, kind: Literal["query", "row"]) -> AsyncIterator[None]:
+        """Count a request among those that wait, bound its time, and turn errors into refusals."""
+        if self._waiting[kind] >= self._room[kind]:
+            raise Refused(503, f"{self._waiting[kind]:,} requests are waiting already: try again in a moment.")
+        self._waiting[kind] += 1
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                yield
+        except TimeoutError:
+            why = f"There was no answer within {self._limits.seconds:g} s: try again in a moment."
+            raise Refused(504, why) from None
+        except UserError as error:  # it may name a database
+            print(f"A request was refused: {error}", file=sys.stderr, flush=True)
+            raise Refused(503, _AWAY) from error
+        except ValueError as error:
+            raise Refused(422, str(error)) from error
+        finally:
+            self._waiting[kind] -= 1
+
+    async def _run(self, pool: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads[pool], function, *arguments)
+
+    async def query(self, content: bytes, k: int = 0, where: Conditions | None = None) -> Any:
+        """Search for the content of a picture's file, or return its vector if `k` is 0."""
+        async with self._request("query"):
+            prepared = await self._run("query", self._prepare, content)
+            return await self._batches.ask(_Query(prepared, k, where or {}))
+
+    async def show(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a method of this object that needs no model."""
+        async with self._request("row"):
+            return await self._run("row", method, *arguments)
+
+    async def check_health(self) -> None:
+        """Wait until every kind of thread has time; a picture on which they hang raises a `Refused`."""
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                for pool in self._threads:
+                    await self._run(pool, int)
+        except TimeoutError:
+            raise Refused(503, "No thread has been free for too long.") from None
+
+    def _prepare(self, content: bytes) -> Tensor:
+        if not self.takes_pictures:
+            raise Refused(422, f"{' '.join(self._notes[:1])} Give the id of one.")
+        pixels = check_query(content, self._limits.pixels)
+        try:
+            with decoding(pixels):
+                return self.gallery.embedder.prepare(content)
+        except UnreadableImageError as error:
+            raise Refused(422, f"The picture cannot be read: {error.reason or error}.") from error
+
+    def _answer(self, queries: Sequence[_Query]) -> list[Any]:
+        """Answer queries; those of one shape and the same conditions are embedded and searched together."""
+        groups = defaultdict(list)
+        for place, query in enumerate(queries):
+            groups[query.prepared.shape, query.k > 0, str(query.where)].append(place)
+        answers: dict[int, Any] = {}
+        for places in groups.values():
+            try:
+                found: list[Any] = self._answer_alike([queries[place] for place in places])
+            except Exception as error:  # the other groups have their answers
+                found = [error] * len(places)
+            answers |= zip(places, found, strict=True)
+        return [answers[place] for place in range(len(queries))]
+
+    def _answer_alike(self, queries: Sequence[_Query]) -> list[Any]:
+        vectors = self.gallery.embedder.embed(torch.stack([query.prepared for query in queries]))
+        useless = useless_vectors(vectors, self.gallery.store.info.distance)
+        good = [place for place in range(len(queries)) if place not in useless]
+        ks = [queries[place].k for place in good]
+        if any(ks):
+            found = iter(self._search(vectors[good], ks, queries[0].where))
+        else:
+            checksum = self.gallery.embedder.checksum
+            found = iter([{"vector": vector, "model": checksum} for vector in vectors[good].tolist()])
+        return [
+            Refused(422, f"The picture's vector {useless[place]}: send another.") if place in useless else next(found)
+            for place in range(len(queries))
+        ]
+
+    def _search(self, vectors: Tensor, ks: Sequence[int], where: Conditions) -> list[dict[str, Any]]:
+        recognitions: Sequence[Recognition | None] = [None] * len(ks)
+        with self._store:
+            hits = self.gallery.search_vectors(vectors, max(ks), where)
+            if self._threshold is not None:
+                recognitions = recognize_vectors(self.gallery, vectors, self._threshold)
+        return [
+            {"hits": [*map(_hit, row[:k])], "recognition": recognition and self._describe(recognition)}
+            for k, row, recognition in zip(ks, hits, recognitions, strict=True)
+        ]
+
+    def _describe(self, recognition: Recognition) -> dict[str, Any]:
+        return {
+            "label": recognition.label,
+            "distance": recognition.distance if math.isfinite(recognition.distance) else None,
+            "nearest": None if recognition.nearest is None else recognition.nearest.id,
+            "threshold": self._threshold,
+        }
+
+    def near(self, number: int, k: int, where: Conditions) -> dict[str, Any]:
+        """Return the neighbours of a row, without itself."""
+        vector, _ = self._row(number)
+        with self._store:
+            (hits,) = self.gallery.search_vectors(vector, k + 1, where)
+        return {"hits": [_hit(hit) for hit in hits if hit.id != number][:k], "recognition": None}
+
+    def browse(self, after: int, count: int, where: Conditions) -> dict[str, Any]:
+        """Return the first rows after an id that meet all conditions."""
+        with self._store:
+            ids = self.gallery.store.next_ids(after, count + 1, where)  # one more, to know whether others follow
+            rows = self.gallery.store.rows(ids[:count])[1].to_pylist()
+        return {"items": [*map(_item, rows)], "more": len(ids) > count}
+
+    def item(self, number: int) -> dict[str, Any]:
+        """Return the metadata of a row."""
+        return _item(self._row(number)[1])
+
+    def original(self, number: int) -> tuple[str, bytes]:
+        """Return the content type and the content of a row's file."""
+        return original(*self._path_and_roots(number))
+
+    def thumbnail(self, number: int) -> tuple[str, bytes]:
+        """Return the content type and the content of a small picture of a row."""
+        return thumbnail(*self._path_and_roots(number))
+
+    def _path_and_roots(self, number: int) -> tuple[str, tuple[str, ...]]:
+        path = self._row(number)[1]["path"]
+        with self._store:
+            return path, self.gallery.store.roots
+
+    def _row(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
+        with self._store:
+            vectors, items = self.gallery.store.rows(np.array([number], np.int64))
+        if not len(items):
+            raise Refused(404, f"The gallery has no row {number}.")
+        return vectors, items.to_pylist()[0]
+
+    def about(self) -> dict[str, Any]:
+        """Describe the gallery as it is now."""
+        with self._store:
+            store = self.gallery.store
+            rows, columns, counts = len(store), store.columns, store.count_labels()
+        labels = sorted(label for label in counts if label is not None)
+        return {
+            "name": re.split("[/:]", unquote(store.address.partition("?")[0].rstrip("/")))[-1],
+            "rows": rows,
+            "distance": store.info.distance,
+            "dim": store.info.dim,
+            "columns": further_columns(columns),
+            "labels": labels[:_LABELS],
+            "label_count": len(labels),
+            "takes_pictures": self.takes_pictures,
+            "threshold": self._threshold,
+            "rate": self._rate,
+            "notes": self._notes,
+        }
+
+
+def _item(row: dict[str, Any]) -> dict[str, Any]:
+    """Describe a row without the folder of its file, which clients must not learn."""
+    return {
+        "id": row["id"],
+        "name": row["path"].replace("\\", "/").rpartition("/")[2],
+        "label": row["label"],
+        "columns": {column: row[column] for column in further_columns(row)},
+    }
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    row = {**asdict(hit), **hit.columns}
+    return {**_item({key: row[key] for key in ("id", "path", "label", *hit.columns)}), "distance": hit.distance}

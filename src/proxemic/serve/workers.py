@@ -1,0 +1,89 @@
+"""Several processes that serve one socket."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from multiprocessing import resource_tracker
+
+from uvicorn import Config
+from uvicorn.supervisors import Multiprocess
+
+from proxemic.errors import UserError
+
+_MINUTE = 60.0
+_MOST_ENDS = 3  # of each worker within a minute
+
+
+def run_workers(config: Config, listener: socket.socket) -> None:
+    """Run the workers of a configuration until Ctrl-C or SIGTERM.
+
+    Raises:
+        UserError: If workers end again and again.
+    """
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    supervisor = _Supervisor(config, [listener])
+    mask = None
+    try:
+        if hasattr(signal, "pthread_sigmask"):  # not on Windows
+            # A terminal sends Ctrl-C to all processes. Workers inherit that it is blocked, and are ended by this one.
+            resource_tracker.ensure_running()  # else the first worker starts it, which unblocks Ctrl-C
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        supervisor.run()
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+    if supervisor.failed:
+        raise UserError(
+            "The worker processes end before they serve. A line above says why, or they need more memory than there "
+            "is: start fewer --workers."
+        )
+
+
+def end_with_parent() -> None:
+    """End this worker when the process that started it is gone, even by ``kill -9``: it would keep the port."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class _Supervisor(Multiprocess):
+    """Give up when workers end again and again, which uvicorn starts forever, and notice a blocked Ctrl-C.
+
+    Attributes:
+        failed: Whether it gave up.
+    """
+
+    def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self.failed = False
+        self._ends: list[float] = []
+
+    def handle_signals(self) -> None:
+        """Handle the signals that have arrived."""
+        if hasattr(signal, "sigpending") and signal.SIGINT in signal.sigpending():
+            self.handle_int()
+        super().handle_signals()
+
+    def keep_subprocess_alive(self) -> None:
+        """Start workers again that have ended."""
+        if self.should_exit.is_set():
+            return
+        before = {*self.processes}
+        super().keep_subprocess_alive()
+        now = time.monotonic()
+        recent = [end for end in self._ends if now - end < _MINUTE]
+        self._ends = recent + [now] * len(before - {*self.processes})
+        if len(self._ends) > _MOST_ENDS * self.processes_num:
+            self.should_exit.set()
+        self.failed = self.should_exit.is_set()
