@@ -40,7 +40,7 @@ def keep_freed_memory() -> bool:
 def share_one_heap() -> None:
     """Have threads that start later share one heap, which `give_back_freed_memory` returns as a whole.
 
-    Each thread otherwise gets a heap of its own, of which up to 64 MiB are never returned.
+    Otherwise each thread gets a heap of its own and never returns up to 64 MiB of it.
     """
     libc = _glibc()
     if libc is not None:

@@ -19,7 +19,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "the model, where proxemic recognize finds them.",
         epilog="--data.root SOURCE takes other labelled images, a folder or a table, or a file of labelled vectors; "
         "classes that the run was trained on are left out, and those of its test if there are others. With --gallery, "
-        "SOURCE has pictures of unknown classes, with or without labels. Intervals are of a bootstrap over classes; "
+        "SOURCE has pictures of unknown classes, with or without labels. Intervals come from a bootstrap over classes; "
         "with fewer than 20 there are none.",
         allow_abbrev=False,
     )

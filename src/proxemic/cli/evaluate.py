@@ -22,7 +22,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.map_divisors [min,hits], "
         "--evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true, --evaluation.nmi true, "
         "--evaluation.average classes, --evaluation.distance euclidean, --evaluation.precision bf16-mixed (float32 "
-        "unless it is given), --batches.workers 4. Intervals are of a "
+        "unless it is given), --batches.workers 4. Intervals come from a "
         "bootstrap over classes; with fewer than 20 there are none.",
         allow_abbrev=False,
     )
