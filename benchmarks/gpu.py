@@ -1,84 +1,120 @@
-"""Everything that is to be measured on a GPU, in stages of less than nine minutes, one row after the other.
+"""Measure all that a GPU is to show, in two starts of some minutes, one row after the other.
 
-    python benchmarks/gpu.py --out gpu --stage correctness     # errors against float64, what waits, the tests
-    python benchmarks/gpu.py --out gpu --stage matrix          # a step of the losses in every way, and of optimisers
-    python benchmarks/gpu.py --out gpu --stage tuning          # sizes of chunks; our own ways twice more
-    python benchmarks/gpu.py --out gpu --stage training        # images a second: glyphs, and ResNet-50 at 224 pixels
-    python benchmarks/gpu.py --out gpu --tables                # what there is, as the documentation shows it
-    python benchmarks/gpu.py --out rehearsed --device cpu --smoke    # with TRITON_INTERPRET=1, Triton's kernels too
+    python benchmarks/gpu.py --out gpu.json --part losses      # 400 s: a step of the losses in every way
+    python benchmarks/gpu.py --out gpu.json --part rest        # 350 s: errors, tests, training, metrics
+    python benchmarks/gpu.py --tables docs/gpu/*.json          # Markdown, as docs/benchmarks.md shows it
+    python benchmarks/gpu.py --out rehearsed.json --device cpu --smoke
 
-Every row is written to OUT/STAGE.json as soon as it is there. A stage stops before a row that would end after its time,
-and says what it left out; a second start goes on with that. A machine without a network needs no environment of its
-own: ``make gpu-packages`` here puts what it lacks into .cache/gpu (see docs/benchmarks.md), and there
+Every row is written to the file as soon as it is there, and has its own limit of seconds. A second start goes on with
+what is missing or has failed. A machine without a network needs no environment of its own: ``make gpu-packages``
+here puts what it lacks into .cache/gpu, and there
 
-    PYTHONPATH=src:.cache/gpu python3 benchmarks/gpu.py --out gpu --stage correctness
+    PYTHONPATH=src:.cache/gpu python3 benchmarks/gpu.py --out gpu.json --part losses
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 
-from gpu_stages.machine import describe
-from gpu_stages.rows import Rows
-from gpu_stages.tables import tables
+from gpu_rows import correctness, steps, timing, training
+from gpu_rows.rows import Rows, describe
+
+PARTS: dict[str, tuple[float, Sequence[Callable[..., None]]]] = {
+    "losses": (400, [steps.add]),
+    "rest": (350, [training.add, correctness.add]),
+}
+"""Each with its seconds and what adds its rows, the most telling first."""
 
 
-class Stage(Protocol):
-    """Adds all rows of a stage."""
+def measure(path: Path, part: str, device: torch.device, seconds: float | None, *, smoke: bool) -> None:
+    """Add the rows of a part to the file."""
+    limit, adders = PARTS[part]
+    rows = Rows(path, describe(device) | ({"smoke": True} if smoke else {}), limit if seconds is None else seconds)
+    rows.add("ceilings", partial(timing.ceilings, device, 128 if smoke else timing.SIDE))
+    for add in adders:
+        add(rows, device, smoke=smoke)
+    print(f"{part}: left out: {', '.join(rows.left_out)}" if rows.left_out else f"{part}: complete", flush=True)
 
-    def __call__(self, rows: Rows, device: torch.device, *, smoke: bool) -> None: ...
+
+def tables(paths: Iterable[Path]) -> str:
+    """Return the tables of the files in Markdown."""
+    return "\n\n".join(part for path in paths for part in _tables(json.loads(path.read_text())))
 
 
-STAGES = {"correctness": 480.0, "matrix": 530.0, "tuning": 480.0, "training": 500.0}
-"""Each with its seconds."""
+def _tables(content: dict[str, Any]) -> Iterator[str]:
+    rows: dict[str, dict[str, Any]] = content["rows"]
+    machine = ", ".join(f"{name} {value}" for name, value in content["machine"].items() if name != "device")
+    failed = ", ".join(name for name, row in rows.items() if "failed" in row)
+    yield f"### {content['machine']['device']}, {content['date']}"
+    yield f"{machine}. {len(rows)} rows; failed: {failed or 'none'}."
+    ceilings = rows.get("ceilings", {})
+    yield _table(["TFLOP/s", *list(ceilings)[:4]], [["of products", *map(_cell, list(ceilings.values())[:4])]])
+    cases = [name for name in steps.CASES | steps.SMOKE if f"{name}: ours" in rows]
+    ways = dict.fromkeys(name.partition(": ")[2] for name in rows if name.partition(": ")[0] in cases)
+    yield _table(
+        ["ms (× roofline; kernels; MB)", *cases],
+        ([way, *(_step(rows.get(f"{case}: {way}", {})) for case in cases)] for way in ways),
+    )
+    precisions = list(correctness.BOUNDS)
+    errors = {name: row for name, row in rows.items() if name.startswith("errors")}
+    yield _table(
+        ["largest error", *precisions],
+        (
+            [name.removeprefix("errors: "), *(f"{found[each][0]:.1e}" if each in found else "–" for each in precisions)]
+            for name, row in errors.items()
+            if (found := row.get("errors"))
+        ),
+    )
+    left = {name: row for name, row in rows.items() if name.partition(": ")[0] not in cases and name not in errors}
+    del left["ceilings"]
+    yield _table(["row", "figures"], ([name, _figures(row)] for name, row in left.items()))
 
 
-def stage(name: str) -> Stage:
-    """A stage, of which only what it needs is imported."""
-    if name == "correctness":
-        from gpu_stages import correctness as module
-    elif name == "matrix":
-        from gpu_stages import matrix as module
-    elif name == "tuning":
-        from gpu_stages import tuning as module
-    else:
-        from gpu_stages import training as module
-    return module.run
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|".join(["|---", *["---:"] * (len(head) - 1), ""])]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _cell(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _step(row: dict[str, Any]) -> str:
+    if "ms" not in row:
+        return "fails" if "failed" in row else "does not fit" if "does not fit" in row else "–"
+    more = (row["over the roofline"], row["kernels"], row["peak MB"])
+    return f"{_cell(row['ms'])} ({'; '.join(map(_cell, more))})"
+
+
+def _figures(row: dict[str, Any]) -> str:
+    skipped = ("taken", "warnings")
+    shown = {name: _cell(each) if isinstance(each, float) else each for name, each in row.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if name not in skipped)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", choices=[*STAGES, "all"], default="all")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the JSON files")
+    parser.add_argument("--part", choices=[*PARTS], help="one of them (both)")
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the file of the rows")
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--smoke", action="store_true", help="small sizes, nothing compiled: does it run?")
-    parser.add_argument("--minutes", type=float, help="of each stage, in place of its own")
-    parser.add_argument("--tables", action="store_true", help="print the tables of OUT and measure nothing")
+    parser.add_argument("--seconds", type=float, help="no row begins after that time (400 and 350)")
+    parser.add_argument("--tables", type=Path, nargs="+", metavar="FILE", help="print tables and measure nothing")
     args = parser.parse_args(argv)
     if args.tables:
-        print(tables(args.out))
+        print(tables(args.tables))
         return
-    device = torch.device(args.device)
     if args.smoke:
         torch.set_num_threads(1)
         torch.compile = lambda function, **_: function  # type: ignore[assignment]
-    args.out.mkdir(parents=True, exist_ok=True)
-    machine = describe(device) | ({"smoke": True} if args.smoke else {})
-    for name in STAGES if args.stage == "all" else [args.stage]:
-        seconds = STAGES[name] if args.minutes is None else 60 * args.minutes
-        rows = Rows(args.out / f"{name}.json", machine, seconds, say(name))
-        stage(name)(rows, device, smoke=args.smoke)
-        left_out = f"left out, for want of time: {', '.join(rows.left_out)}" if rows.left_out else "complete"
-        print(f"{name}: {left_out}", flush=True)
-
-
-def say(stage: str) -> Callable[[str], None]:
-    """Print each row at once, with the name of its stage."""
-    return lambda line: print(f"{stage}: {line}", flush=True)
+    for part in PARTS if args.part is None else [args.part]:
+        measure(args.out, part, torch.device(args.device), args.seconds, smoke=args.smoke)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Setting:
             "data.root": str(self.folder / "images"),
             "data.test_fraction": 0,
             "data.validation_fraction": 0,
-            "cache.shorter_side": self.side * 9 // 8,
+            "cache.shorter_side": max(self.side, self.side * 8 // 7 // 8 * 8),  # what the images are resized to
             "cache.folder": str(self.folder / "cache"),
             "images.size": self.side,
             "batches.size": self.batch,

@@ -1,4 +1,4 @@
-"""Milliseconds, memory and kernels of a step on a GPU; on a CPU, to rehearse, what comes near them."""
+"""Measure milliseconds, memory and kernels of a step on a GPU; on a CPU, to rehearse, what comes near them."""
 
 import gc
 import statistics

@@ -1,4 +1,4 @@
-"""Images a second of training, and what a step of it is spent on."""
+"""Images a second of training beside bare loops, and the time of the retrieval metrics."""
 
 import time
 from collections.abc import Callable
@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
+import metrics
 import training
-from gpu_stages.machine import state
-from gpu_stages.rows import Row, Rows
-from gpu_stages.timing import median_milliseconds, release, wait
+from gpu_rows.rows import Row, Rows
+from gpu_rows.timing import median_milliseconds, release, wait
+from measure import medians
 from paced import Pace, alternate
 from proxemic import train
 from proxemic.data import EmbeddingDataset
@@ -31,34 +32,35 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, o
 WORKERS = 14
 
 
-def run(rows: Rows, device: torch.device, *, smoke: bool) -> None:
-    """All rows of the stage."""
-    rows.add("state", lambda: state(device))
+def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
+    """Add all rows."""
+    rows.add("glyphs: run", partial(train_glyphs, device, smoke=smoke), 90)
     rows.add("glyphs: parts of a step", partial(time_parts, device, smoke=smoke))
-    rows.add("glyphs: run", partial(train_glyphs, device, smoke=smoke))
-    rows.add("photographs", partial(time_photographs, device, smoke=smoke))
+    for loop in ("ours", "best loop", "best loop, no data"):
+        rows.add(f"ResNet-50: {loop}", partial(time_photographs, loop, device, smoke=smoke), 60)
+    rows.add("metrics", partial(time_metrics, device, smoke=smoke), 60)
 
 
-def time_photographs(device: torch.device, *, smoke: bool) -> Row:
-    """Images a second of `proxemic train` beside the best bare loop, and beside that loop without its data."""
-    name, side, batch, steps, rounds = ("convnet", 32, 8, 1, 1) if smoke else ("resnet50", 224, 256, 8, 4)
+def time_photographs(loop: str, device: torch.device, *, smoke: bool) -> Row:
+    """Count the images a second of ``proxemic train`` in bfloat16, or of the best bare loop, on few pictures."""
+    name, side, batch, steps = ("convnet", 32, 8, 1) if smoke else ("resnet50", 224, 256, 60)
     release(device)
     with TemporaryDirectory() as folder:
         path = Path(folder)
-        training.write_images(path, batch * (steps * (rounds + 1) + 2), side)
+        training.write_images(path, batch * 16, side)
         setting = training.Setting(name, path, side, batch, 1, 0 if smoke else WORKERS, device.type)
         loops: dict[str, Callable[[Pace], NoReturn]] = {
-            "bf16-mixed": partial(training.train_ours, setting, "bf16-mixed"),
+            "ours": partial(training.train_ours, setting, "bf16-mixed"),
             "best loop": partial(best_loop, setting),
             "best loop, no data": partial(best_loop, setting, with_data=False),
         }
         method = "fork" if smoke else "spawn"
-        seconds = alternate(loops, steps, rounds, processor_time=False, method=method)
-    return {f"{name}, images/s": batch / each for name, each in seconds.items()}
+        seconds = alternate({loop: loops[loop]}, steps, 1 if smoke else 2, processor_time=False, method=method)
+    return {"images/s": batch / seconds[loop]}
 
 
 def best_loop(setting: training.Setting, pace: Pace, *, with_data: bool = True) -> NoReturn:
-    """A bare loop with all that is known to help on a GPU; without data, on the first batch again and again.
+    """Train with all that is known to help on a GPU; without data, on the first batch again and again.
 
     Bytes go there from pinned memory and are normalised there; channels_last, bfloat16, a fused optimiser.
     """
@@ -84,7 +86,7 @@ def best_loop(setting: training.Setting, pace: Pace, *, with_data: bool = True) 
 
 
 def byte_loader(setting: training.Setting) -> DataLoader[Any]:
-    """The same pictures, cropped and flipped, as bytes in pinned memory."""
+    """Load the same pictures, cropped and flipped, as bytes in pinned memory."""
     transform = v2.Compose([v2.RandomResizedCrop(setting.side), v2.RandomHorizontalFlip(), v2.PILToTensor()])
     return DataLoader(
         EmbeddingDataset(setting.recipe().load().train, transform),
@@ -98,7 +100,7 @@ def byte_loader(setting: training.Setting) -> DataLoader[Any]:
 
 
 def glyphs(device: torch.device, *, smoke: bool) -> Recipe:
-    """The recipe of characters, for this device."""
+    """Return the recipe of characters for this device."""
     values: dict[str, Any] = {"training.accelerator": device.type, "batches.workers": 0 if smoke else WORKERS}
     if smoke:
         values |= {"data.train_classes": 32, "data.test_classes": 16, "batches.size": 16, "training.epochs": 1}
@@ -106,7 +108,7 @@ def glyphs(device: torch.device, *, smoke: bool) -> Recipe:
 
 
 def time_parts(device: torch.device, *, smoke: bool) -> Row:
-    """Milliseconds of a step of `glyphs`, of its network, loss and optimiser alone, and of a batch of its data."""
+    """Time a step of `glyphs`, its network, loss and optimiser alone, and a batch of its data."""
     release(device)
     recipe = glyphs(device, smoke=smoke)
     splits = recipe.load()
@@ -130,28 +132,19 @@ def time_parts(device: torch.device, *, smoke: bool) -> Row:
     }
     row = {f"{name} ms": median_milliseconds(call, device)["ms"] for name, call in parts.items()}
     count = 2 if smoke else 100
-    row["data ms"] = time_batches(loader, count, lambda _images, _labels: None, device)
-    row["data and step ms"] = time_batches(loader, count, step, device)
-    row["images/s"] = 1e3 * recipe.batches.size / row["data and step ms"]
-    return row
-
-
-def time_batches(
-    loader: DataLoader[Any], count: int, use: Callable[[Tensor, Tensor], None], device: torch.device
-) -> float:
-    """Milliseconds of a batch after the first, which the workers have to start for."""
-    batches = islice(loader, count + 1)
-    next(batches)
-    began, seen = time.perf_counter(), 0
-    for images, labels in batches:
-        use(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
-        seen += 1
-    wait(device)
-    return 1e3 * (time.perf_counter() - began) / max(seen, 1)
+    for name, use in {"data ms": lambda *_: None, "data and step ms": step}.items():
+        batches = islice(loader, count + 1)
+        next(batches)  # the workers have to start for it
+        began = time.perf_counter()
+        for images, labels in batches:
+            use(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        wait(device)
+        row[name] = 1e3 * (time.perf_counter() - began) / min(count, len(loader) - 1)
+    return row | {"images/s": 1e3 * recipe.batches.size / row["data and step ms"]}
 
 
 def train_glyphs(device: torch.device, *, smoke: bool) -> Row:
-    """All of `proxemic train glyphs`: its images a second, median epoch, and its Recall@1 on the test characters."""
+    """Run all of ``proxemic train glyphs``: images a second of the median epoch, and Recall@1 on test characters."""
     release(device)
     recipe = glyphs(device, smoke=smoke)
     with TemporaryDirectory() as folder:
@@ -162,3 +155,15 @@ def train_glyphs(device: torch.device, *, smoke: bool) -> Row:
         steps = float(history[-1]["step"]) / len(history)
     rate = steps * recipe.batches.size / seconds
     return {"images/s": rate, "epochs": len(history), "recall@1": result.metrics["test"]["recall@1"]}
+
+
+def time_metrics(device: torch.device, *, smoke: bool) -> Row:
+    """Time the retrieval metrics of Stanford Online Products' size beside the bare product of all pairs."""
+    release(device)
+    points, labels = metrics.embeddings(1_200 if smoke else 60_502, device.type)
+    calls: dict[str, Callable[[], object]] = {
+        "bare product": partial(metrics.bare, points),
+        "metrics": partial(metrics.evaluate, points, labels),
+        "with MAP and MRR": partial(metrics.evaluate, points, labels, map=True, mrr=True),
+    }
+    return {f"{name} s": each for name, each in medians(calls, 3, cuda=device.type == "cuda").items()}

@@ -1,4 +1,4 @@
-"""The five cases, and the ways to compute a step of them: ours, the dense definition, and other people's."""
+"""A step of a loss in five cases, computed in every way: ours, the dense definition, and other libraries'."""
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -11,11 +11,10 @@ from torch.nn.functional import cross_entropy, linear, normalize
 
 import losses
 import proxemic.losses
-from gpu_stages.timing import Step
+from gpu_rows.rows import Row, Rows
+from gpu_rows.timing import Step, measure, release, roofline
 from operations import CASES as SIZES
 from proxemic.losses import ProxyLoss
-from proxemic.losses.scores.fused import lacking_on
-from proxemic.losses.scores.plan import Plan
 from proxemic.precision import matmul_precision
 
 
@@ -29,41 +28,50 @@ class Case:
     classes: int
     proxies: int
 
-    @property
-    def class_wise(self) -> bool:
-        """Whether negatives are summed over the batch."""
-        return not getattr(proxemic.losses, self.loss)(2, 2).data_wise
-
     def make(self, device: torch.device, **options: Any) -> ProxyLoss:
-        """The loss, made where it is to be."""
+        """Create the loss on the device."""
         with device:
-            return getattr(proxemic.losses, self.loss)(
-                self.classes, self.dim, proxies_per_class=self.proxies, **options
-            )
+            kind = getattr(proxemic.losses, self.loss)
+            return kind(self.classes, self.dim, proxies_per_class=self.proxies, **options)
 
 
 CASES = {name: Case(*sizes) for name, sizes in SIZES.items()}
 SMOKE = {"sop": Case("SoftTripleLoss", 32, 16, 4_500, 2), "faces": Case("NormalizedSoftmaxLoss", 32, 16, 9_000, 1)}
 
 Make = Callable[[Case, torch.device], Step | None]
+Precision = Literal["ieee", "tf32", "half"]
 
 
-def ours(case: Case, device: torch.device, *, cpu_chunks: bool = False, **options: Any) -> Step | None:
-    """This package's loss; with ``cpu_chunks`` in chunks as they fit a processor's cache."""
-    if options.get("compile_chunks") == "triton" and lacking_on(device.type):
-        return None
-    if cpu_chunks:
-        scoring = case.make(torch.device("meta"), init=lambda _: None).scoring
-        *_, batch, dim, classes, proxies = astuple(case)
-        options["chunk_size"] = Plan.of(scoring, batch, classes, proxies, dim).chunk
+def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
+    """Add all rows, the most telling first; those of the first four ways are measured twice."""
+    first = dict([*WAYS.items()][:4])
+    for again, ways in (("", first), ("again, ", first), ("", WAYS)):
+        for way, make in ways.items():
+            for name, case in (SMOKE if smoke else CASES).items():
+                rows.add(f"{name}: {again}{way}", partial(time_step, case, make, device, rows))
+
+
+def time_step(case: Case, make: Make, device: torch.device, rows: Rows) -> Row:
+    """Time the forward and backward of a case."""
+    release(device)
+    step = make(case, device)
+    if step is None:
+        return {"there is none": True}
+    row = measure(step, case.batch, case.dim, case.classes, device)
+    class_wise = not getattr(proxemic.losses, case.loss)(2, 2).data_wise
+    least = roofline(case.batch, case.dim, case.classes, case.proxies, class_wise, rows["ceilings"])
+    return row | {"over the roofline": row["ms"] / least}
+
+
+def ours(case: Case, device: torch.device, *, compiled: bool = False, **options: Any) -> Step:
+    """Take this package's loss."""
     loss = case.make(device, **options)
-    return Step(lambda x, y: loss(x, y).backward(), [*loss.parameters()])
+    function: Any = torch.compile(loss) if compiled else loss
+    return Step(lambda x, y: function(x, y).backward(), [*loss.parameters()])
 
 
-def dense(
-    case: Case, device: torch.device, precision: Literal["ieee", "tf32", "half"], *, compiled: bool = False
-) -> Step:
-    """The same through ordinary autograd, all scores at once; in half precision by autocast."""
+def dense(case: Case, device: torch.device, precision: Precision, *, compiled: bool = False) -> Step:
+    """Take ordinary autograd through the definition, all scores at once; half precision comes by autocast."""
     loss = case.make(device)
     function = torch.compile(losses.dense_loss) if compiled else losses.dense_loss
 
@@ -77,7 +85,7 @@ def dense(
 
 
 def pml(case: Case, device: torch.device, precision: Literal["ieee", "tf32"]) -> Step | None:
-    """Pytorch-metric-learning's loss of the same name."""
+    """Take pytorch-metric-learning's loss of the same name."""
     with device:
         loss = losses.peer(case.loss, losses.Size(*astuple(case)[1:], rounds=1))
     if loss is None:
@@ -113,7 +121,7 @@ class Float16Head(nn.Module):
 
 
 def partial_fc(case: Case, device: torch.device) -> Step | None:
-    """Partial FC's head, for the losses that it has."""
+    """Take Partial FC's head, for the losses that it has."""
     constants = {"ArcFaceLoss": (64.0, 0.5), "NormalizedSoftmaxLoss": (20.0, 0.0)}
     if case.loss not in constants:
         return None
@@ -122,41 +130,32 @@ def partial_fc(case: Case, device: torch.device) -> Step | None:
     return Step(lambda x, y: head(x, y).backward(), [head.weight])
 
 
-def linear_cross_entropy(case: Case, device: torch.device, half: bool) -> Step | None:
-    """Torch's own function, from 2.13 on, which holds the scores of a part of the batch."""
+def linear_cross_entropy(case: Case, device: torch.device) -> Step | None:
+    """Take torch's own function, from 2.13 on, which holds the scores of a part of the batch; in half precision."""
     function: Any = getattr(torch.nn.functional, "linear_cross_entropy", None)
     if function is None or case.loss != "NormalizedSoftmaxLoss":
         return None
     weight = nn.Parameter(torch.randn(case.classes, case.dim, device=device))
     options = torch.nn.LinearCrossEntropyOptions()
-    dtype = torch.float16 if half else torch.float32
 
     def call(x: Tensor, y: Tensor) -> None:
-        units = normalize(weight, dim=1).to(dtype)
-        function(20 * normalize(x, dim=1).to(dtype), units, y, options=options).backward()
+        units = normalize(weight, dim=1).half()
+        function(20 * normalize(x, dim=1).half(), units, y, options=options).backward()
 
     return Step(call, [weight])
 
 
-OURS: dict[str, Make] = {
-    "chunks of a CPU": partial(ours, cpu_chunks=True),
-    "float32": partial(ours, products="float32"),
-    "tf32": partial(ours, products="tf32"),
-    "half": partial(ours, products="half"),
-    "split": partial(ours, products="split"),
-    "tf32, compiled": partial(ours, products="tf32", compile_chunks=True),
-    "half, compiled": partial(ours, products="half", compile_chunks=True),
-    "tf32, Triton": partial(ours, products="tf32", compile_chunks="triton"),
-    "half, Triton": partial(ours, products="half", compile_chunks="triton"),
-}
-PEERS: dict[str, Make] = {
-    "dense, float32": partial(dense, precision="ieee"),
+WAYS: dict[str, Make] = {
+    "ours": ours,
+    "ours, compiled": partial(ours, compiled=True),
+    "dense, half, compiled": partial(dense, precision="half", compiled=True),
+    "PML, tf32": partial(pml, precision="tf32"),
+    "ours, half, compiled": partial(ours, products="half", compiled=True),
+    "Partial FC, half": partial_fc,
+    "PML, float32": partial(pml, precision="ieee"),
+    "ours, tf32": partial(ours, products="tf32"),
+    "ours, half": partial(ours, products="half"),
     "dense, tf32": partial(dense, precision="tf32"),
     "dense, half": partial(dense, precision="half"),
-    "dense, half, compiled": partial(dense, precision="half", compiled=True),
-    "PML, float32": partial(pml, precision="ieee"),
-    "PML, tf32": partial(pml, precision="tf32"),
-    "Partial FC, half": partial_fc,
-    "linear_cross_entropy, float32": partial(linear_cross_entropy, half=False),
-    "linear_cross_entropy, half": partial(linear_cross_entropy, half=True),
+    "linear_cross_entropy, half": linear_cross_entropy,
 }

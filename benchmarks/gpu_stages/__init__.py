@@ -1,1 +1,0 @@
-"""The stages of benchmarks/gpu.py."""
