@@ -5,7 +5,6 @@
     python benchmarks/losses.py --smoke              # small sizes, seconds
     python benchmarks/losses.py --sizes cub --losses SoftTripleLoss ProxyAnchorLoss
     python benchmarks/losses.py --alone --sizes cub   # nothing else between the products and the loss
-    python benchmarks/losses.py --profile --sizes sop --losses SoftTripleLoss
     python benchmarks/losses.py --keep-freed-memory --sizes sop-2
 
 T3 is the median time of the products scores = X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median
@@ -186,7 +185,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="small sizes and few rounds: does it run?")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
-    parser.add_argument("--profile", action="store_true", help="where the time goes instead of the table")
     parser.add_argument("--alone", action="store_true", help="without the dense form and the peer between")
     parser.add_argument("--keep-freed-memory", action="store_true", help="as every command does")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
@@ -198,24 +196,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         keep_freed_memory()
     if args.memory:
         memory(args.losses, Size(64, 16, 1_000, 10, 1) if args.smoke else MEMORY)
-    elif args.profile:
-        profile(args.losses, sizes, args.device)
     else:
         table(args.losses, sizes, args.device, alone=args.alone)
-
-
-def profile(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
-    """Print which operations take the time of a step."""
-    for size in sizes.values():
-        for name in names:
-            x = torch.randn(size.batch, size.dim, device=device, requires_grad=True)
-            call = step(build(name, size).to(device), x, torch.randint(size.classes, (size.batch,), device=device))
-            call()
-            with torch.profiler.profile() as record:
-                for _ in range(5):
-                    call()
-            print(name, size)
-            print(record.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=40))
 
 
 if __name__ == "__main__":

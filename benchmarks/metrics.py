@@ -3,7 +3,6 @@
     python benchmarks/metrics.py                     # N = 5,000 … 60,502, tens of minutes on two cores
     python benchmarks/metrics.py --sizes 20000
     python benchmarks/metrics.py --memory            # peak memory
-    python benchmarks/metrics.py --whole             # MAP and MRR beside a full sort of some queries
     python benchmarks/metrics.py --peers             # beside pytorch-metric-learning and torchmetrics
     python benchmarks/metrics.py --smoke             # small sizes, seconds
 
@@ -14,7 +13,6 @@ nearly all relevant items must be looked for there.
 """
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -87,26 +85,6 @@ def memory(sizes: Sequence[int], deep: int) -> None:
             print(f"N={n}, {name}: {peak / 1e6:.0f} MB, allowed {allowed / 1e6:.0f} MB", flush=True)
 
 
-def whole(n: int, dim: int = 128, queries: int = 60) -> None:
-    """Print the time of MAP and MRR over the whole list, and how far some queries are from a full sort in float64."""
-    points, labels = embeddings(n, "cpu", FAR)
-    points = torch.nn.functional.normalize(points[:, :dim], dim=1)
-    start = time.perf_counter()
-    found = retrieval_metrics(points, labels, recall_at=(1,), map=True, mrr=True)
-    seconds, worst = time.perf_counter() - start, 0.0
-    exact = torch.nn.functional.normalize(points.double(), dim=1)
-    for query in range(0, n, max(1, n // queries)):
-        hits = (labels == labels[query])[(exact @ exact[query]).argsort(descending=True)[1:]]  # itself comes first
-        ranks = 1 + hits.nonzero().flatten().double()
-        if len(ranks):
-            values = {"map": (torch.arange(1, len(ranks) + 1) / ranks).mean(), "mrr": 1 / ranks[0]}
-            worst = max(worst, *(abs(float(found.per_query[name][query] - each)) for name, each in values.items()))
-    print(
-        f"N={n}, D={dim}, Recall@1 {found['recall@1']:.4f}: MAP and MRR in {seconds:.3g} s, "
-        f"at most {worst:.1e} from a sort"
-    )
-
-
 def peers(size: int, small: int, rounds: int) -> None:
     """Print times beside those of other libraries at the same k, the last on a size that it can hold."""
     from pytorch_metric_learning.distances import CosineSimilarity
@@ -153,7 +131,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="small sizes and few rounds: does it run?")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
-    parser.add_argument("--whole", action="store_true", help="MAP and MRR beside a full sort instead")
     parser.add_argument("--peers", action="store_true", help="beside other libraries instead")
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
     parser.add_argument("--rounds", type=int, default=3)
@@ -162,8 +139,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes, rounds, deep = ((1_200,), 1, 300) if args.smoke else (args.sizes, args.rounds, 1000)
     if args.memory:
         memory(sizes if args.smoke else (max(sizes),), deep)
-    elif args.whole:
-        whole(max(sizes))
     elif args.peers:
         peers(*((500, 200) if args.smoke else (20_000, 2_000)), rounds)
     else:

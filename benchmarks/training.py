@@ -1,8 +1,7 @@
 """Images a second of `proxemic train` and of embedding, beside a plain PyTorch loop and the best one that we can write.
 
     python benchmarks/training.py                                  # training; some minutes a network on two cores
-    python benchmarks/training.py --evaluation                     # embedding images; with --compiled, --onnx
-    python benchmarks/training.py --what-helps                     # plain, + mallopt, + channels_last, + bfloat16
+    python benchmarks/training.py --evaluation                     # embedding images
     python benchmarks/training.py --networks convnet --smoke       # seconds
 
 All loops of a network read the same images (smooth noise as JPEG files, decoded once into proxemic's cache), crop, flip
@@ -169,58 +168,19 @@ def embed_ours(setting: Setting, precision: Literal["32-true", "bf16-mixed"], pa
     raise AssertionError
 
 
-def embed_loop(setting: Setting, kind: str, half: bool, pace: Pace) -> NoReturn:
-    """A loop over batches: plain, or eager, compiled or in ONNX Runtime with all that is known to help."""
-    if kind != "plain":
+def embed_loop(setting: Setting, best: bool, half: bool, pace: Pace) -> NoReturn:
+    """Embed batches in a bare loop: plain, or with all that is known to help."""
+    if best:
         keep_freed_memory()
     setting.begin()
-    network: Any = PlainNetwork(setting.network).eval()
-    layout = torch.contiguous_format if kind in ("plain", "onnx") else torch.channels_last
-    network.to(memory_format=layout)
-    if kind == "compiled":
-        from torch._inductor import config
-
-        config.freezing = True
-        network = torch.compile(network)
-    if kind == "onnx":
-        network = in_onnx_runtime(network, setting)
-    with torch.inference_mode(kind in ("eager", "onnx")), torch.no_grad():
+    layout = torch.channels_last if best else torch.contiguous_format
+    network = PlainNetwork(setting.network).eval().to(memory_format=layout)  # type: ignore[call-overload]
+    with torch.inference_mode(best), torch.no_grad():
         for images, _ in forever(setting.loader(training=False)):
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 network(images.contiguous(memory_format=layout))
             pace.step()
     raise AssertionError
-
-
-def in_onnx_runtime(network: nn.Module, setting: Setting) -> Callable[[Tensor], object]:
-    """The network as a function of a batch, run by ONNX Runtime."""
-    import onnxruntime
-
-    file = setting.folder / f"{setting.network}.onnx"
-    torch.onnx.export(network, (torch.rand(setting.batch, 3, setting.side, setting.side),), file, dynamo=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = setting.threads
-    session = onnxruntime.InferenceSession(file, options)
-    (given,) = session.get_inputs()
-    return lambda images: session.run(None, {given.name: images.numpy()})
-
-
-def step_alone(setting: Setting, pace: Pace, *, kept: bool, last: bool, half: bool, training: bool) -> NoReturn:
-    """The network alone on one batch of noise: what each measure gains."""
-    if kept:
-        keep_freed_memory()
-    setting.begin()
-    layout = torch.channels_last if last else torch.contiguous_format
-    network: Any = PlainNetwork(setting.network).to(memory_format=layout).train(training)  # type: ignore[call-overload]
-    images = torch.randn(setting.batch, 3, setting.side, setting.side).contiguous(memory_format=layout)
-    with torch.set_grad_enabled(training):
-        while True:
-            network.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                embeddings = network(images)
-            if training:
-                embeddings.square()[:, 0].sum().backward()
-            pace.step()
 
 
 def print_header(of: str, others: Sequence[str], fast: str, column: str) -> None:
@@ -252,37 +212,21 @@ def training_table(settings: Sequence[Setting], run: Callable[..., dict[str, flo
         print_row(setting.network, list(rate.values()), ratios)
 
 
-def evaluation_table(settings: Sequence[Setting], run: Callable[..., dict[str, float]], others: Sequence[str]) -> None:
+def evaluation_table(settings: Sequence[Setting], run: Callable[..., dict[str, float]]) -> None:
     """Print embedding's images a second."""
-    ways = ["eager", *others]
-    names = [*ways, *(f"{way}, bfloat16" for way in ways if way != "onnx")]
-    print_header("embedding", names, "half", "bfloat16")
+    print_header("embedding", ["best", "best, bfloat16"], "half", "bfloat16")
     for setting in settings:
         loops = {
-            "plain": partial(embed_loop, setting, "plain", False),
+            "plain": partial(embed_loop, setting, False, False),
             "ours": partial(embed_ours, setting, "32-true"),
             "half": partial(embed_ours, setting, "bf16-mixed"),
+            "best": partial(embed_loop, setting, True, False),
+            "best, half": partial(embed_loop, setting, True, True),
         }
-        loops |= {name: partial(embed_loop, setting, name.partition(",")[0], "," in name) for name in names}
         rate = {name: setting.batch / seconds for name, seconds in run(loops).items()}
-        best = max(rate[name] for name in names)
+        best = max(rate["best"], rate["best, half"])
         ratios = [rate["ours"] / rate["plain"], rate["half"] / rate["plain"], rate["half"] / best]
         print_row(setting.network, list(rate.values()), ratios)
-
-
-def what_helps_table(settings: Sequence[Setting], run: Callable[..., dict[str, float]]) -> None:
-    """Print what each measure gains, each added to those before."""
-    print("| network alone | plain | + mallopt | + channels_last | + bfloat16 |")
-    print("|---|---:|---:|---:|---:|")
-    for setting in settings:
-        for training in (True, False):
-            steps = [(False, False, False), (True, False, False), (True, True, False), (True, True, True)]
-            loops = {
-                str(each): partial(step_alone, setting, kept=each[0], last=each[1], half=each[2], training=training)
-                for each in steps
-            }
-            rates = [setting.batch / seconds for seconds in run(loops).values()]
-            print_row(f"{setting.network} {'training' if training else 'inference'}", rates)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -290,11 +234,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="convnet, or any of timm")
     parser.add_argument("--evaluation", action="store_true", help="embedding rather than training")
-    parser.add_argument(
-        "--compiled", action="store_true", help="with --evaluation: and torch.compile, which takes minutes"
-    )
-    parser.add_argument("--onnx", action="store_true", help="with --evaluation: also ONNX Runtime; needs onnx, too")
-    parser.add_argument("--what-helps", action="store_true", help="the network alone, plain and with each measure")
     parser.add_argument("--side", type=int, default=128, help="of the images, in pixels")
     parser.add_argument("--batch", type=int, help="images a batch (by network: 32, or 128 of the ConvNet)")
     parser.add_argument("--steps", type=int, default=4, help="in a turn")
@@ -313,13 +252,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_images(path, max(batches.values()) * (steps * (rounds + 1) + 2), side)
         settings = [Setting(name, path, side, batch, args.threads, args.workers) for name, batch in batches.items()]
         run = partial(alternate, steps=steps, rounds=rounds, processor_time=args.processor_time)
-        if args.what_helps:
-            what_helps_table(settings, run)
-        elif args.evaluation:
-            others = [name for name in ("compiled", "onnx") if getattr(args, name)]
-            evaluation_table(settings, run, others)
-        else:
-            training_table(settings, run)
+        (evaluation_table if args.evaluation else training_table)(settings, run)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,6 @@ def test_the_tables_of_the_metrics() -> None:
         "N=1200, k=300",
         "N=1200, k=100 with MAP and MRR",
     ]
-    assert float(run("metrics.py", "--smoke", "--whole").split()[-4]) < 1e-12
     lines = run("metrics.py", "--smoke", "--peers").splitlines()
     assert [line.split()[1] for line in lines[2::3]] == ["pytorch-metric-learning", "torchmetrics"]
 
@@ -122,32 +121,23 @@ def test_the_table_of_loading() -> None:
     rows = [line.strip("| ").split(" | ") for line in lines[-4:]]
     assert [row[:2] for row in rows] == [[name, workers] for name in ("training", "evaluation") for workers in "02"]
     for row in rows:
-        bare, files, of_bare, cache, ratio = map(float, row[2:])
-        for one, other, quotient in ((bare, files, of_bare), (files, cache, ratio)):
-            assert one > 0.5  # rounded to whole images a second, the ratio to hundredths
-            assert (other - 0.5) / (one + 0.5) - 0.005 <= quotient <= (other + 0.5) / (one - 0.5) + 0.005
+        files, cache, ratio = map(float, row[2:])
+        assert files > 0.5  # rounded to whole images a second, the ratio to hundredths
+        assert (cache - 0.5) / (files + 0.5) - 0.005 <= ratio <= (cache + 0.5) / (files - 0.5) + 0.005
 
 
-@pytest.mark.parametrize("option", ["--networks", "--evaluation", "--what-helps"])
+@pytest.mark.parametrize("option", ["--networks", "--evaluation"])
 def test_the_tables_of_training(option: str) -> None:
     options = [option] if option != "--networks" else []
     lines = run("training.py", "--smoke", *options, "--networks", "convnet").splitlines()
     header, rows = lines[1], [line.strip("| ").split(" | ") for line in lines[3:]]
-    names = {"--networks": "training", "--evaluation": "embedding", "--what-helps": "network alone"}
+    names = {"--networks": "training", "--evaluation": "embedding"}
     assert header.startswith(f"| {names[option]} | plain | ")
-    assert len(rows) == (2 if option == "--what-helps" else 1)
+    assert len(rows) == 1
     for row in rows:
         assert row[0].startswith("convnet")
         assert len(row) == header.count(" | ") + 1
         assert min(map(float, row[1:])) > 0
-
-
-def test_the_table_of_embedding() -> None:
-    lines = run("embedding.py", "--smoke", "--networks", "convnet").splitlines()
-    assert lines[1] == "| images/s | embed | eager | embed / best |"
-    (row,) = [line.strip("| ").split(" | ") for line in lines[3:]]
-    assert row[0] == "convnet"
-    assert min(map(float, row[1:])) > 0
 
 
 def test_the_table_of_exported_files() -> None:
@@ -204,25 +194,6 @@ def test_intervals_and_p_values_are_counted() -> None:
     assert [line.split()[:2] for line in lines] == [["3", "recall@1"], ["3", "map@r"]]
     for line in lines:
         assert all(0 <= float(word) <= 100 for word in line.split()[2:3] + line.split()[-1:])
-
-
-def test_training_on_shards() -> None:
-    lines = run("shards.py", "--smoke").splitlines()
-    assert [line.partition(":")[0] for line in lines[:4]] == [
-        "20,000 images of 200 classes",
-        "index made",
-        "index read",
-        "8 steps of 128 images",
-    ]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_the_figures_of_vectors() -> None:
-    lines = run("vectors.py", "--smoke").splitlines()
-    assert "4,000 vectors × 16 float16" in lines[0]
-    assert re.match(r"\d+ steps [\d.]+ s: [\d.]+ ms a step, [\d,]+ vectors/s", lines[2])
-    assert [line.partition(":")[0] for line in lines[4:6]] == ["validation", "test"]
-    assert re.match(r"in all [\d.]+ s, at most [\d,]+ MB", lines[6])
 
 
 def test_the_table_of_searches() -> None:
