@@ -90,6 +90,7 @@ WITHOUT_SOURCE = {
     "test_imports.py": "importing each package",
     "test_migrating.py": "docs/migrating",
     "test_licences.py": "docs/licences.md",
+    "test_papers.py": "the equations in docs/papers.md",
     "test_readme.py": "README.md",
     "test_site.py": "mkdocs.yml and docs/site/",
     "test_centres.py": "docs/experiments/centres.py",
