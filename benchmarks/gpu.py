@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --out gpu --stage tuning          # sizes of chunks; our own ways twice more
     python benchmarks/gpu.py --out gpu --stage training        # images a second: glyphs, and ResNet-50 at 224 pixels
     python benchmarks/gpu.py --out gpu --tables                # what there is, as the documentation shows it
-    python benchmarks/gpu.py --out rehearsed --device cpu --smoke    # with TRITON_INTERPRET=1, Triton's kernels too
+    python benchmarks/gpu.py --out rehearsed --device cpu --smoke
 
 Every row is written to OUT/STAGE.json as soon as it is there. A stage stops before a row that would end after its time,
 and says what it left out; a second start goes on with that. A machine without a network needs no environment of its

@@ -24,8 +24,6 @@ from gpu_stages.timing import SIDE, ceilings
 from losses import LOSSES as COMMON
 from proxemic.losses import MaxPooling, MeanProxyNorm, ProxyLoss
 from proxemic.losses.scores import sampling
-from proxemic.losses.scores.compiled import CompileChunks
-from proxemic.losses.scores.fused import lacking_on
 from proxemic.losses.scores.products import Precision
 from proxemic.optim import clip_norm
 
@@ -44,9 +42,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, options) for name,
 }
 LOSSES["mean proxy"] = "NormalizedSoftmaxLoss", {"regularizers": (MeanProxyNorm(0.5),)}
 LOSSES["sub-centers"] = "ArcFaceLoss", {"pooling": MaxPooling()}
-COMPILED = ("NormalizedSoftmaxLoss", "ProxyAnchorLoss", "MultiProxyAnchorLoss")
-WITHOUT_KERNELS = {"CurricularFaceLoss", "EuclideanSoftmaxLoss", "WarpedSoftmaxLoss", "HISTLoss"}
-"""Losses that Triton's kernels do not compute."""
+FEW = ("NormalizedSoftmaxLoss", "ProxyAnchorLoss", "MultiProxyAnchorLoss")
 BOUNDS: dict[Precision, float] = {"float32": 1e-5, "split": 5e-5, "tf32": 3e-3, "half": 3e-3}
 """The largest relative error of the loss and of each gradient, as vectors."""
 
@@ -59,29 +55,18 @@ def run(rows: Rows, device: torch.device, *, smoke: bool) -> None:
     rows.add("ceilings", lambda: ceilings(device, 128 if smoke else SIDE))
     if not smoke:
         rows.add("label out of range", partial(check_labels, device))
-    for name in COMPILED if smoke else LOSSES:
+    for name in FEW if smoke else LOSSES:
         rows.add(f"errors: {name}", partial(errors, name, device, (300, 40) if smoke else (20_000, 64)))
-    for name in () if smoke else COMPILED:
-        rows.add(f"errors, compiled: {name}", partial(errors, name, device, (2_000, 64), compiled=True))
-    for name in () if lacking_on(device.type) else COMPILED if smoke else sorted(LOSSES.keys() - WITHOUT_KERNELS):
-        sizes = (200, 40) if smoke else (20_000, 64)
-        rows.add(f"errors, Triton: {name}", partial(errors, name, device, sizes, compiled="triton"))
     rows.add("waits", partial(waits, device))
     if not smoke:
         rows.add("tests", lambda: run_tests(["tests/losses", "tests/metrics"], device, rows.seconds_left))
 
 
-def errors(name: str, device: torch.device, sizes: tuple[int, int], *, compiled: CompileChunks = False) -> Row:
+def errors(name: str, device: torch.device, sizes: tuple[int, int]) -> Row:
     """The largest errors of a loss by precision, with the settings that they are of, and what is beyond its bound."""
     classes, batch = sizes
     worst: dict[Precision, tuple[float, str]] = {}
-    precisions: list[Precision] = [each for each in BOUNDS if compiled != "triton" or each != "split"]
-    chunks: dict[CompileChunks, list[int | None]] = {
-        False: [classes // 7, classes, None],
-        True: [classes // 7],
-        "triton": [classes // 7, classes],
-    }
-    for proxies, rate in product((1, 3), (1.0,) if compiled is True else (1.0, 0.3)):
+    for proxies, rate in product((1, 3), (1.0, 0.3)):
         torch.manual_seed(0)
         loss = make(name, classes, proxies, rate)
         length = 20.0 if loss.reads_norms else 1.0
@@ -90,8 +75,7 @@ def errors(name: str, device: torch.device, sizes: tuple[int, int], *, compiled:
         with choosing(chosen):
             want = results(copy.deepcopy(loss).double(), x.double(), y)
         loss, x, y = loss.to(device), x.to(device), y.to(device)
-        loss.compile_chunks = compiled
-        for precision, chunk in product(precisions, chunks[compiled]):
+        for precision, chunk in product(BOUNDS, (classes // 7, classes, None)):
             loss.products, loss.chunk_size = precision, chunk
             with choosing(None if chosen is None else chosen.to(device)), not_waited_for(device):
                 found = results(loss, x, y)

@@ -9,15 +9,12 @@ import torch
 from gpu_stages.matrix import add_ceilings, time_step
 from gpu_stages.rows import Row, Rows
 from gpu_stages.variants import CASES, OURS, SMOKE, Case
-from proxemic.losses.scores import fused, plan
-from proxemic.losses.scores.fused import lacking_on
+from proxemic.losses.scores import plan
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)
 LEAST = (2**23, 2**25, 2**27)
 """Of the scores at once that a plan allows however few the parameters are; 2^25 are 128 MiB."""
-WAYS = ("tf32", "half", "half, compiled")
-CACHES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Of the cache that a chunk fits into, for Triton's kernels."""
+WAYS = ("tf32", "half")
 
 
 def run(rows: Rows, device: torch.device, *, smoke: bool) -> None:
@@ -30,16 +27,8 @@ def run(rows: Rows, device: torch.device, *, smoke: bool) -> None:
     for way, name, scores in product(WAYS, [name for name in ("sop", "faces") if name in cases], least):
         measured = partial(with_share, plan._SHARE, scores, cases[name], way, device, rows)
         rows.add(f"at least {scores:,} scores: {name}: {way}", measured)
-    for (name, case), cache in product(cases.items(), () if lacking_on(device.type) else CACHES):
-        rows.add(f"cache {cache}: {name}: half, Triton", partial(with_cache, cache, case, device, rows))
     for number, (name, case), (way, make) in product((1, 2), cases.items(), OURS.items()):
         rows.add(f"run {number}: {name}: {way}", partial(time_step, case, make, device, rows))
-
-
-def with_cache(cache: float, case: Case, device: torch.device, rows: Rows) -> Row:
-    """A step of Triton's kernels in chunks of another size."""
-    with patch.object(fused, "_CACHE", cache):
-        return time_step(case, OURS["half, Triton"], device, rows)
 
 
 def with_share(share: float, scores: int, case: Case, way: str, device: torch.device, rows: Rows) -> Row:

@@ -14,7 +14,6 @@ import proxemic.losses
 from gpu_stages.timing import Step
 from operations import CASES as SIZES
 from proxemic.losses import ProxyLoss
-from proxemic.losses.scores.fused import lacking_on
 from proxemic.losses.scores.plan import Plan
 from proxemic.precision import matmul_precision
 
@@ -48,10 +47,8 @@ SMOKE = {"sop": Case("SoftTripleLoss", 32, 16, 4_500, 2), "faces": Case("Normali
 Make = Callable[[Case, torch.device], Step | None]
 
 
-def ours(case: Case, device: torch.device, *, cpu_chunks: bool = False, **options: Any) -> Step | None:
+def ours(case: Case, device: torch.device, *, cpu_chunks: bool = False, **options: Any) -> Step:
     """This package's loss; with ``cpu_chunks`` in chunks as they fit a processor's cache."""
-    if options.get("compile_chunks") == "triton" and lacking_on(device.type):
-        return None
     if cpu_chunks:
         scoring = case.make(torch.device("meta"), init=lambda _: None).scoring
         *_, batch, dim, classes, proxies = astuple(case)
@@ -144,10 +141,6 @@ OURS: dict[str, Make] = {
     "tf32": partial(ours, products="tf32"),
     "half": partial(ours, products="half"),
     "split": partial(ours, products="split"),
-    "tf32, compiled": partial(ours, products="tf32", compile_chunks=True),
-    "half, compiled": partial(ours, products="half", compile_chunks=True),
-    "tf32, Triton": partial(ours, products="tf32", compile_chunks="triton"),
-    "half, Triton": partial(ours, products="half", compile_chunks="triton"),
 }
 PEERS: dict[str, Make] = {
     "dense, float32": partial(dense, precision="ieee"),

@@ -109,19 +109,17 @@ class Products:
         return into.addmm_(a.high, b.high) if a.low is None else into.add_(_sum(a, b))
 
 
-def multiply_in_float32(
-    a: Float[Tensor, "rows inner"], b: Float[Tensor, "inner columns"]
-) -> Float[Tensor, "rows columns"]:
-    """The product of matrices of float16, or of float32, in float32."""
+def _sum(a: Operand, b: Operand) -> Tensor:
+    """The product of the two parts of each operand, without that of the low ones, which is below the last bit."""
+    high = _multiply(a.high, b.high)
+    if a.low is None or b.low is None:
+        return high
+    low = _multiply(a.high, b.low).add_(_multiply(a.low, b.high))
+    return high.add_(low, alpha=2**-_LOW)
+
+
+def _multiply(a: Float[Tensor, "rows inner"], b: Float[Tensor, "inner columns"]) -> Float[Tensor, "rows columns"]:
+    """Multiply matrices of float16, or of float32, in float32."""
     if a.dtype == torch.float32:
         return torch.mm(a, b)
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
-
-
-def _sum(a: Operand, b: Operand) -> Tensor:
-    """The product of the two parts of each operand, without that of the low ones, which is below the last bit."""
-    high = multiply_in_float32(a.high, b.high)
-    if a.low is None or b.low is None:
-        return high
-    low = multiply_in_float32(a.high, b.low).add_(multiply_in_float32(a.low, b.high))
-    return high.add_(low, alpha=2**-_LOW)
