@@ -44,6 +44,7 @@ from proxemic.losses.scores.scoring import (
 )
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
+from proxemic.precision import without_autocast
 
 
 class ProxyLoss(Described, ABC):
@@ -277,7 +278,7 @@ class ProxyLoss(Described, ABC):
             raise self._no_samples("it takes the logarithm of sums over the batch, class by class")
         labels = labels.long()
         products = Products.of_run(self.products, embeddings.device)  # before automatic mixed precision is left
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device.type):
             parts = whole = embeddings.to(self._dtype(embeddings))
             if weights is not None:
                 weights = check_weights(weights, parts, all_of_them=sharding is None, wait=self._awaits_checks)
@@ -290,7 +291,8 @@ class ProxyLoss(Described, ABC):
                 if weights is not None:
                     joined = gather_rows(weights, sharding.group, sizes)
                     weights = check_weights(joined, whole, wait=self._awaits_checks)
-            self._awaits_checks = waits_again(labels, waited=self._awaits_checks)
+            if self._awaits_checks and not waits_again(labels, waited=True):
+                self._awaits_checks = False
             classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, sharding, parts.dtype)
             local, sampling = classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:

@@ -46,8 +46,20 @@ def with_network() -> tuple[Results, Results]:
     return results(compiled, loss.proxies), results(both, loss.proxies)
 
 
+def in_half_precision(case: str, chunk: int | None) -> tuple[Results, Results]:
+    """The loss in automatic mixed precision, which its products must leave in the compiled backward, too."""
+    torch.manual_seed(0)
+    loss = make(case, 60, 32, 2, chunk_size=chunk)
+    loss_alone = results(loss, loss.proxies)
+    loss.compile(backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        return results(loss, loss.proxies), loss_alone
+
+
 if __name__ == "__main__":
     checks: dict[str, Callable[[], tuple[Results, Results]]] = {"network": with_network}
+    for case in ("soft-triple", "mpa"):
+        checks |= {f"{case} in half precision, {size}": partial(in_half_precision, case, size) for size in (None, 40)}
     checks |= {name: partial(whole, name) for name in CASES}
     faults = 0
     for name, check in checks.items():

@@ -1,7 +1,6 @@
 """Matrix products of float32 in a chosen precision: as they are, or with operands that a GPU multiplies faster."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -67,12 +66,11 @@ class Products:
         """Whether operands lose bits of float32 by choice."""
         return self.precision not in (None, "float32")
 
-    @contextmanager
-    def context(self, *, exact: bool) -> Iterator[None]:
-        """Products within are in this precision; in full where they must be ``exact``, and none was chosen."""
-        wanted = {"float32": "ieee", "tf32": "tf32", None: "ieee" if exact else None}.get(self.precision)
-        with matmul_precision(wanted):
-            yield
+    def context(self, *, exact: bool) -> AbstractContextManager[None]:
+        """Compute products in this precision; in full where they must be ``exact``, and none was chosen."""
+        return matmul_precision(
+            {"float32": "ieee", "tf32": "tf32", None: "ieee" if exact else None}.get(self.precision)
+        )
 
     def operand(self, x: Float[Tensor, "rows columns"]) -> Operand:
         """A matrix to be multiplied; a copy, unless it is taken as it is, as float64 always is."""

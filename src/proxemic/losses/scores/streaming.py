@@ -19,13 +19,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.losses.scores.at_once import scores_at_once
 from proxemic.losses.scores.derivative import Backward, first_order, with_backward
 from proxemic.losses.scores.device import on_gpu
-from proxemic.losses.scores.plan import Plan, free_memory
+from proxemic.losses.scores.plan import Plan, gpu_memory
 from proxemic.losses.scores.products import Products
 from proxemic.losses.scores.regularizers import Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
-from proxemic.losses.scores.scoring import Scoring, dense_scores, pair_scores
+from proxemic.losses.scores.scoring import Scoring, pair_scores
 from proxemic.precision import matmul_precision
 
 Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
@@ -87,15 +88,16 @@ def streamed_scores(
         zero = 0 * (embeddings.sum() + proxies.sum())
         positive = zero.expand(len(embeddings))
         return positive, positive - torch.inf if scoring.class_reduction is None else zero, zero
+    products = products or Products()
     if chunk_size is None:
-        free = free_memory(proxies.device) if on_gpu(proxies) else None
-        plan = Plan.of(scoring, len(embeddings), *proxies.shape, free=free)
+        memory = gpu_memory(proxies.device) if on_gpu(proxies) else None
+        plan = Plan.of(scoring, len(embeddings), *proxies.shape, memory=memory)
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
     if plan.dense:
-        return dense_scores(embeddings, proxies, labels, scoring, terms, sampling)
+        return scores_at_once(embeddings, proxies, labels, scoring, terms, sampling, products)
     queries = scoring.similarity.prepare(embeddings)
-    settings = Settings(scoring, plan, tuple(terms), sampling, products or Products())
+    settings = Settings(scoring, plan, tuple(terms), sampling, products)
     return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
