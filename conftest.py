@@ -4,7 +4,6 @@ import atexit
 import gc
 import os
 from collections.abc import Generator
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,9 +11,6 @@ import torch
 # A run waits for its workers, whose interpreters take seconds to be taken apart; what is registered later comes before.
 if "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(os._exit, 0)
-
-# Of Linux alone, as Triton is.
-collect_ignore = [] if find_spec("triton") else ["src/proxemic/losses/scores/triton_kernels.py"]
 
 # The files whose tests take longest come first. With --no-loadscope-reorder, several workers then end at about the same
 # time; otherwise the files of a single test come last, however long it takes.

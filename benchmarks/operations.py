@@ -4,13 +4,10 @@
     python benchmarks/operations.py --cases cub sop
 
 An operation is one call of ATen that computes: views, sizes and allocations do not count. On a GPU each is at least a
-kernel, of some microseconds however little it computes. Those on a chunk of classes are also counted alone: one by one,
-with Triton's kernels, whose chunks are those of a cache of 32 MiB and half precision, and as `torch.compile` joins them
-(counted on the processor: its kernels, and the matrix products).
+kernel, of some microseconds however little it computes. Those on a chunk of classes are also counted alone.
 """
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,12 +15,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import proxemic.losses as ours
-from proxemic.losses.scores import fused, regularizers, streaming
+from proxemic.losses.scores import regularizers, streaming
 
 CASES: dict[str, tuple[str, int, int, int, int]] = {
     "million": ("ArcFaceLoss", 1024, 512, 1_000_000, 1),
@@ -58,60 +54,39 @@ class Counted(TorchDispatchMode):
         return function(*args, **kwargs or {})
 
 
-def count(
-    name: str, batch: int, dim: int, classes: int, proxies: int, chunk: int | None = None, *, kernels: bool = False
-) -> Counter[str]:
-    """The operations of a forward and a backward, by name; with Triton's kernels, of which each is one more."""
+def count(name: str, batch: int, dim: int, classes: int, proxies: int, chunk: int | None = None) -> Counter[str]:
+    """Count the operations of a forward and a backward by name."""
     with FakeTensorMode(), ExitStack() as patches:
         # Tensors without data have no device that autograd could wait for: only our own choices are those of a GPU.
         for module in (streaming, regularizers):
             patches.enter_context(patch.object(module, "on_gpu", lambda _: True))
-        patches.enter_context(patch.object(streaming, "free_memory", lambda _: MEMORY))
+        patches.enter_context(patch.object(streaming, "gpu_memory", lambda _: MEMORY))
         loss = getattr(ours, name)(classes, dim, proxies_per_class=proxies, chunk_size=chunk, init=lambda _: None)
-        if kernels:
-            loss.compile_chunks, loss.products = "triton", "half"
         x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
         patches.enter_context(patch("proxemic.losses.proxy_loss.check_labels"))  # it reads them, on a CPU
         with Counted() as counted:
-            patches.enter_context(patch.object(fused, "lacking_on", lambda _: None))
-            patches.enter_context(patch.object(fused, "launch", lambda *_, **__: counted.names.update(["kernel"])))
             loss(x, y).backward()
     return counted.names
 
 
-def count_chunk(name: str, proxies: int, *, kernels: bool = False) -> int:
-    """The operations on one more chunk."""
-    one, two = (count(name, 32, 64, classes, proxies, 500, kernels=kernels).total() for classes in (1000, 1500))
+def count_chunk(name: str, proxies: int) -> int:
+    """Count the operations on one more chunk."""
+    one, two = (count(name, 32, 64, classes, proxies, 500).total() for classes in (1000, 1500))
     return two - one
-
-
-def count_compiled(name: str, proxies: int) -> int:
-    """Kernels and matrix products on a chunk, compiled for tensors of any size."""
-    torch._dynamo.reset()
-    loss = getattr(ours, name)(1200, 64, proxies_per_class=proxies, chunk_size=500, compile_chunks=True)
-    x, y = torch.randn(32, 64, requires_grad=True), torch.randint(1200, (32,))
-    _, programs = run_and_get_code(lambda: loss(x, y).backward())
-    return sum(
-        len(re.findall(r"^ +(?:\w+ = )?(?:cpp_fused\w*|extern_kernels\.\w+)\(", each, re.M)) for each in programs
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--uncompiled", action="store_true", help="leave out the last column, which takes a minute")
     parser.add_argument("--names", action="store_true", help="also by operation")
     args = parser.parse_args(argv)
-    print("| case | loss | B, D, C, K | a step | a chunk | a step, Triton | a chunk, Triton | compiled |")
-    print("|---|---|---|---:|---:|---:|---:|---:|")
+    print("| case | loss | B, D, C, K | a step | a chunk |")
+    print("|---|---|---|---:|---:|")
     for case in args.cases:
         name, *sizes = CASES[case]
         names, proxies = count(name, *sizes), sizes[-1]
-        numbers = [names.total(), count_chunk(name, proxies)]
-        numbers += [count(name, *sizes, kernels=True).total(), count_chunk(name, proxies, kernels=True)]
-        numbers += [] if args.uncompiled else [count_compiled(name, proxies)]
-        cells = " | ".join([f"{number:,}" for number in numbers] + ["–"] * args.uncompiled)
+        cells = f"{names.total():,} | {count_chunk(name, proxies):,}"
         print(f"| {case} | {name} | {', '.join(f'{size:,}' for size in sizes)} | {cells} |", flush=True)
         if args.names:
             print(", ".join(f"{each} {number}" for each, number in names.most_common()))

@@ -95,11 +95,9 @@ def test_memory_is_counted() -> None:
 
 
 def test_operations_are_counted() -> None:
-    heads, _, row = run("operations.py", "--uncompiled", "--cases", "cub").splitlines()[-3:]
-    assert heads.split(" | ")[3:] == ["a step", "a chunk", "a step, Triton", "a chunk, Triton", "compiled |"]
-    step, chunk, with_kernels, of_them = (int(cell) for cell in row.strip("| ").split(" | ")[3:7])
+    row = run("operations.py", "--cases", "cub").splitlines()[-1]
+    step, chunk = (int(cell) for cell in row.strip("| ").split(" | ")[3:])
     assert 0 < chunk < step
-    assert 0 < of_them < with_kernels < step
 
 
 def test_the_tables_of_the_metrics() -> None:

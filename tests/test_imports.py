@@ -45,7 +45,7 @@ import proxemic
 
 before, imported = state(), 0
 for module in pkgutil.walk_packages(proxemic.__path__, "proxemic."):
-    if not module.name.endswith(("__main__", *(() if importlib.util.find_spec("triton") else ("triton_kernels",)))):
+    if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
         imported += 1
         after = state()

@@ -53,7 +53,7 @@ LIBRARIES = {
     "models": {"jaxtyping", "numpy", "safetensors", "torch"},
 }
 # Modules about an optional library, which are imported within functions only.
-OPTIONAL = {"losses/pair_memory.py": "pytorch_metric_learning", "losses/scores/triton_kernels.py": "triton"}
+OPTIONAL = {"losses/pair_memory.py": "pytorch_metric_learning"}
 
 # Test files that test no single module or package, and what they test in its place.
 WITHOUT_SOURCE = {

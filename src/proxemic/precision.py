@@ -1,21 +1,30 @@
 """Matrix products and convolutions in the precision of their operands."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
-@contextmanager
-def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> Iterator[None]:
-    """Matrix products of float32 in full precision, or on a GPU in TF32; ``None``: as the process allows.
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Leave automatic mixed precision on a kind of device, where it is on, or may be when compiled code runs."""
+    inside = torch.compiler.is_compiling() or torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if inside else _NOTHING
+
+
+def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> AbstractContextManager[None]:
+    """Compute matrix products of float32 in full precision, or on a GPU in TF32; ``None``: as the process allows.
 
     So does what `torch.compile` compiles, which takes the precision of the process when it runs.
     """
-    if wanted is None or torch.compiler.is_compiling():
-        yield
-        return
+    return _NOTHING if wanted is None or torch.compiler.is_compiling() else _matmul_precision(wanted)
+
+
+@contextmanager
+def _matmul_precision(wanted: Literal["ieee", "tf32"]) -> Iterator[None]:
     cpu, gpu = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
     allowed = [each.fp32_precision for each in (cpu, gpu)]
     try:

@@ -70,7 +70,6 @@ TWO: dict[str, tuple[Any, Any]] = {
     "regularizers": ((MeanProxyNorm(0.1),), (MeanProxyNorm(0.2),)),
     "sample_rate": (0.5, 1.0),
     "products": ("half", None),
-    "compile_chunks": (True, "triton"),
     "scale": (10.0, 20.0),
     "tau": (16.0, 32.0),
     "temperature": (1.0, 2.0),
@@ -106,7 +105,7 @@ def test_the_text_is_short_exact_and_kept() -> None:
     text = repr(loss)
     assert "num_classes=5, embedding_size=8, margin=0.2, scale=64.0, easy_margin=False, proxies_per_class=1, " in text
     assert "pooling=SoftmaxPooling(gamma=0.1), regularizers=[MeanProxyNorm(weight=1.0)], chunk_size=None, " in text
-    assert "sample_rate=1.0, products=None, compile_chunks=False, label_smoothing=0.0, init=small_normal" in text
+    assert "sample_rate=1.0, products=None, label_smoothing=0.0, init=small_normal" in text
     assert repr(copy.deepcopy(loss)) == repr(pickle.loads(pickle.dumps(loss))) == text
     of_classes = repr(CosFaceLoss(20, 8, margin=torch.linspace(0.1, 0.4, 20)))
     assert "margin=[20 values, 0.1 to 0.4]" in of_classes

@@ -540,7 +540,7 @@ def test_arguments_of_a_wrong_type_are_refused_by_name(case: str) -> None:
     for value in WRONG:
         names = {*signature(loss).parameters} - {"f1", "f2", "pooling", "gamma", "center_weight"}  # the last: below
         if value is True:
-            names -= {"plus", "easy_margin", "compile_chunks"}
+            names -= {"plus", "easy_margin"}
         if case == "warped-functions":
             names -= {"alpha", "k1", "k2", "delta_scale"}
         for name in names - ({"chunk_size", "products"} if value is None else set()):

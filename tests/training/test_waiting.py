@@ -89,7 +89,7 @@ class counting(ExitStack):  # noqa: N801
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that asks takes the way of a GPU; the tensors are on the processor all the same."""
     monkeypatch.setattr(Tensor, "is_cuda", True)
-    monkeypatch.setattr(streaming, "free_memory", lambda _: 10**9)
+    monkeypatch.setattr(streaming, "gpu_memory", lambda _: 10**9)
 
 
 def backward(loss: ProxyLoss, **keywords: Any) -> None:

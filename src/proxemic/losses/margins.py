@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from proxemic.arrays import as_tensor
 from proxemic.losses.checks import check_counts, check_number, check_positive, shown
+from proxemic.losses.scores.derivative import by_hand
 
 MARGINS = ("margin", "_margin")
 """Names of the buffers ``[C]`` in which losses keep margins per class: given to them, not learned."""
@@ -122,12 +124,35 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
     >>> angular_margin(torch.tensor([-0.99]), torch.tensor([-0.4]))  # cos(3 − 0.4)
     tensor([-0.8569])
     """
+    return _angular_margin(cosine, margin) if isinstance(margin, Tensor) else _angular_margin_by_hand(cosine, margin)
+
+
+def _angular_margin(cosine: Tensor, margin: float | Tensor) -> Tensor:
     cos_m, sin_m = _cos_sin(margin)
     # θ + m ≤ π, by cosines: θ ≤ π − m, which a negative margin never exceeds.
     widened = cosine >= -cos_m
     if isinstance(margin, Tensor) or margin < 0:
         widened = widened | (margin < 0)
     return torch.where(widened, wider_angle(cosine, margin), cosine - margin * sin_m)
+
+
+def _angular_margin_forward(cosine: Tensor, margin: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    cos_m, sin_m = math.cos(margin), math.sin(margin)
+    sine = torch.rsub(cosine, 1).mul_(cosine + 1).clamp_(min=0).sqrt_()
+    widened = cosine >= (-cos_m if margin >= 0 else -math.inf)
+    value = torch.where(widened, (cosine * cos_m).sub_(sine, alpha=sin_m), cosine - margin * sin_m)
+    return value, (sine, widened)
+
+
+def _angular_margin_backward(
+    grad: Tensor, needed: object, tensors: tuple[Tensor], kept: tuple[Tensor, Tensor], margin: float
+) -> list[Tensor]:
+    sine, widened = kept
+    slope = (tensors[0] / F.threshold(sine, 0, math.inf)).mul_(math.sin(margin)).add_(math.cos(margin))
+    return [grad * torch.where(widened, slope, 1)]
+
+
+_angular_margin_by_hand = by_hand(_angular_margin, _angular_margin_forward, _angular_margin_backward)
 
 
 def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:

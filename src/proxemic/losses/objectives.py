@@ -1,5 +1,7 @@
 """From positive scores and log-sum-exp of negatives to values of samples or classes: the short part of every loss."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -24,14 +26,26 @@ def all_pair_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor
     return F.softplus(torch.logaddexp(positive, negative))
 
 
+_SMALL = 80.0  # e^80 is a finite float32, and e^-80 not 0
+
+
 def anchor_positive(
-    positive: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], num_classes: int
+    positive: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], num_classes: int, bound: float = math.inf
 ) -> Float[Tensor, ""]:
     """``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{p_i})`` over the classes in the batch (Proxy-Anchor, equation 4).
+
+    Args:
+        positive: Exponents ``[B]``.
+        labels: Their classes ``[B]``.
+        num_classes: C.
+        bound: No exponent is beyond ±bound. Of a small one, powers are summed as they are, by fewer operations.
 
     >>> anchor_positive(torch.tensor([0.0, 0.0]), torch.tensor([3, 3]), 5)  # log 3
     tensor(1.0986)
     """
+    if bound + math.log(max(len(labels), 1)) < _SMALL:
+        sums = positive.new_zeros(num_classes).index_add(0, labels, positive.exp())
+        return sums.log1p().sum() / torch.count_nonzero(sums)
     # By scattering, one row per class: [batch, batch] masks would grow with the square of the batch.
     per_class = positive.new_full((num_classes,), -torch.inf)
     highest = per_class.scatter_reduce(0, labels, positive.detach(), "amax")[labels]

@@ -7,7 +7,6 @@ from typing import Any, TypedDict, Unpack, get_type_hints
 from torch import Tensor, nn
 
 from proxemic.losses.scores import Pooling
-from proxemic.losses.scores.compiled import CompileChunks
 from proxemic.losses.scores.products import Precision
 
 
@@ -26,10 +25,6 @@ class ProxyOptions(TypedDict, total=False):
             ``"split"``, see `proxemic.losses.scores.products`; the scores of target classes are exact in all. ``None``
             is that of the run: half in automatic mixed precision on a GPU, else as
             `torch.set_float32_matmul_precision` allows.
-        compile_chunks: Whether `torch.compile` joins the operations on a chunk, which pays on a GPU; the first steps
-            then take seconds. ``"triton"`` has two Triton kernels in their place, for cosines of at most 64 proxies per
-            class with softmax or mean pooling, unless their scores are transformed or ``products`` are ``"split"``;
-            what they do not compute, or where there is no GPU, is computed as with ``False``.
         label_smoothing: ε in [0, 1), for softmax losses: the cross-entropy is that with a target of ``1 − ε + ε/C`` for
             the label and ``ε/C`` for the other classes, as in `torch.nn.CrossEntropyLoss`. Above 0, the scores are
             computed a second time.
@@ -42,7 +37,6 @@ class ProxyOptions(TypedDict, total=False):
     chunk_size: int | None
     sample_rate: float
     products: Precision | None
-    compile_chunks: CompileChunks
     label_smoothing: float
     init: Callable[[Tensor], object]
 

@@ -1,5 +1,6 @@
 """Proxy-Anchor, whose anchors are proxies, and its forms with several proxies per class (MPA; Saeki et al.)."""
 
+import math
 from functools import partial
 from typing import Unpack
 
@@ -65,10 +66,11 @@ class ProxyAnchorLoss(ProxyLoss):
         return self.scoring.scale * self.margin if isinstance(self.margin, Tensor) else None
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        pull = anchor_positive(
-            -self.scoring.scale * (positive - target_margin(self.margin, labels)), labels, self.num_classes
-        )
-        return pull + negative
+        scale, margin = self.scoring.scale, self.margin
+        exponents = -scale * (positive - target_margin(margin, labels))
+        # A score is a cosine, or between the cosines of a class.
+        bound = math.inf if isinstance(margin, Tensor) else scale * (1 + abs(margin))
+        return anchor_positive(exponents, labels, self.num_classes, bound) + negative
 
 
 class MultiProxyAnchorLoss(ProxyAnchorLoss):

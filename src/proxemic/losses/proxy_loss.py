@@ -34,8 +34,6 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
 from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
-from proxemic.losses.scores.buffers import Buffers
-from proxemic.losses.scores.compiled import CompileChunks, check_compile_chunks
 from proxemic.losses.scores.products import Precision, Products, check_products
 from proxemic.losses.scores.scoring import (
     dense_class_scores,
@@ -46,6 +44,7 @@ from proxemic.losses.scores.scoring import (
 )
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
+from proxemic.precision import without_autocast
 
 
 class ProxyLoss(Described, ABC):
@@ -86,7 +85,6 @@ class ProxyLoss(Described, ABC):
         chunk_size=None,
         sample_rate=1.0,
         products=None,
-        compile_chunks=False,
         label_smoothing=0.0,
         init=kaiming_normal,
     )
@@ -120,7 +118,6 @@ class ProxyLoss(Described, ABC):
         rule = "is a share of the classes: above 0, up to 1 for all"
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         self.products: Precision | None = check_products(chosen["products"])
-        self.compile_chunks: CompileChunks = check_compile_chunks(chosen["compile_chunks"])
         rule = "is the part of the target that is spread over all classes: 0 or more, below 1"
         self.label_smoothing = check_number("label_smoothing", chosen["label_smoothing"], rule, least=0, below=1)
         if self.label_smoothing and type(self).target_logits is ProxyLoss.target_logits:
@@ -131,7 +128,6 @@ class ProxyLoss(Described, ABC):
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes
-        self._reused = Buffers()
         self._sharding: ClassSharding | None = None
         self._unchecked_shard: Tensor | None = None  # its fingerprint, until the first forward
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
@@ -282,7 +278,7 @@ class ProxyLoss(Described, ABC):
             raise self._no_samples("it takes the logarithm of sums over the batch, class by class")
         labels = labels.long()
         products = Products.of_run(self.products, embeddings.device)  # before automatic mixed precision is left
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device.type):
             parts = whole = embeddings.to(self._dtype(embeddings))
             if weights is not None:
                 weights = check_weights(weights, parts, all_of_them=sharding is None, wait=self._awaits_checks)
@@ -295,28 +291,18 @@ class ProxyLoss(Described, ABC):
                 if weights is not None:
                     joined = gather_rows(weights, sharding.group, sizes)
                     weights = check_weights(joined, whole, wait=self._awaits_checks)
-            self._awaits_checks = waits_again(labels, waited=self._awaits_checks)
+            if self._awaits_checks and not waits_again(labels, waited=True):
+                self._awaits_checks = False
             classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, sharding, parts.dtype)
             local, sampling = classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:
                 held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
                 sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
-            proxies, terms, inside = self._regularized(
-                classes.local_rows(self.proxies, self._reused).to(parts.dtype), local.sampling
-            )
+            proxies, terms, inside = self._regularized(classes.local_rows(self.proxies).to(parts.dtype), local.sampling)
             centers = self.centers(proxies, classes.local_rows)
             scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
             positive, negative, term = streamed_scores(
-                parts,
-                centers,
-                local.labels,
-                scoring,
-                self.chunk_size,
-                inside,
-                sampling,
-                products,
-                compiled=self.compile_chunks,
-                buffers=self._reused,
+                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products
             )
             if sharding is not None:
                 positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)

@@ -221,8 +221,10 @@ def _scores(setting: Setting) -> int:
     plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim, setting.gpu)
     chunk = min(plan.chunk, setting.local) * setting.proxies * setting.batch
     # Similarities and the scaled scores, and of several proxies their gradient; ordinary autograd keeps more.
+    # Then there are unit copies of the proxies and their gradient, too.
     buffers = 5 if plan.dense else 2 + (setting.proxies > 1)
-    return FLOAT * (buffers * chunk + (setting.local * setting.proxies * setting.batch if plan.keep else 0))
+    copies = 2 * setting.local * setting.proxies * setting.dim if plan.dense else 0
+    return FLOAT * (buffers * chunk + copies + (setting.local * setting.proxies * setting.batch if plan.keep else 0))
 
 
 def _moved(setting: Setting) -> dict[str, int]:

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from proxemic.losses import AllPairMultiProxyAnchorLoss, ArcFaceLoss, CenterRegularizer, ProxyAnchorLoss, ProxyLoss
+from proxemic.losses import (
+    AllPairMultiProxyAnchorLoss,
+    ArcFaceLoss,
+    MultiProxyAnchorLoss,
+    ProxyAnchorLoss,
+    ProxyLoss,
+    SoftTripleLoss,
+)
 
 pytestmark = pytest.mark.cpu
 
@@ -13,10 +20,13 @@ X = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_se
 LABELS = torch.arange(6) % 5
 
 
-@pytest.mark.parametrize("kind", [ArcFaceLoss, ProxyAnchorLoss])
+@pytest.mark.parametrize("kind", [ArcFaceLoss, ProxyAnchorLoss, SoftTripleLoss, MultiProxyAnchorLoss])
 def test_of_few_scores_they_are_right(kind: Any) -> None:
-    loss = kind(5, 4).double()
+    loss = kind(5, 4, proxies_per_class=2).double()
     assert torch.autograd.gradgradcheck(lambda x: loss(x, LABELS), (X,))
+    assert torch.autograd.gradgradcheck(
+        lambda x, w: torch.func.functional_call(loss, {"proxies": w}, (x, LABELS)), (X, loss.proxies)
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,14 +36,11 @@ def test_of_few_scores_they_are_right(kind: Any) -> None:
         ProxyAnchorLoss(5, 4, chunk_size=2),
         ProxyAnchorLoss(5, 4, chunk_size=5),
         AllPairMultiProxyAnchorLoss(5, 4, chunk_size=2),
-        ArcFaceLoss(5, 4, proxies_per_class=2, regularizers=(CenterRegularizer(),)),
     ],
 )
 def test_of_chunks_they_are_an_error(loss: ProxyLoss) -> None:
     loss.double()
     for source in (X, loss.proxies):
         (grad,) = torch.autograd.grad(loss(X, LABELS), source, create_graph=True)
-        if source is X and not loss.chunk_size:
-            continue  # of which the regulariser knows nothing
         with pytest.raises(RuntimeError, match="cannot be differentiated again"):
             torch.autograd.grad(grad.square().sum(), source)

@@ -1,11 +1,13 @@
 """Derivatives of functions inside a chunk, outside the graph of autograd."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from proxemic.precision import without_autocast
 
 Backward = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -55,3 +57,55 @@ class _FirstOrder(torch.autograd.Function):
             "the gradient of a loss that walks over its classes in chunks cannot be differentiated again: take a loss "
             "that torch's autograd computes, such as cross_entropy of class_logits"
         )
+
+
+def by_hand(
+    definition: Callable[..., Any],
+    forward: Callable[..., tuple[Any, tuple[Tensor, ...]]],
+    backward: Callable[..., Sequence[Tensor | None]],
+    tensors: int = 1,
+) -> Callable[..., Any]:
+    """Give a function of tensors a first derivative of few operations; the second is that of its definition.
+
+    Products in the backward leave autocast, in which `torch.compile` would otherwise trace them.
+
+    Args:
+        definition: The function by ordinary autograd. Its first arguments are tensors, the others constants.
+        forward: The same value or values, and tensors to keep for the backward.
+        backward: The gradients of the tensors, from ``(grad, needed, tensors, kept, *constants)``. ``grad`` is a tuple
+            if there are several values, and ``needed`` says of each tensor whether its gradient is used.
+        tensors: The number of tensors.
+
+    >>> cube = by_hand(
+    ...     lambda x: x**3, lambda x: (x**3, ()), lambda grad, needed, tensors, kept: [grad * 3 * tensors[0].square()]
+    ... )
+    >>> x = torch.tensor(2.0, requires_grad=True)
+    >>> (slope,) = torch.autograd.grad(cube(x), x, create_graph=True)
+    >>> slope.item(), torch.autograd.grad(slope, x)[0].item()
+    (12.0, 12.0)
+    """
+
+    class ByHand(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            value, kept = forward(*arguments)
+            ctx.save_for_backward(*arguments[:tensors], *kept)
+            ctx.constants = arguments[tensors:]
+            return value
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+            saved, needed = ctx.saved_tensors, ctx.needs_input_grad[:tensors]
+            inputs, kept = saved[:tensors], saved[tensors:]
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                wanted = [each for each, need in zip(inputs, needed, strict=True) if need]
+                values = definition(*inputs, *ctx.constants)
+                values = values if isinstance(values, tuple) else (values,)
+                found = iter(torch.autograd.grad(values, wanted, grads, create_graph=True))
+                made = [next(found) if need else None for need in needed]
+            else:
+                with without_autocast(grads[0].device.type):
+                    made = backward(grads if len(grads) > 1 else grads[0], needed, inputs, kept, *ctx.constants)
+            return (*made, *(None for _ in ctx.constants))
+
+    return ByHand.apply

@@ -7,10 +7,10 @@ import torch
 
 from proxemic.losses.scores.scoring import Scoring
 
-_ONE_CHUNK = 2**18  # scores
-_KEPT = 2**25  # scores
-_SHARE = 0.05  # of the parameters and gradients, on a GPU
-_FREE = 0.125  # of the memory that a GPU has free
+_ONE_CHUNK = 2**18  # scores, on a CPU
+_KEPT = 2**25  # scores, on a CPU
+_AT_ONCE = 2**27  # scores, on a GPU: 512 MiB
+_SHARE = 32  # a GPU whose memory is smaller than 16 GiB holds fewer: 1/32 of it
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,17 @@ class Plan:
     chunk: int  # number of classes whose scores are computed at once
     keep: bool  # whether all batch · classes · proxies similarities are kept for the backward
     keep_weights: bool = False  # and with them the weights that pooling gave the proxies
-    dense: bool = False  # whether the problem is so small that ordinary autograd is faster
+    dense: bool = False  # whether all scores are computed at once by ordinary autograd
 
     @classmethod
-    def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int, free: int | None = None) -> "Plan":
-        """The fastest plan for the sizes B, C, K and D (float32).
+    def of(
+        cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int, memory: int | None = None
+    ) -> "Plan":
+        """Return the fastest plan for the sizes B, C, K and D (float32).
 
-        On a CPU what is used together fits its cache, and at most 128 MiB of scores are kept. On a GPU chunks
-        are as large as 5 % of parameters and gradients, or 128 MiB where that is more, and never more than an eighth
-        of the bytes that are ``free``, which are given for a GPU alone.
+        On a CPU what is used together fits its cache, and at most 128 MiB of scores are kept. On a GPU, whose bytes in
+        all are ``memory``, all scores are computed at once where they take at most 512 MiB; else a chunk takes as much.
+        Neither depends on what others use of the GPU, on which the last digits would then depend, too.
 
         >>> Plan.of(Scoring(scale=20.0), 180, 100, 10, 512)  # CUB: one chunk
         Plan(chunk=100, keep=True, keep_weights=True, dense=False)
@@ -36,27 +38,23 @@ class Plan:
         Plan(chunk=512, keep=False, keep_weights=False, dense=False)
         """
         scores = batch * classes * proxies
+        if memory is not None:
+            most = min(_AT_ONCE, memory // (4 * _SHARE))
+            dense = scores <= most and scoring.similarity.dense_on_gpu
+            chunk = min(max(most // (batch * proxies), 1), classes)
+            return cls(chunk, keep=scores <= most and not dense, dense=dense)
         if scores <= _ONE_CHUNK:
             dense = scoring.similarity.dense_wins(batch, classes * proxies, dim)
             return cls(classes, keep=True, keep_weights=proxies > 1, dense=dense)
         single_pass_pays = scoring.class_reduction is not None and 4 * batch < classes
-        if free is None:
-            # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
-            rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-            keep = scores <= _KEPT and not single_pass_pays
-            return cls(min(max(rows // proxies, 1), classes), keep, keep and proxies > 1 and 2 * scores <= _KEPT)
-        room = max(_SHARE * 8 * dim * (classes * proxies + batch), 4 * _KEPT)
-        room = min(room, _FREE * free) / 4  # in scores
-        keep = scores <= room / 2 and not single_pass_pays
-        keep_weights = keep and proxies > 1 and 4 * scores <= room
-        if keep:
-            room -= 2 * scores if keep_weights else scores
-        # Of a class and a sample: a similarity for each proxy, the score, and as many of their gradients.
-        held = 2 * proxies + (2 if proxies > 1 else 0)
-        return cls(min(max(int(room / (batch * held)), 1), classes), keep, keep_weights)
+        # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
+        rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
+        keep = scores <= _KEPT and not single_pass_pays
+        return cls(min(max(rows // proxies, 1), classes), keep, keep and proxies > 1 and 2 * scores <= _KEPT)
 
 
 @lru_cache
-def free_memory(gpu: torch.device) -> int:
-    """Bytes of a GPU that nothing used when the first loss was computed: to ask takes longer than a kernel."""
-    return torch.cuda.mem_get_info(gpu)[0]
+@torch.compiler.assume_constant_result
+def gpu_memory(gpu: torch.device) -> int:
+    """Return all bytes of a GPU, used or not."""
+    return torch.cuda.get_device_properties(gpu).total_memory

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.losses.checks import check_number
+from proxemic.losses.scores.derivative import by_hand
 
 Similarities = Float[Tensor, "classes proxies batch"]
 ClassScores = Float[Tensor, "classes batch"]
@@ -35,6 +36,28 @@ class Pooling(ABC):
         """
 
 
+def _softmax_pooling_forward(similarities: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    weights = torch.softmax(similarities / gamma, -1)
+    pooled = (weights * similarities).sum(-1)
+    return pooled, (weights, pooled)
+
+
+def _softmax_pooling_backward(
+    grad: Tensor, needed: object, tensors: tuple[Tensor], kept: tuple[Tensor, Tensor], gamma: float
+) -> list[Tensor]:
+    # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
+    (similarities,), (weights, pooled) = tensors, kept
+    slopes = torch.addcmul(weights, weights, similarities - pooled.unsqueeze(-1), value=1 / gamma)
+    return [slopes.mul_(grad.unsqueeze(-1))]
+
+
+_softmax_pooled = by_hand(
+    lambda similarities, gamma: (torch.softmax(similarities / gamma, dim=-1) * similarities).sum(-1),
+    _softmax_pooling_forward,
+    _softmax_pooling_backward,
+)
+
+
 @dataclass(frozen=True)
 class SoftmaxPooling(Pooling):
     """``S = Σ_k q_k s_k`` with ``q = softmax(s / γ)`` (SoftTriple; MPA paper, equation 1).
@@ -52,7 +75,7 @@ class SoftmaxPooling(Pooling):
         check_number("gamma", self.gamma, "the softness of the pooling must be positive, as 0.1 is", above=0)
 
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
-        return (torch.softmax(similarities / self.gamma, dim=-1) * similarities).sum(-1)
+        return _softmax_pooled(similarities, self.gamma)
 
     def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities]:
         # e^{(s − max s)/γ} as a power of 2, several times as fast as one of e.

@@ -1,7 +1,6 @@
 """Matrix products of float32 in a chosen precision: as they are, or with operands that a GPU multiplies faster."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -67,12 +66,11 @@ class Products:
         """Whether operands lose bits of float32 by choice."""
         return self.precision not in (None, "float32")
 
-    @contextmanager
-    def context(self, *, exact: bool) -> Iterator[None]:
-        """Products within are in this precision; in full where they must be ``exact``, and none was chosen."""
-        wanted = {"float32": "ieee", "tf32": "tf32", None: "ieee" if exact else None}.get(self.precision)
-        with matmul_precision(wanted):
-            yield
+    def context(self, *, exact: bool) -> AbstractContextManager[None]:
+        """Compute products in this precision; in full where they must be ``exact``, and none was chosen."""
+        return matmul_precision(
+            {"float32": "ieee", "tf32": "tf32", None: "ieee" if exact else None}.get(self.precision)
+        )
 
     def operand(self, x: Float[Tensor, "rows columns"]) -> Operand:
         """A matrix to be multiplied; a copy, unless it is taken as it is, as float64 always is."""
@@ -109,19 +107,17 @@ class Products:
         return into.addmm_(a.high, b.high) if a.low is None else into.add_(_sum(a, b))
 
 
-def multiply_in_float32(
-    a: Float[Tensor, "rows inner"], b: Float[Tensor, "inner columns"]
-) -> Float[Tensor, "rows columns"]:
-    """The product of matrices of float16, or of float32, in float32."""
+def _sum(a: Operand, b: Operand) -> Tensor:
+    """The product of the two parts of each operand, without that of the low ones, which is below the last bit."""
+    high = _multiply(a.high, b.high)
+    if a.low is None or b.low is None:
+        return high
+    low = _multiply(a.high, b.low).add_(_multiply(a.low, b.high))
+    return high.add_(low, alpha=2**-_LOW)
+
+
+def _multiply(a: Float[Tensor, "rows inner"], b: Float[Tensor, "inner columns"]) -> Float[Tensor, "rows columns"]:
+    """Multiply matrices of float16, or of float32, in float32."""
     if a.dtype == torch.float32:
         return torch.mm(a, b)
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
-
-
-def _sum(a: Operand, b: Operand) -> Tensor:
-    """The product of the two parts of each operand, without that of the low ones, which is below the last bit."""
-    high = multiply_in_float32(a.high, b.high)
-    if a.low is None or b.low is None:
-        return high
-    low = multiply_in_float32(a.high, b.low).add_(multiply_in_float32(a.low, b.high))
-    return high.add_(low, alpha=2**-_LOW)

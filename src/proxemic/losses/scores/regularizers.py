@@ -1,17 +1,19 @@
 """Regularisers: terms of the proxies alone, added to any proxy loss, a chunk of classes at a time."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.losses.checks import check_number
 from proxemic.losses.described import Described
-from proxemic.losses.scores.derivative import first_order, with_backward
+from proxemic.losses.scores.derivative import by_hand, first_order, with_backward
 from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
@@ -169,6 +171,13 @@ class CenterRegularizer(Regularizer):
                 state[part] = mixing
         return total / (2 * sampling.total * per_class * (per_class - 1))  # each pair is summed twice
 
+    def of_directions(self, directions: Proxies, sampling: SamplingWeights) -> Float[Tensor, ""]:
+        """Return the weighted term of all classes, given their unit proxies, by few operations."""
+        per_class = directions.shape[1]
+        if per_class == 1:
+            return directions.new_zeros(())
+        return _center_lengths(directions, self.weight / (2 * sampling.total * per_class * (per_class - 1)))
+
     def add_gradient(
         self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
     ) -> None:
@@ -213,6 +222,35 @@ def _parts(proxies: Tensor) -> Iterator[slice]:
     step = max(classes, 1) if on_gpu(proxies) else max(2**19 // (per_class * dim), 1)
     for start in range(0, classes, step):
         yield slice(start, start + step)
+
+
+def _lengths(directions: Tensor) -> Tensor:
+    """Return ``‖ŵ_k − ŵ_l‖`` for all k and l of each class, and 0 below the rounding of their cosines."""
+    squared = torch.rsub(torch.bmm(directions, directions.mT), 2, alpha=2)
+    squared.diagonal(dim1=1, dim2=2).zero_()
+    return torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0).sqrt_()
+
+
+def _center_lengths_definition(directions: Tensor, factor: float) -> Tensor:
+    squared = 2 - 2 * torch.bmm(directions, directions.mT)
+    apart = (_lengths(directions) > 0).detach()
+    return factor * torch.where(apart, torch.where(apart, squared, 1).sqrt(), 0).sum()
+
+
+def _center_lengths_forward(directions: Tensor, factor: float) -> tuple[Tensor, tuple[Tensor]]:
+    lengths = _lengths(directions)
+    return lengths.sum() * factor, (lengths,)
+
+
+def _center_lengths_backward(
+    grad: Tensor, needed: object, tensors: tuple[Tensor], kept: tuple[Tensor], factor: float
+) -> list[Tensor]:
+    # Each pair is summed twice: ∂√(2 − 2c)/∂c = −1/√(2 − 2c).
+    pull = torch.div(grad * (-2 * factor), F.threshold(kept[0], 0, math.inf))
+    return [torch.bmm(pull, tensors[0])]
+
+
+_center_lengths = by_hand(_center_lengths_definition, _center_lengths_forward, _center_lengths_backward)
 
 
 def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:

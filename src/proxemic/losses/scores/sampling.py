@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.distributed.class_sharding import ClassSharding, part_of
 from proxemic.distributed.gather import local_part
-from proxemic.losses.scores.buffers import Buffers
 from proxemic.optim.sparse_rows import step_rows
 
 
@@ -80,20 +79,16 @@ class SampledClasses:
             part = part_of(rows if index is None else len(index), replicas.rank(), replicas.size())
         return cls(labels, SamplingWeights(total, weights, group), index, part)
 
-    def rows(
-        self, parameter: Float[Tensor, "classes *shape"], buffers: Buffers | None = None
-    ) -> Float[Tensor, "rows *shape"]:
+    def rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "rows *shape"]:
         """The sampled rows; where there are others, their gradient is sparse, as of ``nn.Embedding(sparse=True)``."""
         if self.index is None:
             return parameter
         step_rows(parameter)  # also a copy, or what `load_state_dict(assign=True)` has put in its place
-        return _Rows.apply(parameter, self.index, buffers or Buffers())  # type: ignore[return-value]
+        return _Rows.apply(parameter, self.index)  # type: ignore[return-value]
 
-    def local_rows(
-        self, parameter: Float[Tensor, "classes *shape"], buffers: Buffers | None = None
-    ) -> Float[Tensor, "part *shape"]:
+    def local_rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "part *shape"]:
         """The sampled rows that this process works on."""
-        rows = self.rows(parameter, buffers)
+        rows = self.rows(parameter)
         if self.part is None:
             return rows
         assert self.sampling.group is not None
@@ -151,19 +146,14 @@ def _placed(labels: Tensor, index: Tensor, classes: int, dtype: torch.dtype) -> 
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, index: Tensor, buffers: Buffers) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, parameter: Tensor, index: Tensor) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(index)
         ctx.shape = parameter.shape
-        rows = buffers.take("rows", (len(index), *parameter.shape[1:]), parameter)
-        # A copy of rows: indexing is several times as slow on a CPU.
-        return torch.index_select(parameter, 0, index, out=rows)
+        return parameter.index_select(0, index)  # indexing is several times as slow on a CPU
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         (index,) = ctx.saved_tensors
-        return (
-            torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False),
-            None,
-            None,
-        )
+        sparse = torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False)
+        return sparse, None

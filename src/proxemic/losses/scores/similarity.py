@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from proxemic.losses.scores.derivative import by_hand
 
 Queries = Float[Tensor, "batch features"]
 Proxies = Float[Tensor, "rows features"]
@@ -22,6 +25,28 @@ Slopes = tuple[Scores, Float[Tensor, "rows 1"] | None, Float[Tensor, "batch 1"] 
 
 SHORTEST = 1e-12
 """Length below which a vector has no direction; see `unit`."""
+
+
+def _unit(x: Tensor) -> Tensor:
+    squared = x.square().sum(-1, keepdim=True)
+    directed = squared >= SHORTEST**2
+    return x * torch.where(directed, torch.where(directed, squared, 1).rsqrt(), 0)
+
+
+def _unit_forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    # x / ∞ is 0.
+    length = F.threshold(torch.linalg.vector_norm(x, dim=-1, keepdim=True), SHORTEST, math.inf)
+    directions = x / length
+    return directions, (directions, length)
+
+
+def _unit_backward(grad: Tensor, needed: object, tensors: object, kept: tuple[Tensor, Tensor]) -> list[Tensor]:
+    directions, length = kept
+    along = (grad * directions).sum(-1, keepdim=True)
+    return [torch.addcmul(grad, directions, along, value=-1).div_(length)]
+
+
+_unit_by_hand = by_hand(_unit, _unit_forward, _unit_backward)
 
 
 def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
@@ -34,9 +59,7 @@ def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    squared = x.square().sum(-1, keepdim=True)
-    directed = squared >= SHORTEST**2
-    return x * torch.where(directed, torch.where(directed, squared, 1).rsqrt(), 0)
+    return _unit_by_hand(x)
 
 
 def inverse_length(length: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
@@ -54,6 +77,9 @@ class Similarity(Protocol):
     Then the similarity to the target class is taken from `pairs`, and the product is never computed in TF32 or
     bfloat16.
     """
+
+    dense_on_gpu: ClassVar[bool] = False
+    """Whether a GPU computes all scores at once by `dense`, where they fit."""
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Queries:
         """What is computed from the embeddings alone, by ordinary autograd; the embeddings themselves by default."""
@@ -91,6 +117,7 @@ class Cosine(Similarity):
     """``x̂·ŵ``, in [-1, 1]."""
 
     needs_full_precision: ClassVar[bool] = False
+    dense_on_gpu: ClassVar[bool] = True
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         return rows * dim <= 2**17  # unit copies of the proxies are what it loses by
