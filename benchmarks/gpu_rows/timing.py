@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from measure import Held
 from operations import Counted
-from proxemic.losses.scores.plan import free_memory
 from proxemic.precision import matmul_precision
 
 SIDE = 8192  # of the matrices whose product shows what the machine can do
@@ -45,7 +44,6 @@ def release(device: torch.device) -> None:
         gc.collect()
         torch._dynamo.reset()
         torch.cuda.empty_cache()
-        free_memory.cache_clear()
 
 
 def rounds_on(device: torch.device) -> tuple[int, int]:
