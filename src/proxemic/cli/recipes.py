@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         import yaml
 
     from proxemic.models import check_backbone
-    from proxemic.recipes.checking import names_nothing
+    from proxemic.recipes.build import names_nothing
     from proxemic.recipes.reader import read_recipe
 
     text = read_recipe(find_recipe(arguments.name), flags).yaml

@@ -1,11 +1,14 @@
 """Changes of a recipe's content: overrides, as ``--optim.lr 0.01`` or ``{"optim.lr": 0.01}``, and the second phase."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.recipes.yaml_files import as_yaml
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class Flags(dict[str, str]):
@@ -62,7 +65,7 @@ def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:
 def _override(content: Any, names: Sequence[str], value: Any) -> Any:
     if not names:
         return _replace(content, value)
-    content = as_yaml(content) if isinstance(content, str) else content
+    content = as_yaml(content)
     if isinstance(content, list) and content:
         return [*content[:-1], _override(content[-1], names, value)]  # of several, the last is meant
     if isinstance(content, str):
@@ -76,53 +79,11 @@ def _override(content: Any, names: Sequence[str], value: Any) -> Any:
 
 
 def _replace(content: Any, value: Any) -> Any:
-    changes = as_yaml(value) if isinstance(value, str) else value
-    is_made = isinstance(content, Mapping) and "class_path" in content
-    if isinstance(changes, str) and is_made:
+    changes = as_yaml(value)
+    if isinstance(changes, str) and isinstance(content, Mapping) and "class_path" in content:
         changes = {"class_path": changes}
-    if not (isinstance(changes, Mapping) and isinstance(content, Mapping)):
-        return None if changes is None and value != "" else value
-    return merge(content, changes)
-
-
-def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split overrides into those of the recipe and those of the second phase, without the prefix of their keys.
-
-    >>> split_overrides({"seed": 1, "second_phase.loss.alpha": 3, "second_phase.epochs": 2})
-    ({'seed': 1}, {'loss.alpha': 3, 'epochs': 2})
-    """
-    first: dict[str, Any] = {}
-    second: dict[str, Any] = {}
-    for key, value in overrides.items():
-        name, _, rest = key.partition(".")
-        (second if name == "second_phase" else first)[rest if name == "second_phase" else key] = value
-    return first, second
-
-
-def read_changes(content: Any, overrides: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
-    """The epochs, the changes in the recipe's ``second_phase``, and the other overrides of it; None without a phase."""
-    rest = dict(overrides)
-    if "" in rest:
-        given = rest.pop("")
-        content = as_yaml(given) if isinstance(given, str) else given
-        if content is None:
-            return None
-    if content is not None and not isinstance(content, Mapping):
-        raise UserError(f"second_phase is {content!r}, but must be null or map epochs, loss and optim to values.")
-    changes = dict(content or {})
-    if "epochs" in rest:
-        changes["epochs"] = rest.pop("epochs")
-    if not changes and not rest:
-        return None
-    allowed = ("epochs", "loss", "optim")
-    for key in [*changes, *(key.partition(".")[0] for key in rest)]:
-        if key not in allowed:
-            raise UserError(f"There is no key second_phase.{key}: allowed are {', '.join(allowed)}.")
-    epochs = str(changes.pop("epochs", ""))
-    if not epochs.isdigit():
-        problem = f"is {epochs}, but must be a whole number" if epochs else "is missing: give the number"
-        raise UserError(f"second_phase.epochs {problem} of epochs, the last ones of training.epochs.")
-    return int(epochs), changes, rest
+    merged = merge(content, changes) if isinstance(changes, Mapping) else value
+    return value if merged is changes else merged  # a text may look like a mapping
 
 
 def merge(base: Any, changes: Any) -> Any:
@@ -133,9 +94,13 @@ def merge(base: Any, changes: Any) -> Any:
     {'loss': {'class_path': 'Loss', 'init_args': {'alpha': 3, 'beta': 2}}, 'seed': 0}
     >>> merge(loss, {"class_path": "Other"})
     {'class_path': 'Other'}
-    >>> merge({"alpha": 3}, loss)  # what had changes alone, as the loss of a second phase
+    >>> merge("Loss", {"alpha": 3})
+    {'class_path': 'Loss', 'init_args': {'alpha': 3}}
+    >>> merge({"alpha": 3}, loss)  # the loss of a second phase holds changes alone
     {'class_path': 'Loss', 'init_args': {'alpha': 1, 'beta': 2}}
     """
+    if isinstance(base, str) and isinstance(changes, Mapping):
+        base = {"class_path": base} if _NAME.fullmatch(base) else as_yaml(base)
     if not (isinstance(base, Mapping) and isinstance(changes, Mapping)):
         return changes
     if "class_path" in base:
