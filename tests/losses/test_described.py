@@ -140,10 +140,8 @@ def test_where_first_proxies_differ(name: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_positions_and_units_of_other_libraries() -> None:
-    with pytest.raises(TypeError, match="multiple values for argument .num_classes"):
+    with pytest.raises(TypeError, match="multiple values for argument 'num_classes'"):
         ArcFaceLoss(512, num_classes=10)  # type: ignore[call-arg, misc]
-    with pytest.raises(TypeError, match="no argument in_features: give embedding_size=in_features"):
-        ArcFaceLoss(in_features=512, num_classes=10)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         ArcFaceLoss(512)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match=r"radians, 0 to π/2: convert degrees \(28.6 degrees are 0.4992\)"):
