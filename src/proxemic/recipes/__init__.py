@@ -1,31 +1,43 @@
 """Recipes: YAML files that describe a training run, those of this package by name, as ``glyphs`` or ``cub/mpa-ap``.
 
-`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one. A file is checked in full, and nothing that it
-names is imported or called unless the type of the key asks for it.
+`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one, and `explain` says what a key means. A file is
+checked in full, and nothing that it names is imported or called unless the type of the key asks for it.
 """
 
 import difflib
 import functools
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxemic.errors import UserError
 
 if TYPE_CHECKING:
+    from proxemic.recipes.explaining import explain
     from proxemic.recipes.reader import load, read_recipe, to_yaml
 
-__all__ = ["find_recipe", "list_recipes", "load", "read_recipe", "recipe_summary", "resolve_extended", "to_yaml"]
+__all__ = [
+    "explain",
+    "find_recipe",
+    "list_recipes",
+    "load",
+    "read_recipe",
+    "recipe_summary",
+    "resolve_extended",
+    "to_yaml",
+]
+
+_LATE = {"explain": "explaining", "load": "reader", "read_recipe": "reader", "to_yaml": "reader"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("load", "read_recipe", "to_yaml"):  # the reader takes seconds to import
-        from proxemic.recipes import reader
-
-        return getattr(reader, name)
+    if name in _LATE:  # which take seconds to import
+        return getattr(import_module(f"proxemic.recipes.{_LATE[name]}"), name)
     raise AttributeError(f"module 'proxemic.recipes' has no attribute {name!r}")
 
 
 FOLDER = Path(__file__).parent
+SCHEMA = FOLDER / "recipe.schema.json"
 
 
 def list_recipes() -> list[str]:

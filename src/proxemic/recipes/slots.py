@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Transform
 
 from proxemic.extras import optional_dependency
-from proxemic.losses import Power
+from proxemic.losses import PairwiseLoss, Power, ProxyLoss
 from proxemic.losses.user_defined import MakesLoss, takes_batches
 from proxemic.recipes.hints import FREE, PAIR_PACKAGE, UntypedArgument, is_container, union_members
 from proxemic.recipes.importing import is_own
@@ -90,9 +90,11 @@ class Slot:
         return module in self.functions or f"{module}.{name}" in self.functions or (self.own and is_own(module))
 
     def choices(self) -> Iterator[tuple[str, Any]]:
-        """Yield the public names of ``module`` that the key may name, each with its class or function."""
-        names = vars(import_module(self.module)).items() if self.module else ()
-        return ((name, thing) for name, thing in names if not name.startswith("_") and self.takes(thing))
+        """Yield the public names of ``module`` to choose from, each with its class or function."""
+        for name, thing in vars(import_module(self.module)).items() if self.module else ():
+            is_loss = inspect.isclass(thing) and issubclass(thing, ProxyLoss | PairwiseLoss)
+            if not name.startswith("_") and self.takes(thing) and (self.loss or not is_loss):
+                yield name, thing
 
     def __str__(self) -> str:
         kinds = ["nn.Module" if base is nn.Module else base.__name__ for base in self.bases]
