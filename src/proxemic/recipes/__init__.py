@@ -41,14 +41,17 @@ SCHEMA = FOLDER / "recipe.schema.json"
 
 
 def list_recipes() -> list[str]:
-    """Names of all recipes in the package, sorted, without those with a leading underscore, which others extend."""
+    """List the names of all recipes in the package, sorted, without files and folders with a leading underscore.
+
+    Those are what others extend.
+    """
     return list(_names())
 
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    paths = [path for path in FOLDER.rglob("*.yaml") if not path.name.startswith("_")]
-    return tuple(sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths))
+    names = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml")]
+    return tuple(sorted(name for name in names if "/_" not in f"/{name}"))
 
 
 def recipe_summary(name: str) -> str:
