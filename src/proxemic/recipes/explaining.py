@@ -102,9 +102,11 @@ def explain(key: str) -> str:
     owners: dict[tuple[str, str], list[str]] = {}
     for value in found:
         owners.setdefault((value.key, value.body), []).append(value.owner)
-    return "\n".join(
-        f"{path}{' of ' if any(names) else ''}{', '.join(dict.fromkeys(names))}\n{body}" for (path, body), names in owners.items()
-    )
+    parts = []
+    for (path, body), names in owners.items():
+        of = f" of {', '.join(dict.fromkeys(names))}" if any(names) else ""
+        parts.append(f"{path}{of}\n{body}")
+    return "\n".join(parts)
 
 
 _WHOLE = _Value("", "", Recipe, MISSING, "")

@@ -19,10 +19,10 @@ from proxemic.files import read_json
 from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.training import warm_start
 from proxemic.training.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
-from proxemic.training.warm_start import load_loss
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class FinishedRun(Run):
         first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
         phase = recipe.second_phase if recipe.second_phase and self.metrics["epoch"] > first else recipe
         loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
-        load_loss(run, loss)
+        warm_start.load_loss(run, loss)
         return loss
 
     def untrained_loss(self) -> Loss:
@@ -183,6 +183,23 @@ class FinishedRun(Run):
         except (OSError, SafetensorError) as error:
             raise UserError(f"{weights} cannot be read ({error}): put the file back from a copy.") from error
         return len(self.class_names)
+
+
+def load_loss(run: str | Path) -> Loss:
+    """Load the loss of a trained run, with the weights of its chosen epoch.
+
+    `proxemic.models.load_model` loads its network.
+
+    Args:
+        run: A run directory. The recipe in it is read, not its images.
+
+    Returns:
+        A `proxemic.losses.ProxyLoss`, a `proxemic.losses.PairwiseLoss`, or a module of your own in a `UserLoss`.
+
+    Raises:
+        UserError: If there is no such run, or its training has not ended.
+    """
+    return FinishedRun(Path(run)).loss
 
 
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
