@@ -4,8 +4,8 @@
 """
 
 from proxemic.protocols.runs.evaluate import evaluate
-from proxemic.protocols.runs.finished import load_loss
 from proxemic.protocols.runs.jobs import Job, Workers, run_job
+from proxemic.protocols.runs.loading import load_loss
 from proxemic.protocols.runs.verify import Verification, verify
 
 __all__ = ["Job", "Verification", "Workers", "evaluate", "load_loss", "run_job", "verify"]

@@ -185,23 +185,6 @@ class FinishedRun(Run):
         return len(self.class_names)
 
 
-def load_loss(run: str | Path) -> Loss:
-    """Load the loss of a trained run, with the weights of its chosen epoch.
-
-    `proxemic.models.load_model` loads its network.
-
-    Args:
-        run: A run directory. The recipe in it is read, not its images.
-
-    Returns:
-        A `proxemic.losses.ProxyLoss`, a `proxemic.losses.PairwiseLoss`, or a module of your own in a `UserLoss`.
-
-    Raises:
-        UserError: If there is no such run, or its training has not ended.
-    """
-    return FinishedRun(Path(run)).loss
-
-
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
     """Open the finished runs that a user names; `UserError` if one is not there or not finished."""
     return [FinishedRun(path) for path in named_runs(paths)]
