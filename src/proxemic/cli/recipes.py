@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.recipes import SCHEMA, find_recipe, list_recipes, recipe_summary
 
     if arguments.action == "explain":
-        from proxemic.recipes import explain  # takes seconds
+        from proxemic.recipes import explain
 
         print(explain(arguments.key))
         return

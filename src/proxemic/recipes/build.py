@@ -238,7 +238,7 @@ class Builder:
         built: dict[str, Any] = {}
         for name, argument in given.items():
             if name in arguments:
-                built[name] = self._argument(arguments[name], argument.hint, f"{key}.{name}")
+                built[name] = self.value(arguments[name], argument.hint, f"{key}.{name}")
             elif argument.required:
                 raise self._missing(thing, name, argument.hint, key)
             elif not slot.package and inspect.Parameter.empty not in (argument.default, argument.hint):
@@ -249,12 +249,6 @@ class Builder:
                 raise self.error(key, f"{key}.{name} is no further keyword of {thing.__name__}: put it into init_args")
             built[name] = self.value(each, Any, f"{key}.{name}")
         return Described(thing, built, key, slot.makes_later)
-
-    def _argument(self, content: Any, hint: Any, key: str) -> Any:
-        """Build an argument; null for a list is left to the class, as some declare ``list = None``."""
-        if content is None and any(is_container(member) for member in union_members(hint)):
-            return None
-        return self.value(content, hint, key)
 
     def find(self, path: str, slot: Slot, key: str) -> Any:
         """Return the class or function that a key names, by its import path or, for some keys, by its name."""

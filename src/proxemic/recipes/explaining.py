@@ -1,78 +1,22 @@
-"""What a key of recipes means, for ``proxemic recipes explain``."""
+"""What a key of recipes means, for ``proxemic recipes explain``: read from the JSON Schema, which takes no time."""
 
 import difflib
-import inspect
+import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from torch import Tensor
-
 from proxemic.errors import UserError
-from proxemic.recipes.build import LINKS, leaf_keys
-from proxemic.recipes.docstrings import argument_docs
-from proxemic.recipes.hints import arguments_of, elements, field_types, in_words, join_key, section_in, union_members
-from proxemic.recipes.slots import Slot, slot_of
-from proxemic.recipes.writing import content_of
-from proxemic.recipes.yaml_files import shown
-from proxemic.training.recipe import Recipe
+from proxemic.recipes import SCHEMA
+
+_WORDS = {"boolean": "true or false", "integer": "a whole number", "number": "a number", "null": "null"}
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A value of recipes: its key, the class that takes it if that may be another one, its hint, default and text."""
-
-    key: str
-    owner: str
-    hint: Any
-    default: Any
-    text: str
-
-    def below(self) -> Iterator["_Value"]:
-        """Yield the values of a section, or the arguments of all classes that the key may name."""
-        if section := self._section:
-            for field in fields(section):
-                key = join_key(self.key, field.name)
-                if key not in LINKS:
-                    default = MISSING if field.default_factory is not MISSING else field.default
-                    text = argument_docs(section).get(field.name, "")
-                    yield _Value(key, "", field_types(section)[field.name], default, text)
-        elif slot := self._slot:
-            for kind_name, kind in slot.choices() if slot.called else ():
-                given = [*arguments_of(kind).items()][slot.filled :] if inspect.isclass(kind) else []
-                for name, each in given:
-                    if name not in slot.filled_names:
-                        text = argument_docs(kind).get(name, "")
-                        yield _Value(join_key(self.key, name), kind_name, each.hint, each.default, text)
-
-    @property
-    def _section(self) -> type | None:
-        return section_in(self.hint) or section_in(elements(self.hint))
-
-    @property
-    def _slot(self) -> Slot | None:
-        return slot_of(self.key, self.hint) or slot_of(self.key, elements(self.hint))
-
-    @property
-    def body(self) -> str:
-        """What the value is for, what it may be, and its default, in a few lines."""
-        if self._section:
-            allowed = f"a section with the keys {', '.join(value.key.rpartition('.')[2] for value in self.below())}"
-        elif self._slot:
-            plain = [
-                in_words(each) for each in union_members(self.hint) if not slot_of("", each) and each is not Tensor
-            ]
-            names = ", ".join(name for name, _ in self._slot.choices())
-            allowed = f"{', or '.join([*plain, str(self._slot)])}{f', such as {names}' if names else ''}"
-        else:
-            allowed = in_words(self.hint)
-        shows = self.default is None or isinstance(self.default, str | int | float | tuple | list)
-        default = f"; {shown(content_of(self.default))} by default" if shows else ""
-        lines = (self.text, f"{allowed[0].upper()}{allowed[1:]}{default}.")
-        return "\n".join(
-            textwrap.fill(line, 100, initial_indent="  ", subsequent_indent="  ") for line in lines if line
-        )
+@cache
+def _schema() -> dict[str, Any]:
+    return json.loads(SCHEMA.read_text(encoding="utf-8"))
 
 
 def explain(key: str) -> str:
@@ -91,29 +35,93 @@ def explain(key: str) -> str:
     """
     found = _find(key)
     if not found and "." not in key:
-        ends = [path for path, _ in leaf_keys(Recipe) if path.rpartition(".")[2] == key]
-        found = [value for path in ends for value in _find(path)]
+        found = [value for value in _sections(_Value("", "", _schema())) if value.name == key]
     if not found:
-        parent, _, name = key.rpartition(".")
-        known = [each.key for value in (_find(parent) if parent else [_WHOLE]) for each in value.below()]
-        near = difflib.get_close_matches(join_key(parent, name), known, n=1)
+        above = _find(key.rpartition(".")[0])
+        near = difflib.get_close_matches(key, [each.key for value in above for each in value.below()], n=1)
         hint = f"did you mean {near[0]}?" if near else "give a key as optim.lr, or the last part of one, as lr."
         raise UserError(f"There is no key {key}: {hint}")
     owners: dict[tuple[str, str], list[str]] = {}
     for value in found:
-        owners.setdefault((value.key, value.body), []).append(value.owner)
-    parts = []
-    for (path, body), names in owners.items():
-        of = f" of {', '.join(dict.fromkeys(names))}" if any(names) else ""
-        parts.append(f"{path}{of}\n{body}")
-    return "\n".join(parts)
+        owners.setdefault((value.key, value.text), []).append(value.owner)
+    return "\n".join(
+        f"{path}{' of ' if any(names) else ''}{', '.join(dict.fromkeys(names))}\n{text}"
+        for (path, text), names in owners.items()
+    )
 
 
-_WHOLE = _Value("", "", Recipe, MISSING, "")
+@dataclass(frozen=True)
+class _Value:
+    """A key, the class that has it as an argument if there is one, and its schema."""
+
+    key: str
+    owner: str
+    schema: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.key.rpartition(".")[2]
+
+    def below(self) -> Iterator["_Value"]:
+        """Yield the keys of a section, or the arguments of all classes that the key may name."""
+        for option in _options(self.schema):
+            option = option.get("items", option)
+            for each in _options(option):
+                classes = [(case["if"]["properties"], case["then"]["properties"]) for case in each.get("allOf", ())]
+                holders = [(test["class_path"]["enum"][0], given["init_args"]) for test, given in classes]
+                if not classes and "class_path" not in each.get("properties", {}):
+                    holders = [("", each)]
+                for owner, holder in holders:
+                    for name, schema in _resolved(holder).get("properties", {}).items():
+                        yield _Value(f"{self.key}.{name}".lstrip("."), owner, schema)
+
+    @property
+    def text(self) -> str:
+        """What the key is for, what it may be, and its default, in a few lines."""
+        allowed = " or ".join(dict.fromkeys(filter(None, map(_in_words, _options(self.schema)))))
+        default = json.dumps(self.schema["default"]) if "default" in self.schema else ""
+        default = f"; {default} by default" if default else ""
+        lines = (self.schema.get("description", ""), f"{allowed[:1].upper()}{allowed[1:]}{default}." if allowed else "")
+        return "\n".join(
+            textwrap.fill(line, 100, initial_indent="  ", subsequent_indent="  ") for line in lines if line
+        )
 
 
 def _find(key: str) -> list[_Value]:
-    found = [_WHOLE]
-    for name in key.split("."):
-        found = [each for value in found for each in value.below() if each.key.rpartition(".")[2] == name]
+    found = [_Value("", "", _schema())]
+    for name in key.split(".") if key else ():
+        found = [each for value in found for each in value.below() if each.name == name]
     return found
+
+
+def _sections(value: _Value) -> Iterator[_Value]:
+    """Yield the keys of all sections."""
+    for each in value.below():
+        if not each.owner:
+            yield each
+            yield from _sections(each)
+
+
+def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    return _schema()["$defs"][schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
+
+
+def _options(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    schema = _resolved(schema)
+    return [option for each in schema["anyOf"] for option in _options(each)] if "anyOf" in schema else [schema]
+
+
+def _in_words(option: dict[str, Any]) -> str:
+    if "enum" in option:
+        return f"one of {', '.join(map(repr, option['enum']))}"
+    if option.get("type") == "array":
+        length = f" of {option['minItems']}" if "maxItems" in option else ""
+        inner = " or ".join(dict.fromkeys(filter(None, map(_in_words, _options(option["items"])))))
+        return f"a list{length}, each {inner}" if inner else f"a list{length}"
+    if option.get("type") == "string":
+        names = [name for name in option.get("examples", ()) if "." not in name]
+        named = option.get("title", "a text")
+        return f"{named}, such as {', '.join(names)}" if names else named
+    if option.get("additionalProperties") is False and "class_path" not in option["properties"]:
+        return f"a section with the keys {', '.join(option['properties'])}"
+    return _WORDS.get(option.get("type", ""), "")

@@ -7,14 +7,16 @@ writes it anew. Classes of other packages are in it as the installed versions ha
 
 import inspect
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal, get_args, get_origin
 
 from proxemic.recipes import SCHEMA
 from proxemic.recipes.build import LINKS
-from proxemic.recipes.docstrings import argument_docs
 from proxemic.recipes.hints import (
     FREE,
     arguments_of,
@@ -32,6 +34,7 @@ from proxemic.recipes.writing import content_of
 from proxemic.training.recipe import Recipe
 
 _SCALARS = {bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_ARGUMENT = re.compile(r"^    \**(\w+)[^:\n]*:((?:.*\n?)(?:     +.*\n?|\n)*)", re.MULTILINE)
 _PACKAGES = ("torch", "lightning", "pytorch-metric-learning")
 
 
@@ -75,12 +78,13 @@ class _Writer:
         return self._any_of(hint, slot, key)
 
     def _any_of(self, hint: Any, slot: Slot | None, key: str) -> dict[str, Any]:
-        kinds = self._slot(slot, key) if slot else []
+        kinds: list[dict[str, Any]] = []
         for member in union_members(hint):
             known = self._member(member, key)
             if member in FREE or not (known or slot):
                 return {}
             kinds += known
+        kinds += self._slot(slot, key) if slot else []
         return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
     def _member(self, member: Any, key: str) -> list[dict[str, Any]]:
@@ -105,7 +109,7 @@ class _Writer:
     def _slot(self, slot: Slot, key: str) -> list[dict[str, Any]]:
         found = dict(slot.choices())
         paths = [f"{slot.module}.{name}" for name in found]
-        named = {"type": "string", "examples": [*found, *paths]} if found else {"type": "string"}
+        named = {"type": "string", "title": str(slot)} | ({"examples": [*found, *paths]} if found else {})
         if not slot.called:
             return [named]
         conditions, arguments = [], set[str]()
@@ -138,6 +142,23 @@ class _Writer:
             self.definitions[name] = {}  # classes may take objects of their own kind
             self.definitions[name] = write()
         return {"$ref": f"#/$defs/{name}"}
+
+
+@cache
+def argument_docs(kind: type) -> Mapping[str, str]:
+    """Return what the Google-style docstrings of a class and its bases say of each argument, on one line.
+
+    >>> from proxemic.losses import ArcFaceLoss
+    >>> argument_docs(ArcFaceLoss)["scale"]
+    'σ > 0.'
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(inspect.getmro(kind)):
+        for docstring in (base.__doc__, base.__init__.__doc__):
+            _, _, rest = inspect.cleandoc(docstring or "").partition("Args:\n")
+            section = re.split(r"\n(?=\S)", rest)[0]
+            docs |= {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(section)}
+    return docs
 
 
 def _note(text: str, default: Any) -> dict[str, Any]:
