@@ -72,6 +72,9 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
     assert len(message.removeprefix(str(path))) < 250
 
 
+PAIRS = ("--loss=PairwiseLoss", "--loss.loss=pytorch_metric_learning.losses.ContrastiveLoss")
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -86,6 +89,14 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
             "loss.f1 is proxemic.files.write_text, which cannot stand there: give a class derived from nn.Module",
         ),
         (["--training.epochs", "many"], "training.epochs is many, but must be a whole number."),
+        (
+            [*PAIRS, "--loss.loss.distance=pytorch_metric_learning.distances.CosinSimilarity"],
+            "loss.loss.distance is pyt",
+        ),
+        (
+            [*PAIRS, "--loss.loss.distance=pytorch_metric_learning.distances.LpDistance", "--loss.loss.distance.q=1"],
+            "There is no flag --loss.loss.distance.q: ",
+        ),
     ],
 )
 def test_of_a_flag(flags: list[str], sentence: str) -> None:

@@ -55,15 +55,15 @@ def _names() -> tuple[str, ...]:
 
 
 def recipe_summary(name: str) -> str:
-    """The recipe's own first line."""
+    """Return the first line of a recipe, which says what it is for."""
     return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
 
 
 def resolve_extended(name: str, path: Path) -> Path:
-    """The file that the recipe in ``path`` extends: beside it, or else of the package, as ``cub/_base``.
+    """Find the file that the recipe in ``path`` extends: beside it, or else in the package, as ``cub/_base``.
 
     Raises:
-        UserError: If there is neither.
+        UserError: If there is no such file.
     """
     files = [path.parent / name, FOLDER / f"{name}.yaml"]
     extended = next((file for file in files if file.is_file()), None)
@@ -76,10 +76,10 @@ def resolve_extended(name: str, path: Path) -> Path:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe: of the package by name, or any YAML file by path.
+    """Find the file of a recipe: in the package by name, or any YAML file by path.
 
     Raises:
-        UserError: If there is neither; the nearest name is suggested.
+        UserError: If there is no such file; the nearest name is suggested.
     """
     if name in list_recipes():
         return FOLDER / f"{name}.yaml"

@@ -16,7 +16,7 @@ class Flags(dict[str, str]):
 
 
 def read_flags(flags: Sequence[str]) -> Flags:
-    """The overrides that flags stand for; ``init_args`` is left out of keys.
+    """Read the overrides that flags stand for; ``init_args`` is left out of keys.
 
     >>> read_flags(["--optim.lr", "-0.1", "--loss.init_args.alpha=3"])
     {'optim.lr': '-0.1', 'loss.alpha': '3'}
@@ -40,7 +40,7 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
-    """Overrides as flags, which the files of comparisons and searches keep.
+    """Write overrides as flags, which the files of comparisons and searches keep.
 
     >>> as_flags({"training.epochs": 5, "loss": "ArcFaceLoss"})
     ('--training.epochs', '5', '--loss', 'ArcFaceLoss')
@@ -116,7 +116,7 @@ def merge(base: Any, changes: Any) -> Any:
 
 
 def differences(base: Any, changed: Any) -> Any:
-    """The smallest changes with which `merge` turns ``base`` into ``changed``; {} where they are the same.
+    """Return the smallest changes with which `merge` turns ``base`` into ``changed``; {} if they are equal.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
     >>> differences({"loss": loss, "seed": 0}, {"loss": merge(loss, {"alpha": 3}), "seed": 0})
@@ -135,7 +135,7 @@ def differences(base: Any, changed: Any) -> Any:
 
 
 def _same_class(one: str, other: str) -> bool:
-    """Whether two import paths name one class; a name alone may be of any package."""
+    """Return whether two import paths name one class; a name alone may belong to any package."""
     if "." in one and "." in other:
         return one == other
     return one.rpartition(".")[2] == other.rpartition(".")[2]

@@ -95,7 +95,7 @@ def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: An
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """The full text of a recipe, defaults included, from which it can be read again.
+    """Write the full text of a recipe, defaults included, from which it can be read again.
 
     Raises:
         UserError: If a part of it cannot be written, such as a function that is defined inside another one.
@@ -147,7 +147,7 @@ def read_evaluation(
 
 
 def read_evaluation_config(overrides: Sequence[str] | Mapping[str, Any]) -> EvaluationConfig:
-    """The settings of an evaluation without a recipe, whose images are not given by ``data``."""
+    """Read the settings of an evaluation whose images are not given by a recipe's ``data``."""
     content = {"evaluation": asdict(EvaluationConfig())}
     return made(_build(_EvaluationAlone, content, "The evaluation", overrides)).evaluation
 
@@ -158,7 +158,7 @@ class _EvaluationAlone:
 
 
 def own_backbone(path: Path) -> type[nn.Module] | None:
-    """The class of the user's own that the recipe beside a model names as its backbone; None if it names none.
+    """Find the class of the user's own that the recipe beside a model names as its backbone; None if it names none.
 
     ``path`` is the directory of the model, or its ``model.safetensors``.
     """
@@ -171,8 +171,11 @@ def own_backbone(path: Path) -> type[nn.Module] | None:
     return kind if isinstance(kind, type) else None
 
 
-def _content(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return the content of a file, merged into that of the recipes that it extends, of which later ones win."""
+def _content(path: Path, extended_by: Sequence[Path] = (), known: dict[Path, Any] | None = None) -> dict[str, Any]:
+    """Return the content of a file, merged into that of the recipes that it extends, of which later ones win.
+
+    ``known`` holds what was read: a file that many others extend is read once.
+    """
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no recipe: it must map names such as data, model and loss to values.")
@@ -185,9 +188,12 @@ def _content(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"{path}: extends is {shown(extends)}, but must be the name or the path of a recipe, or a list."
         )
     whole: Any = {}
+    known, extending = {} if known is None else known, (*extended_by, path.resolve())
     for name in names:
-        file = resolve_extended(name, path)
-        if file.resolve() in (*extended_by, path.resolve()):
+        file = resolve_extended(name, path).resolve()
+        if file in extending:
             raise UserError(f"{path} extends {name}, which extends it in turn: let one of them stand alone.")
-        whole = merge(whole, _content(file, (*extended_by, path.resolve())))
+        if file not in known:
+            known[file] = _content(file, extending, known)
+        whole = merge(whole, known[file])
     return merge(whole | {"published": None}, content)
