@@ -66,8 +66,8 @@ lowest: $(UV)
 gpu-packages: $(UV)
 	@rm -rf .cache/gpu
 	$(UV) pip install --quiet --no-deps --target .cache/gpu --python-version 3.12 \
-		--python-platform x86_64-manylinux_2_28 beartype docstring-parser jsonargparse platformdirs \
-		pytorch-metric-learning typeshed-client .
+		--python-platform x86_64-manylinux_2_28 beartype platformdirs \
+		pytorch-metric-learning .
 	@du -sh .cache/gpu
 
 # Compiled once, at the start: where PYTHONDONTWRITEBYTECODE is set, each command would compile torch anew, for ten seconds.

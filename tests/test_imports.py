@@ -9,7 +9,7 @@ import importlib.util, os, pkgutil, random, signal, sys, threading, warnings
 
 import numpy, torch
 
-for name in ("jsonargparse", "kornia", "lightning.pytorch", "matplotlib.pyplot", "optuna", "pyarrow", "pymilvus",
+for name in ("kornia", "lightning.pytorch", "matplotlib.pyplot", "optuna", "pyarrow", "pymilvus",
              "rich.console", "scipy.stats", "sklearn.cluster", "tensorboard", "timm", "torch._dynamo",
              "torch._inductor.config", "torchvision.transforms.v2", "pytorch_metric_learning.losses",
              "pytorch_metric_learning.miners"):

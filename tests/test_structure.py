@@ -36,8 +36,8 @@ ROOMS = {
     "report": {"analysis", "data", "metrics", "models", "pages", "protocols", "recipes", "retrieval", "training"},
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
-# Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.
-BACK_UP = {"training/train.py": {"recipes"}, "losses/user_defined.py": {"protocols"}}
+# Arrows back up, within functions only, where users give the name of a recipe.
+BACK_UP = {"training/train.py": {"recipes"}}
 # The command line and the package itself may import every room.
 ABOVE_ALL = {"cli", "__init__", "__main__"}
 

@@ -46,7 +46,7 @@ CASES = {
     "loss: proxemic.nowhere.Loss": "loss is proxemic.nowhere.Loss, but proxemic has no module nowhere.",
     "training: {callbacks: [{alpha: 3}]}": "training.callbacks has no class_path, which",
     ANCHOR % "alpa: 3": "There is no key loss.alpa: did you mean loss.alpha?",
-    ANCHOR % "centers_per_class: 3": "no key loss.centers_per_class: give proxies_per_class=centers_per_class.",
+    ANCHOR % "centers_per_class: 3": "no key loss.centers_per_class: did you mean loss.proxies_per_class?",
     ANCHOR % "alpha: big": "loss.alpha is big, but must be a number.",
     ANCHOR % "init: kaiming_norm": "did you mean proxemic.losses.initialization.kaiming_normal?",
     ANCHOR % "regularizers: proxemic.losses.MeanProxyNorm": "MeanProxyNorm, but must be a list, each a Module.",
@@ -72,6 +72,9 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
     assert len(message.removeprefix(str(path))) < 250
 
 
+PAIRS = ("--loss=PairwiseLoss", "--loss.loss=pytorch_metric_learning.losses.ContrastiveLoss")
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -86,6 +89,14 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
             "loss.f1 is proxemic.files.write_text, which cannot stand there: give a class derived from nn.Module",
         ),
         (["--training.epochs", "many"], "training.epochs is many, but must be a whole number."),
+        (
+            [*PAIRS, "--loss.loss.distance=pytorch_metric_learning.distances.CosinSimilarity"],
+            "loss.loss.distance is pyt",
+        ),
+        (
+            [*PAIRS, "--loss.loss.distance=pytorch_metric_learning.distances.LpDistance", "--loss.loss.distance.q=1"],
+            "There is no flag --loss.loss.distance.q: ",
+        ),
     ],
 )
 def test_of_a_flag(flags: list[str], sentence: str) -> None:
@@ -115,10 +126,12 @@ def test_of_what_a_recipe_extends(tmp_path: Path) -> None:
     path, other = tmp_path / "mine.yaml", tmp_path / "other.yaml"
     other.write_text("extends: mine.yaml\n")
     for text, sentence in (
-        ("[glyphs]", "extends is ['glyphs'], but must be the name or the path of a recipe."),
+        ("[glyphs, 3]", "extends is ['glyphs', 3], but must be the name or the path of a recipe, or a list."),
+        ("[]", "extends is [], but must be the name or the path of a recipe, or a list."),
         ("glyhps", "extends glyhps, but there is no such recipe: give a file beside it"),
         ("mine.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
         ("other.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
+        (f"../{tmp_path.name}/mine.yaml", "mine.yaml, which extends it in turn"),
     ):
         path.write_text(f"extends: {text}\n")
         assert sentence in refusal(path)
@@ -127,8 +140,11 @@ def test_of_what_a_recipe_extends(tmp_path: Path) -> None:
 def test_of_a_second_phase(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("extends: glyphs-small\nsecond_phase: 3\n")
-    assert refusal(path) == "second_phase is 3, but must be null or map epochs, loss and optim to values."
-    assert refusal(path, "--second_phase", "{loss: ArcFaceLoss}").startswith("second_phase.epochs is missing")
+    assert refusal(path) == f"{path}: second_phase is 3, but must map names such as epochs to values."
+    assert "The key second_phase.epochs is missing" in refusal(path, "--second_phase", "{loss: ArcFaceLoss}")
+    assert refusal(path, "--second_phase", "{epochs: x}") == "second_phase.epochs is x, but must be a whole number."
+    path.write_text("extends: glyphs-small\nsecond_phase: {epochs: 2, loss: {alpa: 3}}\n")
+    assert refusal(path) == f"{path}: There is no key second_phase.loss.alpa: did you mean second_phase.loss.alpha?"
 
 
 MODULES = {

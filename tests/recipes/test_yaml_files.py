@@ -42,11 +42,3 @@ def test_a_pipe_and_a_device_are_not_read(tmp_path: Path) -> None:
     for path in (pipe, device, tmp_path):
         with pytest.raises(UserError, match=f"{path} is not a readable YAML file: it is no file"):
             read_recipe(path)
-
-
-def test_a_long_chain_of_recipes(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    # The same file by ever another path.
-    (tmp_path / "mine.yaml").write_text("extends: inner/../mine.yaml\n")
-    with pytest.raises(UserError, match="after 20 others"):
-        read_recipe(tmp_path / "mine.yaml")

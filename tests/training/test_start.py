@@ -13,9 +13,9 @@ import warm
 from command_line import TERMINAL, Here, assert_refused
 from onnx_files import network
 from proxemic.data import EmbeddingDataset
-from proxemic.losses import load_loss
 from proxemic.models import build_model, load_model
 from proxemic.models.embedding import without_head
+from proxemic.protocols.runs import load_loss
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.start import better_start

@@ -44,7 +44,6 @@ from proxemic.losses.scores import (
     SoftmaxPooling,
 )
 from proxemic.losses.softmax import NormalizedSoftmaxLoss, ProxyNCALoss, ProxyNCAPlusPlusLoss, SoftTripleLoss
-from proxemic.losses.user_defined import load_loss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
 
 __all__ = [
@@ -92,7 +91,6 @@ __all__ = [
     "angular_margin",
     "class_balanced_weights",
     "from_pytorch_metric_learning",
-    "load_loss",
     "multiplied_angle",
     "shifted_angle",
     "softmax_objective",

@@ -1,7 +1,6 @@
 """Losses that users define: any module ``loss(embeddings, labels)``, trained like the losses of this package."""
 
 import inspect
-from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -88,20 +87,6 @@ def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normali
             "which makes them all 1: set model.normalize to false."
         )
     return loss
-
-
-def load_loss(run: str | Path) -> Loss:
-    """The loss of a trained run, with the weights of its chosen epoch; `proxemic.models.load_model` gives its network.
-
-    Args:
-        run: A run directory. The recipe in it is read, not its images.
-
-    Raises:
-        UserError: If there is no such run, or its training has not ended.
-    """
-    from proxemic.protocols.runs.finished import FinishedRun  # the losses themselves need nothing of a training
-
-    return FinishedRun(Path(run)).loss
 
 
 def loss_name(loss: nn.Module) -> str:

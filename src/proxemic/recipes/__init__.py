@@ -1,54 +1,69 @@
 """Recipes: YAML files that describe a training run, those of this package by name, as ``glyphs`` or ``cub/mpa-ap``.
 
-`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one. A file is checked in full, and nothing that it
-names is imported or called unless the type of the key asks for it.
+`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one, and `explain` says what a key means. A file is
+checked in full, and nothing that it names is imported or called unless the type of the key asks for it.
 """
 
 import difflib
 import functools
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxemic.errors import UserError
 
 if TYPE_CHECKING:
+    from proxemic.recipes.explaining import explain
     from proxemic.recipes.reader import load, read_recipe, to_yaml
 
-__all__ = ["find_recipe", "list_recipes", "load", "read_recipe", "recipe_summary", "resolve_extended", "to_yaml"]
+__all__ = [
+    "explain",
+    "find_recipe",
+    "list_recipes",
+    "load",
+    "read_recipe",
+    "recipe_summary",
+    "resolve_extended",
+    "to_yaml",
+]
+
+_LATE = {"explain": "explaining", "load": "reader", "read_recipe": "reader", "to_yaml": "reader"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("load", "read_recipe", "to_yaml"):  # the reader takes seconds to import
-        from proxemic.recipes import reader
-
-        return getattr(reader, name)
+    if name in _LATE:  # which take seconds to import
+        return getattr(import_module(f"proxemic.recipes.{_LATE[name]}"), name)
     raise AttributeError(f"module 'proxemic.recipes' has no attribute {name!r}")
 
 
 FOLDER = Path(__file__).parent
+SCHEMA = FOLDER / "recipe.schema.json"
 
 
 def list_recipes() -> list[str]:
-    """Names of all recipes in the package, sorted, without those with a leading underscore, which others extend."""
+    """List the names of all recipes in the package, sorted, without files and folders with a leading underscore.
+
+    Those are what others extend.
+    """
     return list(_names())
 
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    paths = [path for path in FOLDER.rglob("*.yaml") if not path.name.startswith("_")]
-    return tuple(sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths))
+    names = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml")]
+    return tuple(sorted(name for name in names if "/_" not in f"/{name}"))
 
 
 def recipe_summary(name: str) -> str:
-    """The recipe's own first line."""
+    """Return the first line of a recipe, which says what it is for."""
     return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
 
 
 def resolve_extended(name: str, path: Path) -> Path:
-    """The file that the recipe in ``path`` extends: beside it, or else of the package, as ``cub/_base``.
+    """Find the file that the recipe in ``path`` extends: beside it, or else in the package, as ``cub/_base``.
 
     Raises:
-        UserError: If there is neither.
+        UserError: If there is no such file.
     """
     files = [path.parent / name, FOLDER / f"{name}.yaml"]
     extended = next((file for file in files if file.is_file()), None)
@@ -61,10 +76,10 @@ def resolve_extended(name: str, path: Path) -> Path:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe: of the package by name, or any YAML file by path.
+    """Find the file of a recipe: in the package by name, or any YAML file by path.
 
     Raises:
-        UserError: If there is neither; the nearest name is suggested.
+        UserError: If there is no such file; the nearest name is suggested.
     """
     if name in list_recipes():
         return FOLDER / f"{name}.yaml"

@@ -1,11 +1,14 @@
 """Changes of a recipe's content: overrides, as ``--optim.lr 0.01`` or ``{"optim.lr": 0.01}``, and the second phase."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.recipes.yaml_files import as_yaml
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class Flags(dict[str, str]):
@@ -13,7 +16,7 @@ class Flags(dict[str, str]):
 
 
 def read_flags(flags: Sequence[str]) -> Flags:
-    """The overrides that flags stand for; ``init_args`` is left out of keys.
+    """Read the overrides that flags stand for; ``init_args`` is left out of keys.
 
     >>> read_flags(["--optim.lr", "-0.1", "--loss.init_args.alpha=3"])
     {'optim.lr': '-0.1', 'loss.alpha': '3'}
@@ -37,7 +40,7 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
-    """Overrides as flags, which the files of comparisons and searches keep.
+    """Write overrides as flags, which the files of comparisons and searches keep.
 
     >>> as_flags({"training.epochs": 5, "loss": "ArcFaceLoss"})
     ('--training.epochs', '5', '--loss', 'ArcFaceLoss')
@@ -62,7 +65,7 @@ def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:
 def _override(content: Any, names: Sequence[str], value: Any) -> Any:
     if not names:
         return _replace(content, value)
-    content = as_yaml(content) if isinstance(content, str) else content
+    content = as_yaml(content)
     if isinstance(content, list) and content:
         return [*content[:-1], _override(content[-1], names, value)]  # of several, the last is meant
     if isinstance(content, str):
@@ -76,53 +79,11 @@ def _override(content: Any, names: Sequence[str], value: Any) -> Any:
 
 
 def _replace(content: Any, value: Any) -> Any:
-    changes = as_yaml(value) if isinstance(value, str) else value
-    is_made = isinstance(content, Mapping) and "class_path" in content
-    if isinstance(changes, str) and is_made:
+    changes = as_yaml(value)
+    if isinstance(changes, str) and isinstance(content, Mapping) and "class_path" in content:
         changes = {"class_path": changes}
-    if not (isinstance(changes, Mapping) and isinstance(content, Mapping)):
-        return None if changes is None and value != "" else value
-    return merge(content, changes)
-
-
-def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split overrides into those of the recipe and those of the second phase, without the prefix of their keys.
-
-    >>> split_overrides({"seed": 1, "second_phase.loss.alpha": 3, "second_phase.epochs": 2})
-    ({'seed': 1}, {'loss.alpha': 3, 'epochs': 2})
-    """
-    first: dict[str, Any] = {}
-    second: dict[str, Any] = {}
-    for key, value in overrides.items():
-        name, _, rest = key.partition(".")
-        (second if name == "second_phase" else first)[rest if name == "second_phase" else key] = value
-    return first, second
-
-
-def read_changes(content: Any, overrides: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
-    """The epochs, the changes in the recipe's ``second_phase``, and the other overrides of it; None without a phase."""
-    rest = dict(overrides)
-    if "" in rest:
-        given = rest.pop("")
-        content = as_yaml(given) if isinstance(given, str) else given
-        if content is None:
-            return None
-    if content is not None and not isinstance(content, Mapping):
-        raise UserError(f"second_phase is {content!r}, but must be null or map epochs, loss and optim to values.")
-    changes = dict(content or {})
-    if "epochs" in rest:
-        changes["epochs"] = rest.pop("epochs")
-    if not changes and not rest:
-        return None
-    allowed = ("epochs", "loss", "optim")
-    for key in [*changes, *(key.partition(".")[0] for key in rest)]:
-        if key not in allowed:
-            raise UserError(f"There is no key second_phase.{key}: allowed are {', '.join(allowed)}.")
-    epochs = str(changes.pop("epochs", ""))
-    if not epochs.isdigit():
-        problem = f"is {epochs}, but must be a whole number" if epochs else "is missing: give the number"
-        raise UserError(f"second_phase.epochs {problem} of epochs, the last ones of training.epochs.")
-    return int(epochs), changes, rest
+    merged = merge(content, changes) if isinstance(changes, Mapping) else value
+    return value if merged is changes else merged  # a text may look like a mapping
 
 
 def merge(base: Any, changes: Any) -> Any:
@@ -133,9 +94,13 @@ def merge(base: Any, changes: Any) -> Any:
     {'loss': {'class_path': 'Loss', 'init_args': {'alpha': 3, 'beta': 2}}, 'seed': 0}
     >>> merge(loss, {"class_path": "Other"})
     {'class_path': 'Other'}
-    >>> merge({"alpha": 3}, loss)  # what had changes alone, as the loss of a second phase
+    >>> merge("Loss", {"alpha": 3})
+    {'class_path': 'Loss', 'init_args': {'alpha': 3}}
+    >>> merge({"alpha": 3}, loss)  # the loss of a second phase holds changes alone
     {'class_path': 'Loss', 'init_args': {'alpha': 1, 'beta': 2}}
     """
+    if isinstance(base, str) and isinstance(changes, Mapping):
+        base = {"class_path": base} if _NAME.fullmatch(base) else as_yaml(base)
     if not (isinstance(base, Mapping) and isinstance(changes, Mapping)):
         return changes
     if "class_path" in base:
@@ -151,7 +116,7 @@ def merge(base: Any, changes: Any) -> Any:
 
 
 def differences(base: Any, changed: Any) -> Any:
-    """The smallest changes with which `merge` turns ``base`` into ``changed``; {} where they are the same.
+    """Return the smallest changes with which `merge` turns ``base`` into ``changed``; {} if they are equal.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
     >>> differences({"loss": loss, "seed": 0}, {"loss": merge(loss, {"alpha": 3}), "seed": 0})
@@ -170,7 +135,7 @@ def differences(base: Any, changed: Any) -> Any:
 
 
 def _same_class(one: str, other: str) -> bool:
-    """Whether two import paths name one class; a name alone may be of any package."""
+    """Return whether two import paths name one class; a name alone may belong to any package."""
     if "." in one and "." in other:
         return one == other
     return one.rpartition(".")[2] == other.rpartition(".")[2]

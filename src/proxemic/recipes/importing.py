@@ -40,14 +40,14 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
 
 
 def may_name(path: str) -> bool:
-    """Whether a text is an import path outside the standard library, some of whose modules act on import."""
+    """Return whether a text is an import path outside the standard library, some of whose modules act on import."""
     parts = path.split(".")
     is_path = len(parts) > 1 and all(each.isidentifier() for each in parts)
     return is_path and parts[0] not in sys.stdlib_module_names and "__main__" not in parts
 
 
 def is_own(name: str) -> bool:
-    """Whether an imported module is the user's own: neither the standard library's nor installed."""
+    """Return whether an imported module is the user's own: neither the standard library's nor installed."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if name.partition(".")[0] in (*sys.stdlib_module_names, "proxemic") or file is None:
         return False
@@ -77,11 +77,11 @@ def _import(key: str, path: str, name: str, own_code: bool) -> None:
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise UserError(f"{key} is {path}, but importing {name} fails: {_said(error)}") from error
+        raise UserError(f"{key} is {path}, but importing {name} fails: {_message(error)}") from error
 
 
 def _is_here(spec: ModuleSpec) -> bool:
-    """Whether a module is found in the current directory, and not because PYTHONPATH names that."""
+    """Return whether a module is found in the current directory, and not because PYTHONPATH names that."""
     chosen = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if any(_is_current(each) for each in chosen):
         return False
@@ -89,16 +89,16 @@ def _is_here(spec: ModuleSpec) -> bool:
     places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
     # An environment may lie in the current directory: the innermost folder of the path is the one that it is found by.
     entries = [
-        max((each for each in roots if Path(place).is_relative_to(each)), key=len, default="") for place in places
+        max((root for root in roots if Path(place).is_relative_to(root)), key=len, default="") for place in places
     ]
-    return any(each and _is_current(each) for each in entries)
+    return any(entry and _is_current(entry) for entry in entries)
 
 
 def _is_current(folder: str) -> bool:
     return Path(folder).is_dir() and Path(folder).samefile(Path.cwd())
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         file, line, message = error.filename, error.lineno, error.msg
     else:

@@ -1,5 +1,7 @@
-"""Reads YAML that need not be trusted: larger, deeper or more repetitive files than any recipe are refused."""
+"""Reads YAML that need not be trusted, and refuses what is larger, deeper or more repetitive than any recipe."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +11,37 @@ from proxemic.extras import optional_dependency
 with optional_dependency("train"):
     import yaml
 
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 50
+MAX_VALUES = 100_000
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, if there is one, is ten times faster
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_ONE_WORD = re.compile(r"[A-Za-z_][\w./-]*")
+_NOT_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
 
 class TooMuch(ValueError):
     """Raised for a text that stands for too deep, too large, or endless values."""
 
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 50
-MAX_VALUES = 100_000
-
-_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml, where there is one, is ten times faster
-
-
-class _Loader(_Safe):
-    """Reads dates as text, as the parser of recipes does, since both must read the same."""
+class _Loader(_SafeLoader):
+    """Reads ``1e-3`` as a number, dates as text and ``<<`` as a key, whose values may grow beyond all bounds."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above has it
-        first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
-        for first, known in _Safe.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in known if not tag.endswith(("timestamp", "merge"))]
+        for first, known in _SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
-_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+class _Dumper(_SafeDumper):
+    """Quotes the texts that `_Loader`, or any other reader of YAML, takes for something else."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
 
 
 def read_yaml(path: Path) -> Any:
@@ -47,41 +58,39 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str) -> Any:
     """Read a YAML text; `TooMuch` if it is too deep, has too many values or contains itself."""
+    depth = 0
     try:
-        _check_size(text)
-        return yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError) as error:
+        for event in yaml.parse(text, _Loader):  # before any value is made, for which a deep text needs a deep stack
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise TooMuch(f"values are nested more than {MAX_DEPTH} deep.")
+        content = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-
-
-def with_current_names(content: Any) -> Any:
-    """Rename, in place, the keys of a recipe that had other names in earlier versions.
-
-    >>> with_current_names({"batches": {"size": 8, "parts": 2}})
-    {'batches': {'size': 8, 'micro_batches': 2}}
-    """
-    batches = content.get("batches") if isinstance(content, dict) else None
-    if isinstance(batches, dict) and "parts" in batches:
-        batches["micro_batches"] = batches.pop("parts")
+    for count, _ in enumerate(_values(content)):  # a few aliases of aliases stand for billions
+        if count > MAX_VALUES:
+            raise TooMuch(f"it stands for more than {MAX_VALUES:,} values.")
     return content
 
 
-def shown(value: Any) -> str:
-    """A value as messages show it, cut to 80 characters."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _values(content: Any, depth: int = 0) -> Iterator[Any]:
+    if depth > MAX_DEPTH:
+        raise TooMuch("an alias stands for what it is a part of.")
+    yield content
+    for value in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        yield from _values(value, depth + 1)
 
 
-def as_yaml(text: str) -> Any:
-    """What a text stands for if it is read as YAML, or else the text itself."""
+def as_yaml(value: Any) -> Any:
+    """Return what a text stands for as YAML, or the text itself if it is none; any other value as it is."""
+    if not isinstance(value, str) or (_ONE_WORD.fullmatch(value) and value.lower() not in _NOT_TEXT):
+        return value
     try:
-        return parse_yaml(text)
+        return parse_yaml(value)
     except TooMuch as error:
-        raise UserError(f"{shown(text)} is refused: {error}") from error
+        raise UserError(f"{shown(value)} is refused: {error}") from error
     except ValueError:
-        return text
+        return value
 
 
 def write_yaml(content: Any) -> str:
@@ -89,27 +98,9 @@ def write_yaml(content: Any) -> str:
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
-def _check_size(text: str) -> None:
-    """Count the values before any of them is made: a few aliases of aliases stand for billions."""
-    sizes: dict[str, int] = {}
-    begun: list[list[Any]] = [[None, 0]]  # the anchor and the size of each collection around
-    for event in yaml.parse(text, _Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            begun.append([event.anchor, 1])
-            size = 0
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, size = begun.pop()
-            sizes[anchor] = size
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise TooMuch(f"*{event.anchor} stands for what it is a part of, or for nothing.")
-            size = sizes[event.anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            size = sizes[event.anchor] = 1
-        else:
-            size = 0
-        begun[-1][1] += size
-        if len(begun) > MAX_DEPTH:
-            raise TooMuch(f"values are nested more than {MAX_DEPTH} deep.")
-        if begun[-1][1] > MAX_VALUES:
-            raise TooMuch(f"it stands for more than {MAX_VALUES:,} values.")
+def shown(value: Any) -> str:
+    """Return a value as messages show it, cut to 80 characters."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,7 +10,8 @@ import torch
 from command_line import warm_proxemic
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.losses import WarpedSoftmaxLoss, load_loss
+from proxemic.losses import WarpedSoftmaxLoss
+from proxemic.protocols.runs import load_loss
 from proxemic.protocols.runs.finished import FinishedRun, find_runs
 
 TWO_PHASES = """\

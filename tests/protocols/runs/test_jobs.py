@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from multiprocessing import Process
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,20 +158,6 @@ def test_a_run_has_the_threads_that_its_recipe_names(
     assert [(called.training.threads, options["threads"]) for called, options in trained] == [(None, 1), (2, 1)]
     with pytest.raises(ValueError, match=r"training\.threads is 0, but must be at least 1"):
         run_job(Job(recipe, ("--training.threads", "0"), tmp_path / "run"))
-
-
-def test_a_run_that_an_earlier_version_began_goes_on(
-    recipe: Path, tmp_path: Path, trained: list[tuple[Recipe, dict[str, Any]]]
-) -> None:
-    job = Job(recipe, ("--training.epochs", "1"), tmp_path / "run")
-    text = read_recipe(job.recipe, job.flags).yaml
-    assert "  threads: null\n" in text
-    job.out.mkdir()
-    (job.out / "recipe.yaml").write_text(text.replace("  threads: null\n", ""))
-    run_job(job)
-    assert [options["resume"] for _, options in trained] == [True]
-    with pytest.raises(UserError, match="begun with another recipe"):
-        run_job(replace(job, flags=(*job.flags, "--training.threads", "2")))
 
 
 def test_ctrl_c_between_trainings_waits_for_the_next_check_and_a_second_one_does_not() -> None:

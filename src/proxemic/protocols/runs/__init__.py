@@ -5,6 +5,7 @@
 
 from proxemic.protocols.runs.evaluate import evaluate
 from proxemic.protocols.runs.jobs import Job, Workers, run_job
+from proxemic.protocols.runs.loading import load_loss
 from proxemic.protocols.runs.verify import Verification, verify
 
-__all__ = ["Job", "Verification", "Workers", "evaluate", "run_job", "verify"]
+__all__ = ["Job", "Verification", "Workers", "evaluate", "load_loss", "run_job", "verify"]

@@ -19,10 +19,10 @@ from proxemic.files import read_json
 from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.training import warm_start
 from proxemic.training.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
-from proxemic.training.warm_start import load_loss
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class FinishedRun(Run):
         first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
         phase = recipe.second_phase if recipe.second_phase and self.metrics["epoch"] > first else recipe
         loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
-        load_loss(run, loss)
+        warm_start.load_loss(run, loss)
         return loss
 
     def untrained_loss(self) -> Loss:

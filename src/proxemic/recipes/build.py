@@ -1,0 +1,356 @@
+"""One walk over a recipe's content and the hints of its keys, which checks the content and builds what it stands for.
+
+Objects are described and not made, so that reading a recipe runs nothing: only names below keys that take classes or
+functions are looked up, and only those that the key takes.
+"""
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from enum import Enum
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import proxemic.losses
+from proxemic.errors import UserError
+from proxemic.losses import ProxyLoss
+from proxemic.recipes.hints import (
+    FREE,
+    PAIR_PACKAGE,
+    UntypedArgument,
+    arguments_of,
+    elements,
+    field_types,
+    in_words,
+    is_container,
+    is_mapping,
+    join_key,
+    section_in,
+    tuple_length,
+    union_members,
+)
+from proxemic.recipes.importing import find_object, may_name
+from proxemic.recipes.slots import Slot, slot_of
+from proxemic.recipes.yaml_files import as_yaml, shown
+
+LINKS = {"model.in_channels": "images.channels", "model.image_size": "images.size"}
+"""Keys that no recipe gives, and those whose values they take: the network takes what the transforms make."""
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_MOST_NAMES = 10  # in a sentence that lists what is allowed
+
+
+@dataclass(frozen=True)
+class Described:
+    """An object of a recipe that is not made yet: its class and its arguments, defaults included.
+
+    With ``later``, the training makes it, and the recipe holds a `functools.partial`.
+    """
+
+    kind: type
+    arguments: dict[str, Any]
+    key: str
+    later: bool
+
+    def make(self) -> Any:
+        """Make the object; `UserError` if a package is missing, or a class of PML refuses its arguments."""
+        arguments = made(self.arguments)
+        if self.later:
+            return partial(self.kind, **arguments)
+        try:
+            thing = self.kind(**arguments)
+        except ImportError as error:
+            message = " ".join(str(error).split()).rstrip(".")
+            raise UserError(f"{self.kind.__name__} cannot be made: {message}.") from error
+        except (AssertionError, TypeError, ValueError) as error:
+            if not self.kind.__module__.startswith(PAIR_PACKAGE):
+                raise
+            path = f"{self.kind.__module__}.{self.kind.__qualname__}"
+            raise UserError(f"{self.key} is {path}, which cannot be made: {error}.") from error
+        if not is_dataclass(thing) and hasattr(thing, "__dict__"):
+            vars(thing)["_described"] = self  # most objects do not keep their arguments, with which they are written
+        return thing
+
+
+def made(value: Any) -> Any:
+    """Return a value in which all described objects are made."""
+    if isinstance(value, Described):
+        return value.make()
+    if isinstance(value, list | tuple):
+        return type(value)(map(made, value))
+    if isinstance(value, dict):
+        return {name: made(each) for name, each in value.items()}
+    if section_in(type(value)):
+        given = {field.name: getattr(value, field.name) for field in fields(value)}
+        return replace(value, **{name: new for name, old in given.items() if (new := made(old)) is not old})
+    return value
+
+
+class Builder:
+    """Builds one recipe; messages are about the file ``where``, or about the keys that ``flags`` gave.
+
+    With ``own_code``, classes may be imported from the current directory.
+    """
+
+    def __init__(self, where: str, flags: Collection[str] = (), *, own_code: bool = False) -> None:
+        self.where, self.flags, self.own_code = where, flags, own_code
+        self._linked: dict[str, Any] = {}
+
+    def section(self, content: Any, kind: type, key: str = "") -> Any:
+        """Build a dataclass from what a recipe gives for its fields, in which objects are described."""
+        hints = field_types(kind)
+        allowed = [name for name in hints if join_key(key, name) not in LINKS]
+        if content is None:
+            raise self.error(key, f"{key} is empty: give {', '.join(allowed[:3])} or others below it, or leave it out")
+        content = as_yaml(content)
+        if not isinstance(content, Mapping):
+            raise self.error(key, f"{key} is {shown(content)}, but must map names such as {allowed[0]} to values")
+        self._check_names(key, content, allowed, kind)
+        section = object.__new__(kind)  # its constructor would be given descriptions, which are not what it declares
+        sources = {source.rpartition(".")[0] for source in LINKS.values()}
+        for field in sorted(fields(kind), key=lambda field: join_key(key, field.name) not in sources):
+            name = join_key(key, field.name)
+            if name in LINKS:
+                value = self._linked[LINKS[name]]
+            elif field.name in content:
+                value = self.value(content[field.name], hints[field.name], name)
+            elif field.default is not MISSING:
+                value = field.default
+            elif field.default_factory is not MISSING:
+                section_type = section_in(field.default_factory)
+                value = self.section({}, section_type, name) if section_type else field.default_factory()
+            else:
+                raise self.error("", f"The key {name} is missing, which every recipe has")
+            if name in LINKS.values():
+                self._linked[name] = value
+            object.__setattr__(section, field.name, value)
+        getattr(section, "__post_init__", lambda: None)()
+        return section
+
+    def value(self, content: Any, hint: Any, key: str) -> Any:
+        """Build what a key's content stands for, by the hint of the key.
+
+        A text may stand for another YAML value, unless the key takes texts: a folder may be called ``null``.
+        """
+        members = union_members(hint)
+        parsed = content if {str, Path} & {*members} else as_yaml(content)
+        if parsed is None and content != "" and type(None) in members:
+            return None
+        if section := section_in(hint):
+            return self.section(parsed, section, key)
+        if content == "" and Path in members:  # a shell variable that is not set: not the current folder
+            raise self.error(key, f"{key} is empty: give a path, or . for the current folder")
+        slot = slot_of(key, hint)
+        if slot is not None:
+            self._check_slot(parsed, content, hint, slot, key)
+            if isinstance(parsed, Mapping) and "class_path" in parsed:
+                return self._object(parsed, slot, key)
+            if isinstance(parsed, str) and not names_nothing(parsed, hint):
+                return self._object({"class_path": parsed}, slot, key)
+        built = self._plain(content, hint, key)
+        if built is not MISSING:
+            return built
+        if isinstance(parsed, Mapping) and section_in(elements(hint)):
+            raise self.error(key, f"{key} is {shown(parsed)}, but must be a list of such mappings: put it in []")
+        if isinstance(parsed, Mapping) and slot is None:
+            name = next(iter(parsed.get("init_args") or parsed), "")  # a change of a text looks like a class
+            raise self._unknown(f"{key}.{name}", [])
+        raise self.error(key, f"{key} is {shown(content)}, but must be {in_words(hint)}")
+
+    def _check_slot(self, parsed: Any, content: Any, hint: Any, slot: Slot, key: str) -> None:
+        if isinstance(parsed, Mapping) and "class_path" not in parsed and not slot.package:
+            names = ", ".join(map(str, parsed))
+            raise self.error(key, f"{key} has no class_path, which says of which class {names} is")
+        if isinstance(parsed, list | tuple) and elements(hint) is Any and not slot.package:
+            raise self.error(key, f"{key} is {shown(content)}, but is a single one: give {slot}")
+        if parsed is None and UntypedArgument not in union_members(hint):
+            raise self.error(key, f"{key} is empty: give {slot}")
+
+    def _plain(self, content: Any, hint: Any, key: str) -> Any:
+        """Build a value without a class of its own by the first member of a union that takes it; else `MISSING`."""
+        parsed = as_yaml(content)
+        for member in union_members(hint):
+            built = self._member(content if member in (str, Path) else parsed, member, key)
+            if built is not MISSING:
+                return built
+        return MISSING
+
+    def _member(self, value: Any, member: Any, key: str) -> Any:
+        origin = get_origin(member) or member
+        if member is UntypedArgument and isinstance(value, list):
+            return [self.value(each, UntypedArgument, key) for each in value]
+        if member in FREE:
+            return value
+        if origin is Literal:
+            return next((each for each in get_args(member) if each == value and type(each) is type(value)), MISSING)
+        if member in (bool, int, type(None)):
+            return value if type(value) is member else MISSING
+        if member is float:
+            return float(value) if type(value) in (int, float) else MISSING
+        if member in (str, Path):
+            return member(value) if isinstance(value, str | member) else MISSING
+        if inspect.isclass(origin) and issubclass(origin, Enum):
+            return next((each for each in origin if value in (each.name, each.value)), MISSING)
+        if is_mapping(member) and isinstance(value, Mapping):
+            return {name: self.value(each, elements(member), join_key(key, name)) for name, each in value.items()}
+        if not is_container(member) or is_mapping(member) or not isinstance(value, list | tuple):
+            return MISSING
+        if tuple_length(member) not in (None, len(value)):
+            return MISSING
+        inner = elements(member)
+        build = self.value if slot_of(key, inner) or section_in(inner) else self._plain
+        built = [build(each, inner, key) for each in value]
+        if MISSING in built:  # the sentence is about the whole list
+            return MISSING
+        kind = tuple if origin is Sequence else origin  # as the defaults of our sections are
+        return kind(built) if kind in (tuple, set, frozenset) else built
+
+    def _object(self, content: Mapping[str, Any], slot: Slot, key: str) -> Any:
+        path, unknown = content["class_path"], {*content} - {"class_path", "init_args", "dict_kwargs"}
+        if not isinstance(path, str):
+            raise self.error(key, f"{key} is {shown(path)}, but must be {slot}")
+        if unknown:
+            raise self.error(key, f"{key}.{min(unknown)} is beside class_path: put it into init_args")
+        arguments, others = (content.get(name) or {} for name in ("init_args", "dict_kwargs"))
+        thing = self.find(path, slot, key)
+        for each in (arguments, others):
+            if not isinstance(each, Mapping):
+                raise self.error(key, f"{key} is {path} with {shown(each)}, but must map its arguments to values")
+        if not inspect.isclass(thing) or not slot.called:
+            if arguments or others:
+                raise self.error(key, f"{key} is {path}, which takes no arguments here: give its import path alone")
+            return thing
+        if issubclass(thing, ProxyLoss) and thing.step_objective is ProxyLoss.step_objective:
+            try:
+                inspect.signature(thing.objective).bind("self", "positive", "negative", "labels", "embeddings")
+            except TypeError as error:
+                message = f"{key} is {path}, but its objective must take (self, positive, negative, labels, embeddings)"
+                raise self.error(key, f"{message}: {error}") from error
+        known = arguments_of(thing)
+        given = {name: each for name, each in [*known.items()][slot.filled :] if name not in slot.filled_names}
+        self._check_names(key, arguments, given)
+        built: dict[str, Any] = {}
+        for name, argument in given.items():
+            if name in arguments:
+                built[name] = self.value(arguments[name], argument.hint, f"{key}.{name}")
+            elif argument.required:
+                raise self._missing(thing, name, argument.hint, key)
+            elif not slot.package and inspect.Parameter.empty not in (argument.default, argument.hint):
+                as_float = type(argument.default) is int and float in union_members(argument.hint)
+                built[name] = float(argument.default) if as_float else argument.default
+        for name, each in others.items():
+            if name in known or not str(name).isidentifier():
+                raise self.error(key, f"{key}.{name} is no further keyword of {thing.__name__}: put it into init_args")
+            built[name] = self.value(each, Any, f"{key}.{name}")
+        return Described(thing, built, key, slot.makes_later)
+
+    def find(self, path: str, slot: Slot, key: str) -> Any:
+        """Return the class or function that a key names, by its import path or, for some keys, by its name."""
+        if "." not in path and slot.module and hasattr(import_module(slot.module), path):
+            path = f"{slot.module}.{path}"
+        if "." not in path:
+            derived = (kind for base in slot.bases for kind in _derived(base) if kind.__name__ == path)
+            if (thing := next(filter(slot.takes, derived), None)) is None:
+                raise self._no_such(path, slot, key)
+            return thing
+        if not path.startswith(slot.package):
+            raise self.error(key, f"{key} is {path}, but must be a class of {slot.package.rstrip('.')}")
+        thing = None
+        if may_name(path):
+            try:
+                thing = find_object(key, path, slot.takes, own_code=self.own_code)
+            except UserError as error:
+                raise self.error(key, str(error).removesuffix(".")) from error
+        if thing is None or not slot.takes(thing):
+            abstract = "is abstract: it " if inspect.isabstract(thing) else ""
+            such = f", such as those of {slot.module}" if slot.module else ""
+            raise self.error(key, f"{key} is {path}, which {abstract}cannot stand there: give {slot}{such}")
+        return thing
+
+    def _no_such(self, name: str, slot: Slot, key: str) -> UserError:
+        names = [each for each, _ in slot.choices()]
+        by_name = slot.module.startswith("proxemic.") and bool(slot.bases)
+        if near := difflib.get_close_matches(name, names, n=1):
+            meant = near[0] if by_name else f"{slot.module}.{near[0]}"
+            return self.error(key, f"There is no {key} {name}: did you mean {meant}?")
+        choice = f"choose one of {', '.join(names)}, or " if by_name else ""
+        return self.error(key, f"There is no {key} {name}: {choice}give the import path of {slot}")
+
+    def _missing(self, kind: type, name: str, hint: Any, key: str) -> UserError:
+        if hint not in (inspect.Parameter.empty, UntypedArgument):
+            reason = f"{kind.__name__} needs it, in the recipe or as --{key}.{name}"
+            return self.error("", f"The key {key}.{name} is missing: {reason}")
+        if kind.__name__ in proxemic.losses.__all__:
+            reason = "which has proxies of its own: make it the loss itself, not inside one"
+            return self.error(key, f"{key} is {kind.__name__}, {reason}")
+        reason = "but does not say of what type, so that no recipe can give it: derive a class of your own that does"
+        return self.error(key, f"{key} is {kind.__name__}, which needs {name} {reason}, and give its import path")
+
+    def _check_names(
+        self, key: str, given: Mapping[str, Any], allowed: Collection[str], section: type | None = None
+    ) -> None:
+        for name in given:
+            if name not in allowed:
+                raise self._unknown(join_key(key, name), allowed, section)
+
+    def _unknown(self, key: str, allowed: Collection[str], section: type | None = None) -> UserError:
+        parent, _, name = key.rpartition(".")
+        flag = next((each for each in self.flags if each == key or each.startswith(f"{key}.")), None)
+        dashes, what = ("--", "flag") if flag else ("", "key")
+        last = [path for path, _ in leaf_keys(section) if path.rpartition(".")[2] == name.replace("-", "_")]
+        near = difflib.get_close_matches(name, allowed, n=1)
+        if section and not parent and last:
+            hint = f"did you mean {dashes}{min(last, key=lambda path: path.count('.'))}?"
+        elif near:
+            hint = f"did you mean {dashes}{join_key(parent, near[0])}{(flag or key).removeprefix(key)}?"
+        elif allowed:
+            names = sorted(dashes + join_key(parent, each) if flag else each for each in allowed)
+            hint = f"allowed{f' in {parent}' if parent and not flag else ''} are {_few(names)}"
+        else:
+            hint = f"{parent} is a single value"
+        return self.error(key, f"There is no {what} {dashes}{flag or key}: {hint}")
+
+    def error(self, key: str, message: str) -> UserError:
+        """Return the error with this message, after the name of the file unless a flag gave the key."""
+        given = key and any(
+            each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags
+        )
+        return UserError(f"{'' if given else f'{self.where}: '}{message}{'' if message.endswith('?') else '.'}")
+
+
+def leaf_keys(section: type | None, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a section and of the sections in it that hold values, each with its hint."""
+    for name, hint in field_types(section).items() if section else ():
+        path = join_key(key, name)
+        if inner := section_in(hint):
+            yield from leaf_keys(inner, path)
+        elif path not in LINKS:
+            yield path, hint
+
+
+def names_nothing(text: str, hint: Any) -> bool:
+    """Return whether a value with this hint may be a text, and this one names nothing that can be imported."""
+    root = text.partition(".")[0]
+    plain = any(
+        member in (str, *FREE) or (get_origin(member) is Literal and text in get_args(member))
+        for member in union_members(hint)
+    )
+    return plain and not (_PATH.fullmatch(text) and (root in sys.modules or find_spec(root)))
+
+
+def _few(names: Sequence[str]) -> str:
+    """Join the names, or as many of them as a sentence can bear."""
+    first = names[:_MOST_NAMES] if len(names) > _MOST_NAMES + 3 else names
+    more = f" and {len(names) - len(first)} more" if len(first) < len(names) else ""
+    return ", ".join(first) + more
+
+
+def _derived(base: type) -> Iterable[type]:
+    """Return a class and all imported classes that derive from it, each once."""
+    return {base: None, **{each: None for derived in base.__subclasses__() for each in _derived(derived)}}

@@ -1,0 +1,145 @@
+"""Which classes and functions the keys of a recipe may name: by the hints of the keys, or else by a table here."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, get_args, get_origin, get_type_hints
+
+from torch import Tensor, nn
+from torch.distributions import Transform
+
+from proxemic.extras import optional_dependency
+from proxemic.losses import PairwiseLoss, Power, ProxyLoss
+from proxemic.losses.user_defined import MakesLoss, takes_batches
+from proxemic.recipes.hints import FREE, PAIR_PACKAGE, UntypedArgument, is_container, union_members
+from proxemic.recipes.importing import is_own
+
+_ELEMENTWISE = "abs asinh atan exp expm1 log log1p positive relu sigmoid sinh sqrt square tanh"
+_DISTANCES = (nn.Module, Power, Transform, *(f"torch.{name}" for name in _ELEMENTWISE.split()))
+
+_LISTED: dict[str, tuple[type | str, ...]] = {
+    "loss.f1": _DISTANCES,
+    "loss.f2": _DISTANCES,
+    "loss.init": ("proxemic.losses.initialization", "torch.nn.init"),
+    "loss.loss": ("pytorch_metric_learning.losses.BaseMetricLossFunction",),
+    "loss.miner": ("pytorch_metric_learning.miners.BaseMiner",),
+}
+"""By keys whose hints say too little: base classes (or their import paths), functions, modules of functions.
+
+For all others the hint decides: ``ImageSource`` and ``Callable[..., Optimizer]`` take classes derived from these, any
+other ``Callable`` takes functions of the user's own.
+"""
+
+_MODULES = {
+    "data": "proxemic.data",
+    "loss": "proxemic.losses",
+    "loss.init": "proxemic.losses.initialization",
+    "loss.loss": f"{PAIR_PACKAGE}losses",
+    "loss.margin": "proxemic.losses",
+    "loss.miner": f"{PAIR_PACKAGE}miners",
+    "loss.pooling": "proxemic.losses",
+    "loss.regularizers": "proxemic.losses",
+    "optim.optimizer": "torch.optim",
+    "optim.schedule": "torch.optim.lr_scheduler",
+    "training.callbacks": "lightning.pytorch.callbacks",
+    "training.loggers": "lightning.pytorch.loggers",
+}
+"""By key, the module whose names need no import path, and are suggested for a misspelt one."""
+
+_PLAIN = (*FREE, str, int, float, bool, complex, bytes, Path, timedelta, type(None), Tensor)  # no recipe makes a tensor
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a key may name: classes derived from ``bases``, ``functions`` or those of modules, or the user's ``own``.
+
+    Unless ``called`` is false, the recipe gives the arguments of the class, except for the first ``filled`` ones and
+    for ``filled_names``. Import paths must begin with ``package``. With ``loss``, the class must be that of a loss.
+    Names of ``module`` need no import path.
+    """
+
+    bases: tuple[type, ...] = ()
+    functions: tuple[str, ...] = ()
+    own: bool = False
+    filled: int = 0
+    filled_names: frozenset[str] = frozenset()
+    called: bool = True
+    package: str = ""
+    loss: bool = False
+    module: str = ""
+
+    @property
+    def makes_later(self) -> bool:
+        """Whether the training makes the object, with arguments that no recipe gives."""
+        return bool(self.filled or self.filled_names)
+
+    def takes(self, thing: object) -> bool:
+        """Return whether the key may name this class or function."""
+        if inspect.isclass(thing):
+            fits = issubclass(thing, self.bases) or (self.own and is_own(thing.__module__) and "__call__" in dir(thing))
+            return fits and not inspect.isabstract(thing) and (not self.loss or takes_batches(thing))
+        if not inspect.isroutine(thing):
+            return False
+        module, name = getattr(thing, "__module__", None) or "torch", thing.__name__
+        return module in self.functions or f"{module}.{name}" in self.functions or (self.own and is_own(module))
+
+    def choices(self) -> Iterator[tuple[str, Any]]:
+        """Yield the public names of ``module`` to choose from, each with its class or function."""
+        for name, thing in vars(import_module(self.module)).items() if self.module else ():
+            is_loss = inspect.isclass(thing) and issubclass(thing, ProxyLoss | PairwiseLoss)
+            if not name.startswith("_") and self.takes(thing) and (self.loss or not is_loss):
+                yield name, thing
+
+    def __str__(self) -> str:
+        kinds = ["nn.Module" if base is nn.Module else base.__name__ for base in self.bases]
+        wanted = [f"a class derived from {' or '.join(kinds)}"] if kinds else []
+        wanted = [f"{each} whose forward takes (embeddings, labels)" if self.loss else each for each in wanted]
+        wanted += [f"a function of {', '.join(self.functions)}"] if self.functions else []
+        wanted += ["a function of your own"] if self.own else []
+        return ", or ".join(wanted)
+
+
+@cache
+def slot_of(key: str, hint: Any) -> Slot | None:
+    """Return what a key with this hint may name; None if it names no classes or functions."""
+    key = key.removeprefix("second_phase.")
+    module = _MODULES.get(key, "")
+    if listed := _LISTED.get(key):
+        functions = tuple(each for each in listed if isinstance(each, str) and each.rpartition(".")[2].islower())
+        with optional_dependency("pairs"):
+            bases = (resolve_name(each) if isinstance(each, str) else each for each in listed if each not in functions)
+            return Slot(tuple(bases), functions, own=bool(functions), module=module)
+    slots = [slot for member in union_members(hint) if (slot := _slot(member))]
+    if not slots:
+        return None
+    return replace(slots[0], bases=_bases(hint), own=any(each.own for each in slots), module=module)
+
+
+def _slot(member: Any) -> Slot | None:
+    origin = get_origin(member) or member
+    if member is UntypedArgument:
+        return Slot((nn.Module,), package=PAIR_PACKAGE)
+    if origin is Callable:
+        *given, result = get_args(member) or (Any,)
+        bases = _bases(result)
+        filled = len(given[0]) if given and isinstance(given[0], list) else len(given)
+        return Slot(bases, filled=filled) if bases else Slot(own=True)
+    if origin is type:
+        return Slot(get_args(member), called=False)
+    if getattr(member, "_is_protocol", False) and "__call__" in vars(member):
+        names = frozenset(inspect.signature(member.__call__).parameters) - {"self"}
+        bases = _bases(get_type_hints(member.__call__)["return"])
+        return Slot(bases, filled_names=names, loss=member is MakesLoss)
+    if not inspect.isclass(origin) or origin in _PLAIN or is_container(origin) or issubclass(origin, Enum):
+        return None
+    return Slot((origin,))
+
+
+def _bases(hint: Any) -> tuple[type, ...]:
+    return tuple(base for member in union_members(hint) if (slot := _slot(member)) for base in slot.bases)
