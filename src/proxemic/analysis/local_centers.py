@@ -92,8 +92,6 @@ def shuffled_information(
     Units, such as all draws of one image, are shuffled as a whole and have one value each within a class; without them
     every row is one.
     """
-    if shuffles < 1:
-        raise ValueError(f"shuffles is {shuffles}, but must be at least 1.")
     rows = torch.arange(len(classes)) if units is None else units
     pairs, place = torch.stack([classes, rows]).unique(dim=1, return_inverse=True)
     value = torch.zeros(pairs.shape[1], dtype=torch.int64).scatter(0, place, values)
