@@ -1,7 +1,6 @@
 """Matrix products of float32 in a chosen precision: as they are, or with operands that a GPU multiplies faster."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -52,9 +51,16 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Products:
-    """Products in one precision; ``None`` is that of the process, see `torch.set_float32_matmul_precision`."""
+    """Products in one precision, the one place that decides it.
+
+    Args:
+        precision: As chosen; ``None`` is that of the process, see `torch.set_float32_matmul_precision`.
+        cancels: Whether the similarity loses digits by cancellation; its products are in full precision, unless another
+            one was chosen.
+    """
 
     precision: Precision | None = None
+    cancels: bool = False
 
     @classmethod
     def of_run(cls, chosen: Precision | None, device: torch.device) -> "Products":
@@ -67,12 +73,15 @@ class Products:
         """Whether operands lose bits of float32 by choice."""
         return self.precision not in (None, "float32")
 
-    @contextmanager
-    def context(self, *, exact: bool) -> Iterator[None]:
-        """Products within are in this precision; in full where they must be ``exact``, and none was chosen."""
-        wanted = {"float32": "ieee", "tf32": "tf32", None: "ieee" if exact else None}.get(self.precision)
-        with matmul_precision(wanted):
-            yield
+    @property
+    def inexact(self) -> bool:
+        """Whether the scores of target classes, and their gradients, are computed apart, from the samples alone."""
+        return self.cancels or self.rounds
+
+    def context(self) -> AbstractContextManager[None]:
+        """Compute the products within in this precision."""
+        wanted = {"float32": "ieee", "tf32": "tf32", None: "ieee" if self.cancels else None}.get(self.precision)
+        return matmul_precision(wanted)
 
     def operand(self, x: Float[Tensor, "rows columns"]) -> Operand:
         """A matrix to be multiplied; a copy, unless it is taken as it is, as float64 always is."""
