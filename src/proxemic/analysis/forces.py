@@ -86,7 +86,7 @@ def two_class_forces(
 def _of_distance(
     function: Function, points: Float[Tensor, "embeddings dim"], proxies: Float[Tensor, "embeddings dim"]
 ) -> Float[Tensor, " embeddings"]:
-    """A function of the distances; on the proxy, where the slope of a root is infinite, there is no force."""
+    """Apply a function to the distances; on the proxy, where the slope of a root is infinite, there is no force."""
     distance = torch.linalg.vector_norm(points - proxies, dim=1)
     apart = distance > 0
     value = function(torch.where(apart, distance, 1))
@@ -157,7 +157,7 @@ def draw_forces(
     proxies: Float[Tensor, "2 2"],
     warp: WarpPotential,
 ) -> Any:
-    """A figure of `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
+    """Draw `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
 
     >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
     >>> figure = draw_forces(proxies - 1, torch.tensor([0, 1]), proxies, WarpPotential(3.0, 0.65, 1.5))
@@ -209,7 +209,7 @@ class TrainingForces:
 
 
 def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
-    """The forces of a loss on the embeddings and proxies of a scene; the loss's own proxies are not used.
+    """Compute the forces of a loss on the embeddings and proxies of a scene; the loss's own proxies are not used.
 
     Raises:
         ValueError: If the scene has several proxies per class, or none.

@@ -22,7 +22,7 @@ _STEPS = 20_000
 def class_minimizers(
     proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0, tolerance: float = 1e-8
 ) -> Float64[Tensor, "classes dim"]:
-    r"""The unit vectors where the softmax loss of each class is least, all classes at once.
+    r"""Find the unit vectors where the softmax loss of each class is smallest, all classes at once.
 
     $$x_c = \arg\min_{\lVert x \rVert = 1} -\log \frac{e^{\sigma w_c \cdot x}}{\sum_j e^{\sigma w_j \cdot x}}$$
 
@@ -68,7 +68,7 @@ def squared_gaps(proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0) -
 def class_directions(
     embeddings: Float[Tensor, "images dim"], labels: Int64[Tensor, " images"]
 ) -> Float64[Tensor, "classes dim"]:
-    """The direction of each class's mean unit embedding: where its images lie on the sphere.
+    """Compute the direction of each class's mean unit embedding: where its images lie on the sphere.
 
     >>> class_directions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1, 1]))
     tensor([[1., 0.],
@@ -107,7 +107,7 @@ class GapBounds:
 
 
 def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
-    """The bounds L(W) and U(W) of the mean squared gap at σ = 1.
+    """Compute the bounds L(W) and U(W) of the mean squared gap at σ = 1.
 
     ``upper`` and ``upper_printed`` hold if ``w̄ · x_c ≥ 0`` for the `class_minimizers` of every class c, and
     ``upper_always`` without a condition. Argument and errors: as `class_minimizers`.
@@ -148,7 +148,7 @@ def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
 
 
 def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
-    """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy per class.
+    """Return proxies ``[C, D]`` and scale σ of a loss that is a softmax of σ times the cosines, one proxy per class.
 
     ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``.
 
@@ -210,7 +210,7 @@ def _descend(
 
 
 def _gradient(unit: Tensor, x: Tensor, target: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
-    """The gradient of h in `class_minimizers`."""
+    """Compute the gradient of h in `class_minimizers`."""
     logits = (scale * x) @ unit.T
     logits.scatter_(1, target.unsqueeze(1), -torch.inf)
     return scale * (logits.softmax(1) @ unit - unit[target])
@@ -238,7 +238,7 @@ _MARKS = {
 
 
 def three_proxies(epsilon: float = 0.1) -> Float64[Tensor, "3 2"]:
-    """The mean-proxy paper's example: proxies at 0, ε and −π/2 radians, the third of which pushes past the second.
+    """Return the mean-proxy paper's example: proxies at 0, ε and −π/2 radians; the third pushes past the second.
 
     Args:
         epsilon: Angle between the first two, in radians.

@@ -70,7 +70,7 @@ class Pairs:
         self.anchors, self.labels = (each.to(self.rows.rows.device) for each in (anchors, labels))
 
     def __iter__(self) -> Iterator[tuple[Float64[Tensor, "within"], Float64[Tensor, "between"]]]:
-        """The distances of the pairs of one class, and of those of two classes, of each tile."""
+        """Yield the distances of the pairs of one class, and of those of two classes, of each tile."""
         for some in self.anchors.split(_ROWS):
             for start in range(0, len(self.rows), _COLUMNS):
                 part = slice(start, min(start + _COLUMNS, len(self.rows)))
@@ -203,7 +203,7 @@ def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins:
 
 
 def new_axes(title: str) -> tuple[Any, Any]:
-    """A figure with axes for bars."""
+    """Make a figure with axes for bars."""
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     axes.set_title(title, fontsize=10, loc="left", parse_math=False)

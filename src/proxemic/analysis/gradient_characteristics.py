@@ -30,7 +30,7 @@ _FLOOR = 1e-6
 
 @contextmanager
 def at_rest(loss: nn.Module) -> Iterator[None]:
-    """Evaluation mode: no running statistic of the loss moves, and no margin is drawn."""
+    """Switch to evaluation mode: no running statistic of the loss moves, and no margin is drawn."""
     training = loss.training
     loss.eval()
     try:
@@ -45,7 +45,7 @@ def score_gradients(
     labels: Int[Tensor, " batch"],
     embeddings: Float[Tensor, "batch dim"],
 ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch dim"]]:
-    """The gradients of a loss with respect to given class scores, and to the embeddings that it reads beside them.
+    """Compute the gradients of a loss in given class scores, and in the embeddings that it reads beside them.
 
     Columns beyond the classes of the loss stand for its first classes again. Raises a `ValueError` if a gradient is not
     finite.
@@ -120,7 +120,7 @@ def batch_labels(num_classes: int) -> Int[Tensor, " batch"]:
 
 
 def gradient_changes(loss: ProxyLoss, generator: torch.Generator) -> dict[str, float]:
-    """The largest relative changes in one random batch, by the names of the fields of `Characteristics`."""
+    """Return the largest relative changes in one random batch, by the names of the fields of `Characteristics`."""
     labels = batch_labels(loss.num_classes)
     scores, falls, step = _draw(loss, labels, generator)
     here, there = (random_embeddings(len(labels), loss.embedding_size, generator) for _ in range(2))
@@ -250,7 +250,7 @@ class Characteristics:
         return self.other_embeddings > _TOLERANCE
 
     def answers(self) -> dict[str, Answer]:
-        """The six answers by the names of the paper's columns, in their order."""
+        """Return the six answers by the names of the paper's columns, in their order."""
         return {
             "stability": self.stability,
             "manifold": self.manifold,

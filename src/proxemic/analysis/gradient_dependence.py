@@ -133,7 +133,7 @@ def plot_gradients(
 def draw_gradients(
     losses: Mapping[str, tuple[int, Float[Tensor, "batch classes batch classes"]]], labels: Int[Tensor, " batch"]
 ) -> Any:
-    """A figure of `plot_gradients` with one column per loss: a positive score of embedding 0 above a negative one.
+    """Draw `plot_gradients` with one column per loss: a positive score of embedding 0 above a negative one.
 
     Args:
         losses: For each title, K and the `score_dependence` of a loss.

@@ -46,7 +46,7 @@ def gradient_field(
 def loss_values(
     loss: ProxyLoss | PairwiseLoss, points: Float[Tensor, "points dim"], label: int, *, rest: Rest | None = None
 ) -> Float[Tensor, " points"]:
-    """The loss with a single embedding at each of the points in turn; the arguments are those of `gradient_field`.
+    """Compute the loss with a single embedding at each of the points in turn; arguments as `gradient_field`.
 
     >>> from proxemic.losses import ProxyNCALoss
     >>> loss = ProxyNCALoss(2, 2, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
@@ -116,7 +116,7 @@ def plot_gradient_field(
 def _walk(
     loss: ProxyLoss | PairwiseLoss, points: Tensor, label: int, rest: Rest | None
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, "points dim"]]:
-    """The values of the loss and the forces."""
+    """Compute the values of the loss and the forces."""
     if points.ndim != 2 or len(points) == 0:
         raise ValueError(f"points have shape {list(points.shape)}, but are places of an embedding: pass [points, dim].")
     if getattr(loss, "memory_size", 0):

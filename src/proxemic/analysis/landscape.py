@@ -131,7 +131,7 @@ class Landscape:
 
 @torch.no_grad()
 def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0) -> Landscape:
-    """The landscape of one class of a loss, in two dimensions.
+    """Return the landscape of one class of a loss, in two dimensions.
 
     Embeddings of two dimensions keep their coordinates. With more, the landscape is that on the plane through the
     class's own proxy, which becomes (0, 0), and its two nearest others, the nearer at (distance, 0). It is exact there:
@@ -237,7 +237,7 @@ def polygon(corners: int, side: float) -> Float[Tensor, "corners 2"]:
 
 
 def named_functions(name: str, warp: WarpPotential = PAPER_WARP) -> tuple[str, Function, Function]:
-    """A title, f1 and f2 of a pair of functions (warping paper, figure 3 and table III).
+    """Return a title, f1 and f2 of a pair of functions (warping paper, figure 3 and table III).
 
     Args:
         name: ``identity``, ``square``, ``square-root`` or ``power-P`` (both functions), ``times-K`` (``f1 = K·t``,
@@ -321,7 +321,7 @@ class Minimum:
 
 @torch.no_grad()
 def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimum:
-    """The lowest place of a landscape in two dimensions, to within 1e-6 of the window or better.
+    """Find the lowest place of a landscape in two dimensions, to within 1e-6 of the window or better.
 
     Eleven windows around the own proxy, each twice as wide as the one before, are searched on 64 rings of 128 places.
     In each window at most four places that are lower than their neighbours are refined on finer and finer grids of
@@ -398,7 +398,7 @@ class _Search:
         return self.places(*torch.tensor([[candidate.distance], [candidate.angle]], dtype=torch.float64)).squeeze(0)
 
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
-        """The logits, one row per distance, and the difference up to which two of them count as equal."""
+        """Compute logits, one row per distance, and the difference up to which two of them count as equal."""
         values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
         if not values.isfinite().all():
             raise ValueError(
@@ -407,7 +407,7 @@ class _Search:
         return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
 
     def in_window(self, radius: float) -> list[_Candidate]:
-        """The four lowest local minima of the grid; equally low ones by their distance from the own proxy."""
+        """Find the four lowest local minima of the grid; equally low ones by their distance from the own proxy."""
         distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
         values, tolerance = self.values(distances, angles)
@@ -465,7 +465,7 @@ _LEVELS = 20
 def landscape_grid(
     landscape: Landscape, half_width: float, *, points: int = 101
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
-    """The loss on a square grid around the own proxy: the x, the y, and the values, one row per y.
+    """Compute the loss on a square grid around the own proxy: the x, the y, and the values, one row per y.
 
     >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
     >>> x.tolist(), values[1, 2]
@@ -531,7 +531,7 @@ def plot_landscape(
 def draw_landscapes(
     landscapes: Mapping[str, Landscape], minima: Mapping[str, Minimum], half_width: float, *, columns: int = 2
 ) -> Any:
-    """A figure of several landscapes by their titles, beside each other, with one legend.
+    """Draw several landscapes by their titles, beside each other, with one legend.
 
     >>> from proxemic.analysis import find_minimum
     >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))

@@ -51,7 +51,7 @@ cosines.
 
 
 def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
-    """The derivatives of one of the `DIAGRAMS` by the distances between embeddings (upper triangle) and to proxies.
+    """Compute the derivatives of one of the `DIAGRAMS` in the distances of embeddings (upper triangle) and to proxies.
 
     Above 0 a pair is pulled together, below 0 it is pushed apart.
 

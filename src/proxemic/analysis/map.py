@@ -38,7 +38,7 @@ class PrincipalComponents:
 
 @torch.no_grad()
 def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> PrincipalComponents:
-    r"""The first k eigenvectors of the covariance of the embeddings, in float64.
+    r"""Compute the first k eigenvectors of the covariance of the embeddings, in float64.
 
     $$\frac{1}{n} \sum_x (x - \bar x)(x - \bar x)^\top = V \operatorname{diag}(\lambda) V^\top, \qquad
     \text{share}_j = \lambda_j / \textstyle\sum_i \lambda_i$$
@@ -71,7 +71,7 @@ def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> P
 
 
 def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) -> Float64[Tensor, "rows 2"]:
-    """A t-SNE of the embeddings: neighbours stay neighbours, while distances and axes mean nothing.
+    """Compute a t-SNE of the embeddings: neighbours stay neighbours, while distances and axes mean nothing.
 
     It starts from the principal components, and nothing in it is random. As t-SNE cannot project further rows,
     embeddings and proxies are given together. On one core 1,000 rows take ten seconds and 5,000 a minute.
@@ -106,7 +106,7 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
 
 
 def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Float64[Tensor, "rows 2"]:
-    """A UMAP of the embeddings: near rows stay near, while distances and axes mean nothing.
+    """Compute a UMAP of the embeddings: near rows stay near, while distances and axes mean nothing.
 
     It starts from the principal components, with a fixed seed on one thread. The first call of a process compiles,
     which may take a minute; 1,000 rows then take some seconds on one core.
@@ -137,7 +137,7 @@ def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Floa
 
 
 def _start(embeddings: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows 2"]:
-    """The principal components, such that the first has a standard deviation of 1, where a map begins."""
+    """Scale the principal components so that the first has a standard deviation of 1: where a map begins."""
     start = torch.zeros(len(embeddings), 2, dtype=torch.float64)
     components = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
     # Rows that are all the same have no spread to scale by.
@@ -272,7 +272,7 @@ def place_thumbnails(
     avoid: Float64[Tensor, "others 2"] | None = None,
     most: int = _MOST,
 ) -> dict[int, tuple[float, float]]:
-    """The centres of squares beside points, greedily: each within the frame, over no point, and over no other square.
+    """Place squares beside points, greedily: each within the frame, over no point, and over no other square.
 
     The frame reaches from (0, 0) to (frame, frame). At most `most` points have a square, by the order given; `avoid`
     holds places beside the points that are not to be hidden.

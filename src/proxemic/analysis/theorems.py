@@ -345,7 +345,7 @@ def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]
 
 
 def _circle(axes: Any, turn: Float[Tensor, " n"], radius: float, f: Any) -> Float[Tensor, " n"]:
-    """A circle around the other proxy in the colours of f at its places' distances to the own one."""
+    """Draw a circle around the other proxy in the colours of f at its places' distances to the own one."""
     x, y = OTHER[0] - radius * turn.cos(), radius * turn.sin()
     values = f(torch.hypot(x, y))
     drawn = axes.scatter(x.tolist(), y.tolist(), c=values.tolist(), s=6, cmap="viridis", zorder=1)

@@ -24,7 +24,7 @@ class Plan:
 
     @classmethod
     def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int, free: int | None = None) -> "Plan":
-        """The fastest plan for the sizes B, C, K and D (float32).
+        """Choose the fastest plan for the sizes B, C, K and D (float32).
 
         On a CPU what is used together fits its cache, and at most 128 MiB of scores are kept. On a GPU chunks
         are as large as 5 % of parameters and gradients, or 128 MiB where that is more, and never more than an eighth

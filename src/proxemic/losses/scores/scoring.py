@@ -74,7 +74,7 @@ def dense_class_scores(
 def pair_scores(
     queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"], scoring: Scoring
 ) -> Float[Tensor, " batch"]:
-    """The class score of each query for its own class, given by the proxies of that class, by ordinary autograd."""
+    """Compute the class score of each query for its own class, whose proxies are given, by ordinary autograd."""
     similarities = scoring.similarity.pairs(queries, proxies)
     return scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(1)
 

@@ -23,7 +23,7 @@ def search_segments(
     k: int,
     distance: str,
 ) -> Neighbours:
-    """The nearest of the rows that a mask allows, or all."""
+    """Find the nearest of the rows that a mask allows, or of all."""
     found = [
         part
         for segment, mask in zip(segments, masks, strict=True)

@@ -388,7 +388,7 @@ def _make_galleries(client: Any) -> None:
 
 
 def _read(server: Server) -> _State:
-    """The state of a gallery as it is now; `UserError` where there is none."""
+    """Read the state of a gallery as it is now; `UserError` if there is none."""
     name, shown = server.address.gallery, server.address.shown
     condition = f'name in ["{name}"]'  # a word of letters and digits
     query = partial(server.client.query, _GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)
@@ -423,7 +423,7 @@ def _row(number: int, texts: Mapping[str, str | None], vector: Any) -> dict[str,
 
 
 def _digest(*parts: str | None) -> str:
-    """What stands for a path, for a column with a value, or for a column with any (None), in an expression."""
+    """Return what stands for a path, a column with a value, or a column with any value (None), in an expression."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 

@@ -151,7 +151,7 @@ class PostgresStore(Store):
         return (*OWN, *self._line(cursor)[1])
 
     def _line(self, cursor: Cursor, *, lock: bool = False) -> tuple[int, list[str], dict[str, Any] | None]:
-        """The next id, the names of further columns, and the index."""
+        """Read the next id, the names of further columns, and the index."""
         found: Any = cursor.execute(
             SQL("SELECT next_id, columns, index FROM proxemic_galleries WHERE number = %s {}").format(
                 SQL("FOR UPDATE" if lock else "")
@@ -329,7 +329,7 @@ class PostgresStore(Store):
         self._server.run(work)
 
     def _hnsw(self, cursor: Cursor) -> list[str]:
-        """The names of the indexes that are whole."""
+        """List the indexes that are whole."""
         found = cursor.execute(
             "SELECT name.relname FROM pg_index JOIN pg_class AS name ON name.oid = indexrelid "
             "JOIN pg_am ON pg_am.oid = relam WHERE indrelid = to_regclass(%s) AND amname = 'hnsw'",
@@ -385,7 +385,7 @@ def _prepare(cursor: Cursor, shown: str) -> None:
 
 
 def _conditions(conditions: Mapping[str, Sequence[str | None]]) -> tuple[Composed, list[Any]]:
-    """The WHERE of conditions, and its parameters: names of further columns are parameters, too."""
+    """Build the WHERE of conditions, and its parameters: names of further columns are parameters, too."""
     parts, values = [], []
     for name, allowed in conditions.items():
         column, of_column = (SQL("columns ->> %s"), [name]) if name not in OWN else (Identifier(name), [])
