@@ -14,7 +14,7 @@ from pytorch_metric_learning import losses as pairs
 from torch import Tensor, nn
 
 from proxemic import losses
-from proxemic.analysis.gradients.fields import TARGET, WRONG, gradient_field, loss_values, plot_gradient_field
+from proxemic.analysis.gradient_fields import TARGET, WRONG, gradient_field, loss_values, plot_gradient_field
 from proxemic.files import write_atomically
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 

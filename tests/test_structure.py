@@ -67,6 +67,7 @@ WITHOUT_SOURCE = {
     "distributed/test_equality.py": "every loss on several processes",
     "distributed/test_steps.py": "training steps on several processes",
     "distributed/test_unlike.py": "processes that differ",
+    "losses/scores/test_compiled.py": "every loss under torch.compile",
     "losses/test_weights.py": "every loss: values and weights per sample",
     "recipes/test_every_recipe.py": "the recipes themselves",
     "recipes/test_messages.py": "all messages about recipes and flags",

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 import torch
 
 from proxemic.analysis import confused_pairs
@@ -34,8 +33,3 @@ def test_a_class_may_be_in_the_gallery_alone() -> None:
 
 def test_nothing_is_confused() -> None:
     assert confused_pairs(torch.tensor([0, 1, -1]), torch.tensor([0, 1, 1]), torch.zeros(3)) == []
-
-
-def test_lengths_must_agree() -> None:
-    with pytest.raises(ValueError, match="2 labels, 1 nearest_labels and 2 distances"):
-        confused_pairs(torch.tensor([0, 1]), torch.tensor([0]), torch.zeros(2))

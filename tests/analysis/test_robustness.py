@@ -41,12 +41,6 @@ def test_nothing_is_lost_of_nothing() -> None:
     assert found.relative_drop[1].tolist() == [0.5]
 
 
-@pytest.mark.parametrize(("runs", "shape"), [(2, (2, 0, 3)), (0, (0, 2, 3)), (2, (2, 3, 0))])
-def test_values_that_do_not_fit_are_refused(runs: int, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="at least one each"):
-        Robustness(torch.ones(runs).double(), torch.ones(shape).double())
-
-
 def curves(groups: int = 2, corruptions: int = 5, points: int = 4) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(groups, corruptions, points, generator=generator, dtype=torch.float64)

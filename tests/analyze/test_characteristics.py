@@ -12,7 +12,7 @@ from proxemic.analysis import characteristics, every_proxy_loss
 
 
 def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A quarter of the samples gives the same answers: see tests/analysis/gradients/test_six_characteristics.py.
+    # A quarter of the samples gives the same answers: see tests/analysis/test_six_characteristics.py.
     monkeypatch.setattr("proxemic.analyze._characteristics.measure", partial(characteristics, samples=256))
     table, data = tmp_path / "new" / "table.csv", tmp_path / "data.json"
     result = here("analyze", "characteristics", "--numbers", "--csv", table, "--json", data, "--proxies-per-class", "3")

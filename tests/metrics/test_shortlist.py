@@ -2,15 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import NeighbourSearch
 from proxemic.metrics.relevance import ranked_relevance
-from proxemic.metrics.shortlist import largest
 
 DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
 
@@ -106,17 +103,3 @@ def test_one_query_far_away_does_not_blur_the_others(distance: Distance, far: fl
     alone = nearest_neighbours(queries[:20], gallery, k=10, distance=distance)
     assert torch.equal(found[1][:20], alone[1])
     assert torch.equal(found[0][:20], alone[0])
-
-
-@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32 - 1), st.booleans())
-def test_largest_are_the_largest(width: int, k: int, seed: int, floored: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randint(-20, 20, (4, width), generator=generator)
-    floor = torch.randint(-25, 25, (4,), generator=generator) if floored else None
-    found, places = largest(values, k, floor)
-    assert torch.equal(values.gather(1, places), found)
-    for row, (mine, those) in enumerate(zip(found, places, strict=True)):
-        assert those.unique().numel() == len(those)
-        least = -100 if floor is None else int(floor[row])
-        expected = [value for value in values[row].sort(descending=True).values[:k].tolist() if value > least]
-        assert sorted(mine[mine > least].tolist(), reverse=True) == expected

@@ -48,7 +48,7 @@ def test_only_the_head_is_trained(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is an ONNX file, which cannot be trained; set train to head"):
             config(tmp_path / "net.onnx", train=train)
     for given in ({"pretrained": True}, {"weights": "w.safetensors"}):
-        with pytest.raises(ValueError, match="has its weights in the file; leave it out"):
+        with pytest.raises(ValueError, match="has its weights in the file; leave them out"):
             config(tmp_path / "net.onnx", **given)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import warm
 from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder, write_recipe
-from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
+from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.protocols.runs.finished import FinishedRun, Run
 from proxemic.training import ProxyGap, Snapshots

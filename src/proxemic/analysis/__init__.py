@@ -7,17 +7,9 @@ from proxemic.analysis.confusion import ConfusedPair, confused_pairs
 from proxemic.analysis.forces import Forces, plot_forces, two_class_forces
 from proxemic.analysis.gap import GapBounds, class_minimizers, gap_bounds, squared_gaps
 from proxemic.analysis.geometry import ClassDistances, Hubness, alignment, class_distances, hubness, uniformity
-from proxemic.analysis.gradients import (
-    Answer,
-    Characteristics,
-    characteristics,
-    every_proxy_loss,
-    gradient_field,
-    loss_values,
-    plot_gradient_field,
-    plot_gradients,
-    score_dependence,
-)
+from proxemic.analysis.gradient_characteristics import Answer, Characteristics, characteristics, every_proxy_loss
+from proxemic.analysis.gradient_dependence import plot_gradients, score_dependence
+from proxemic.analysis.gradient_fields import gradient_field, loss_values, plot_gradient_field
 from proxemic.analysis.landscape import (
     Landscape,
     Minimum,

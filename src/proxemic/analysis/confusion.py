@@ -44,18 +44,10 @@ def confused_pairs(
     Returns:
         The pairs that are confused at all: by falling count, then by falling share, then by their labels.
 
-    Raises:
-        ValueError: If lengths differ.
-
     >>> labels, nearest = torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 1, 0, 1, 2])
     >>> [(pair.classes, pair.count, pair.queries) for pair in confused_pairs(labels, nearest, torch.zeros(5))]
     [((0, 1), 2, 4)]
     """
-    if not len(labels) == len(nearest_labels) == len(distances):
-        raise ValueError(
-            f"there are {len(labels)} labels, {len(nearest_labels)} nearest_labels and {len(distances)} distances, but "
-            "each query has one of each"
-        )
     queries = labels[labels >= 0].bincount()
     wrong = ((labels >= 0) & (nearest_labels >= 0) & (labels != nearest_labels)).nonzero().squeeze(1)
     wrong = wrong[distances[wrong].argsort(stable=True)]

@@ -12,7 +12,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def new_figure(width: float | int, height: float | int) -> Any:
-    """A figure of this size in inches, whose parts make room for each other."""
+    """Make a figure of this size in inches, whose parts make room for each other."""
     with optional_dependency("train"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
@@ -45,7 +45,7 @@ def integer_ticks(axis: Any) -> None:
 
 
 def class_colour(label: int) -> Any:
-    """The colour of a class, one of ten."""
+    """Return the colour of a class, one of ten."""
     from matplotlib import colormaps
 
     return colormaps["tab10"](label % 10)

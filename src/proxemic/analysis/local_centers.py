@@ -56,7 +56,7 @@ def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"
 
 @torch.no_grad()
 def proxy_cosine(loss: ProxyLoss) -> float:
-    """The mean cosine between two proxies of a class; where it is 1 they have merged.
+    """Compute the mean cosine between two proxies of a class; at 1 they have merged.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
@@ -73,7 +73,7 @@ def proxy_cosine(loss: ProxyLoss) -> float:
 def conditional_information(
     classes: Int64[Tensor, " rows"], values: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]
 ) -> float:
-    """The plug-in estimate of `I(value; proxy | class)` in bits, from rows of the three."""
+    """Estimate `I(value; proxy | class)` in bits from rows of the three, by the plug-in estimator."""
     apart = _entropy(classes, values) + _entropy(classes, proxies)
     return apart - _entropy(classes, values, proxies) - _entropy(classes)
 
@@ -87,13 +87,11 @@ def shuffled_information(
     shuffles: int = 200,
     seed: int = 0,
 ) -> LocalCenters:
-    """The information beside that of values shuffled within each class.
+    """Compute the information, and its values for values shuffled within each class.
 
     Units, such as all draws of one image, are shuffled as a whole and have one value each within a class; without them
     every row is one.
     """
-    if shuffles < 1:
-        raise ValueError(f"shuffles is {shuffles}, but must be at least 1.")
     rows = torch.arange(len(classes)) if units is None else units
     pairs, place = torch.stack([classes, rows]).unique(dim=1, return_inverse=True)
     value = torch.zeros(pairs.shape[1], dtype=torch.int64).scatter(0, place, values)

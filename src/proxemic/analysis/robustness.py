@@ -30,13 +30,6 @@ class Robustness:
     clean: Float64[Tensor, " runs"]
     values: Float64[Tensor, "runs corruptions severities"]
 
-    def __post_init__(self) -> None:
-        if self.values.ndim != 3 or len(self.clean) != len(self.values) or self.values.numel() == 0:
-            raise ValueError(
-                f"values have shape {list(self.values.shape)} for {len(self.clean)} clean values, but are "
-                "[runs, corruptions, severities] of the same runs, at least one each."
-            )
-
     @property
     def over_severities(self) -> Float64[Tensor, "runs corruptions"]:
         """Mean over the severities of each corruption."""

@@ -72,7 +72,7 @@ def gradient_map(
     embedding: Float[Tensor, " size"],
     other: Float[Tensor, " size"],
 ) -> Float64[Tensor, "*batch height width"]:
-    r"""An approximation for networks whose embeddings are no means over places: gradient times activation.
+    r"""Approximate the map of a network whose embeddings are not means over places: gradient times activation.
 
     $$m_p = \Big\langle x_p, \frac{\partial}{\partial x_p} \frac{\langle f(x), g \rangle}{\|f\| \, \|g\|} \Big\rangle$$
 

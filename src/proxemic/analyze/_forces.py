@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from proxemic.analysis.forces import TrainingForces, descend, plot_force_alignment, training_forces
-from proxemic.analysis.toy import Scene, plot_loss_diagrams
+from proxemic.analysis.loss_diagrams import plot_loss_diagrams
+from proxemic.analysis.toy import Scene
 from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss

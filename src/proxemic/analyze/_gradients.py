@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from proxemic.analysis.gradients import THRESHOLD, draw_gradients, every_proxy_loss, score_dependence
+from proxemic.analysis.gradient_characteristics import every_proxy_loss
+from proxemic.analysis.gradient_dependence import THRESHOLD, draw_gradients, score_dependence
 from proxemic.analyze.results import Analysis, PathLike, file_stem
 from proxemic.errors import UserError
 from proxemic.plots import write_figure

@@ -18,7 +18,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def shown(value: object) -> str:
-    """A value as a message names it: one or a few numbers and strings as they are, anything else by its type.
+    """Format a value for a message: one or a few numbers and strings as they are, anything else by its type.
 
     >>> shown(3), shown("max"), shown((0.1, None)), shown(torch.ones(9)), shown(Tensor)
     ('3', "'max'", '(0.1, None)', 'of type Tensor', 'the class Tensor')
@@ -64,7 +64,7 @@ def check_count(name: str, value: int, least: int, why: str) -> None:
 
 
 def check_counts(counts: Tensor | np.ndarray | Sequence[int]) -> Tensor:
-    """Samples of each class, at least 1, as float64; else a `ValueError`."""
+    """Return the samples of each class, at least 1, as float64; else raise a `ValueError`."""
     try:
         values = as_tensor("counts", counts).detach()
     except (RuntimeError, TypeError, ValueError) as error:
@@ -87,7 +87,7 @@ def check_callable(name: str, value: object, what: str) -> None:
 
 
 def check_modules(name: str, value: Any) -> list[nn.Module]:
-    """The modules of a sequence of modules; else a `ValueError` that names it."""
+    """Return the modules of a sequence of modules; else raise a `ValueError` that names it."""
     modules: list[Any] = list(value) if isinstance(value, Sequence | nn.ModuleList) else [None]
     if not all(isinstance(each, nn.Module) for each in modules):
         raise ValueError(

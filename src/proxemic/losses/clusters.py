@@ -11,7 +11,7 @@ _STARTS, _MOST_STEPS = 4, 100
 def k_means(
     points: Float[Tensor, "points dim"], clusters: int, *, spherical: bool, seed: int = 0
 ) -> Float64[Tensor, "centers dim"]:
-    """The centres of clusters that k-means finds from several starts, in float64, those of the least squared distances.
+    """Compute the centres of clusters by k-means from several starts, in float64: those of the least squared distances.
 
     Spherical k-means has points and centres of length 1. Of no more different points than clusters, each is a centre.
 
@@ -43,7 +43,7 @@ def _spread(
 def _lloyd(
     points: Float64[Tensor, "points dim"], centers: Float64[Tensor, "clusters dim"], spherical: bool
 ) -> Float64[Tensor, "clusters dim"]:
-    """The centres once no point changes its nearest any more."""
+    """Move the centres until no point changes its nearest any more."""
     nearest: Int64[Tensor, " points"] | None = None
     for _ in range(_MOST_STEPS):
         squared = _squared(points, centers)

@@ -32,7 +32,7 @@ class _Mahalanobis(InnerProduct):
 def _rows(
     means: Float[Tensor, "classes proxies dim"], log_variances: Float[Tensor, "classes proxies dim"]
 ) -> Float[Tensor, "classes proxies features"]:
-    """What the features of `_Mahalanobis` are multiplied with."""
+    """Return what the features of `_Mahalanobis` are multiplied with."""
     mean, precision = unit(means), (-F.relu6(log_variances)).exp()
     weighted = mean * precision
     return torch.cat((-precision, 2 * weighted, -(mean * weighted).sum(-1, keepdim=True)), dim=-1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def kaiming_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
-    """Normal with variance ``2 / (classes · proxies)``, Kaiming's for the fan-out of the proxy layer (Proxy-Anchor)."""
+    """Draw with variance ``2 / (classes · proxies)``, Kaiming's for the proxy layer's fan-out (Proxy-Anchor)."""
     nn.init.normal_(proxies, std=math.sqrt(2 / (proxies.shape[0] * proxies.shape[1])))
 
 
@@ -27,12 +27,12 @@ def xavier_uniform(proxies: Float[Tensor, "classes proxies dim"]) -> None:
 
 
 def small_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
-    """Normal with standard deviation 0.01 (ArcFace)."""
+    """Draw from a normal with standard deviation 0.01 (ArcFace)."""
     nn.init.normal_(proxies, std=0.01)
 
 
 def eighth_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
-    """Normal with standard deviation 1/8 (ProxyNCA++)."""
+    """Draw from a normal with standard deviation 1/8 (ProxyNCA++)."""
     nn.init.normal_(proxies, std=1 / 8)
 
 

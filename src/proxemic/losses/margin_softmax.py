@@ -49,7 +49,7 @@ class MarginSoftmax(ProxyLoss):
     def with_margin(
         self, cosine: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
     ) -> Float[Tensor, " batch"]:
-        """The scores of the target classes ``[B]`` with the margin."""
+        """Return the scores of the target classes ``[B]`` with the margin."""
 
     def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return self.scoring.scale * self.with_margin(positive, labels, embeddings)

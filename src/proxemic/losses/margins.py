@@ -26,7 +26,7 @@ class MarginRule(ABC):
 
     @abstractmethod
     def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
-        """The margin of each class.
+        """Compute the margin of each class.
 
         Args:
             counts: ``[C]``, samples of each class, at least 1: ``torch.bincount(labels, minlength=num_classes)``.
@@ -89,7 +89,7 @@ def class_margins(margin: object, num_classes: int, check: Callable[[str, float]
 
 
 def target_margin(margin: float | Float[Tensor, " classes"], labels: Int[Tensor, " batch"]) -> float | Tensor:
-    """The margin of each sample's target class; one number, if it is the same for all classes."""
+    """Return the margin of each sample's target class; one number, if it is the same for all classes."""
     return margin[labels] if isinstance(margin, Tensor) else margin
 
 

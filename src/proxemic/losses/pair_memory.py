@@ -25,7 +25,7 @@ class PairMemory(nn.Module):
         self.memory = _Memory(loss, embedding_size, memory_size, miner)
 
     def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """The loss of a batch that joins the memory."""
+        """Compute the loss of a batch that joins the memory."""
         return self.memory(embeddings, labels)
 
     def get_extra_state(self) -> Int[Tensor, " 2"]:

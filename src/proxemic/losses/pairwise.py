@@ -36,7 +36,7 @@ class GatheredLoss(Described):
     def joined(
         self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-        """The checked embeddings, in float32 at least, and labels of all processes."""
+        """Return the checked embeddings, in float32 at least, and labels of all processes."""
         check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
         check_labels(labels, len(embeddings), self.num_classes, wait=self._awaits_checks)
         x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
@@ -122,7 +122,7 @@ class PairwiseLoss(GatheredLoss):
         weights: None = None,
         reduction: Literal["mean"] = "mean",
     ) -> Float[Tensor, ""]:
-        """The loss of a batch; its values are those of pairs or triplets, so that samples have no weights.
+        """Compute the loss of a batch; its values are those of pairs or triplets, so that samples have no weights.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.

@@ -165,7 +165,7 @@ class ProxyLoss(Described, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
     ) -> Float[Tensor, "*values"]:
-        """The value of each sample, ``[B]``, of which the loss is the mean; of a class-wise loss, a scalar.
+        """Compute the value of each sample, ``[B]``, whose mean is the loss; of a class-wise loss, a scalar.
 
         ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
         each sample's scaled negatives, or, in a class-wise loss, a scalar.
@@ -187,13 +187,13 @@ class ProxyLoss(Described, ABC):
         )
 
     def class_bias(self) -> Float[Tensor, " classes"] | None:
-        """What is added to the scaled score of each class where the class is a negative; ``None`` adds nothing."""
+        """Return what is added to the scaled score of each class as a negative; ``None`` adds nothing."""
         return None
 
     def centers(
         self, proxies: Float[Tensor, "classes proxies dim"], rows: Callable[[Tensor], Tensor] = lambda it: it
     ) -> Float[Tensor, "classes proxies features"]:
-        """What the similarity takes for the proxies of some classes: the proxies, unless a loss derives it from them.
+        """Return what the similarity takes for the proxies of some classes: the proxies, unless a loss overrides this.
 
         ``rows`` selects the rows of another parameter that belong to the same classes.
         """
@@ -246,7 +246,7 @@ class ProxyLoss(Described, ABC):
         weights: Float[Tensor, " batch"] | Sequence[float] | None = None,
         reduction: Literal["mean", "none"] = "mean",
     ) -> Float[Tensor, "*values"]:
-        """The loss of a batch, or of each of its samples.
+        """Compute the loss of a batch, or of each of its samples.
 
         With sample weights the mean is ``Σ_i w_i l_i / Σ_i w_i``, as with the class weights of
         `torch.nn.CrossEntropyLoss`, to which the regularisers R are added. Without a reduction, the value of a sample
@@ -323,7 +323,7 @@ class ProxyLoss(Described, ABC):
     def step_scoring(
         self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
     ) -> Scoring:
-        """The `Scoring` of this step, for losses that change it.
+        """Return the `Scoring` of this step, for losses that change it.
 
         A loss with running statistics updates them here while it is in training mode, so that `objective` does not.
         ``positive`` computes the positive class scores of the (joined) batch, which costs B·K·D operations and, over
@@ -406,7 +406,7 @@ class ProxyLoss(Described, ABC):
 
     @torch.no_grad()
     def predict(self, embeddings: Float[Tensor, "batch dim"]) -> Int[Tensor, " batch"]:
-        """The nearest class of each embedding."""
+        """Return the nearest class of each embedding."""
         return self.class_scores(embeddings).argmax(1)
 
     @torch.no_grad()
@@ -508,7 +508,7 @@ class ProxyLoss(Described, ABC):
     def _regularized(
         self, proxies: Tensor, sampling: SamplingWeights
     ) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
-        """The proxies for the loss to use, terms to add to it, and regularisers to compute with its chunks."""
+        """Return the proxies for the loss to use, terms to add to it, and regularisers to compute with its chunks."""
         terms, inside = [], []
         for regularizer in self.regularizers:
             if not isinstance(regularizer, Regularizer):
@@ -560,7 +560,7 @@ class ProxyLoss(Described, ABC):
 
     @torch.no_grad()
     def _target_scores(self, embeddings: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
-        """The positive scores of the joined batch; other processes have the classes of labels out of [0, classes)."""
+        """Compute the joined batch's positive scores; labels out of [0, classes) are those of other processes."""
         scores = embeddings.new_zeros(len(labels))
         if len(centers):
             target = labels.clamp(0, len(centers) - 1)

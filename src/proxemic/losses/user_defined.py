@@ -33,7 +33,7 @@ class UserLoss(GatheredLoss):
         weights: None = None,
         reduction: Literal["mean"] = "mean",
     ) -> Float[Tensor, ""]:
-        """The loss of a batch, a scalar; a `ValueError` if the module gives anything but one value."""
+        """Compute the loss of a batch, a scalar; a `ValueError` if the module gives anything but one value."""
         name = loss_name(self)
         refuse_samples(weights, reduction, f"the loss {name} is given embeddings and labels alone: weigh inside it.")
         batch = self.joined(embeddings, labels)
@@ -70,7 +70,7 @@ def takes_batches(made: type) -> bool:
 
 
 def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normalized: bool = False) -> Loss:
-    """The loss that a recipe asks for.
+    """Make the loss that a recipe asks for.
 
     ``normalized`` says that the model scales embeddings to unit length, which losses that depend on their lengths
     refuse with a `ValueError`.
@@ -90,5 +90,5 @@ def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normali
 
 
 def loss_name(loss: nn.Module) -> str:
-    """The name of the class of a loss; of a user's, that of the user's class."""
+    """Return the name of the class of a loss; of a user's, that of the user's class."""
     return type(loss.loss if isinstance(loss, UserLoss) else loss).__name__

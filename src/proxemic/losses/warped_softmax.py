@@ -167,7 +167,7 @@ def _of_distance(f2: Distances, score: Tensor) -> Tensor:
 
 
 def _at(function: Distances, distance: Tensor) -> Tensor:
-    """A function of distances; at 0, where its slope may be infinite, as the root's is, it gets no gradient."""
+    """Apply a function to distances; at 0, where its slope may be infinite, as the root's is, it gets no gradient."""
     apart = distance > 0
     at_zero = function(torch.zeros_like(distance[:1])).detach()
     return torch.where(apart, function(torch.where(apart, distance, 1)), at_zero)

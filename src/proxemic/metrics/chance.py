@@ -98,7 +98,7 @@ def ndcg_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
 
 
 def _precisions(num_relevant: Counts, gallery: Counts, places: Values) -> Values:
-    """Expected sum of rel_i · Precision@i over the first places."""
+    """Compute the expected sum of rel_i · Precision@i over the first places."""
     relevant, size = num_relevant.double(), gallery.double()
     harmonic = _harmonic(places)
     pairs = relevant * (relevant - 1) / (size * (size - 1)).clamp(min=1.0)

@@ -228,6 +228,6 @@ def unit_rows(embeddings: Float[Tensor, "rows dim"]) -> Float32[Tensor, "rows di
 
 
 def _power_of_two(values: Float32[Tensor, "*values"]) -> Float32[Tensor, "*values"]:
-    """The largest that is not above each value; 1 for 0."""
+    """Return the largest power of two that is not above each value; 1 for 0."""
     # A mantissa is at least a half; twice it, as twice the power may be too large for float32.
     return torch.where(values == 0, 1.0, values / (2 * values.frexp().mantissa))

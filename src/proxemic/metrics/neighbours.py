@@ -121,7 +121,7 @@ class NeighbourSearch:
         self.near = ShortlistSearch(self.queries, self.gallery, distance)
 
     def chunks(self, rows: Int64[Tensor, "queries"], chunk_size: int | None) -> tuple[Int64[Tensor, "chunk"], ...]:
-        """Queries that are searched for at once."""
+        """Split queries into those that are searched for at once."""
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size} but must be at least 1, or None to have it chosen")
         return rows.split(chunk_size or 1024)
@@ -144,7 +144,7 @@ class NeighbourSearch:
         return self.labels[0][rows, None] == self.labels[1][where]
 
     def nearest_keys(self, k: int, chunk_size: int | None) -> Int64[Tensor, "queries k"]:
-        """The k smallest keys of every query, in order."""
+        """Find the k smallest keys of every query, in order."""
         keys = torch.empty(len(self.queries), k, dtype=torch.int64, device=self.device)
         left = []
         for rows in self.chunks(torch.arange(len(keys), device=self.device), chunk_size):

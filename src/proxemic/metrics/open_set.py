@@ -37,7 +37,7 @@ class Nearest(NamedTuple):
     labels: Int64[Tensor, " queries"]
 
     def take(self, kept: Bool[Tensor, " queries"]) -> "Nearest":
-        """Some of the queries."""
+        """Select some of the queries."""
         return Nearest(*(part[kept] for part in self))
 
 
@@ -222,7 +222,7 @@ def _is_mated(search: NeighbourSearch) -> Bool[Tensor, " queries"]:
 
 
 def identification_of(mated: Nearest, non_mated: Nearest, false_alarm_rates: Sequence[float]) -> OpenSetIdentification:
-    """The same of queries whose nearest neighbours are known."""
+    """Identify queries whose nearest neighbours are known."""
     for rate in false_alarm_rates:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
             raise ValueError(f"false_alarm_rates holds {rate!r} but each must be above 0 and below 1")
@@ -245,12 +245,12 @@ def identification_of(mated: Nearest, non_mated: Nearest, false_alarm_rates: Seq
 
 
 def dir_name(rate: float) -> str:
-    """The name of the detection and identification rate at a false alarm rate."""
+    """Return the name of the detection and identification rate at a false alarm rate."""
     return f"dir@far={rate:g}"
 
 
 def threshold_name(rate: float) -> str:
-    """The name of the threshold at a false alarm rate."""
+    """Return the name of the threshold at a false alarm rate."""
     return f"threshold@far={rate:g}"
 
 
@@ -274,7 +274,7 @@ class _Sample:
         self._values = torch.cat([mated.distances, non_mated.distances]).unique()
 
     def thresholds(self, weights: Float64[Tensor, "resamples classes"], *, rate: float) -> Float64[Tensor, "resamples"]:
-        """The threshold at a false alarm rate."""
+        """Compute the threshold at a false alarm rate."""
         refused = torch.empty(len(weights), dtype=torch.float64)
         for part in self._parts(len(weights)):
             alarms = weights[part][:, self._alarm_classes].cumsum(1)
@@ -286,11 +286,11 @@ class _Sample:
         return torch.where(place > 0, middle, torch.nextafter(refused, refused.new_tensor(-math.inf)))
 
     def rates(self, weights: Float64[Tensor, "resamples classes"], *, rate: float) -> Float64[Tensor, "resamples"]:
-        """The detection and identification rate at a false alarm rate."""
+        """Compute the detection and identification rate at a false alarm rate."""
         return self._rates(weights, self.thresholds(weights, rate=rate))
 
     def rank_1(self, weights: Float64[Tensor, "resamples classes"]) -> Float64[Tensor, "resamples"]:
-        """The part of the mated queries whose nearest neighbour is of their class."""
+        """Compute the part of the mated queries whose nearest neighbour is of their class."""
         return self._rates(weights, weights.new_full((len(weights),), math.inf))
 
     def _rates(

@@ -143,7 +143,7 @@ class ShortlistSearch:
 def largest(
     values: Shaped[Tensor, "rows columns"], k: int, floor: Shaped[Tensor, "rows"] | None = None
 ) -> tuple[Shaped[Tensor, "rows found"], Int64[Tensor, "rows found"]]:
-    """The k largest of each row, or all where there are fewer, unordered, with their places.
+    """Select the k largest of each row, or all if there are fewer, unordered, with their places.
 
     Values up to the row's `floor` may be missing. Faster than `topk`, as the k groups of columns with the largest
     maxima hold the k largest values, and groups whose maximum is not above the floor none that is needed.

@@ -13,7 +13,7 @@ _LAYERS_OF_INCEPTION = re.compile(r"conv\d|inception_\d\w")
 
 
 def backbone_blocks(backbone: nn.Module, *, fine: bool = False) -> list[list[str]]:
-    """The names of a backbone's parameters, by block, from the images to the features.
+    """List the names of a backbone's parameters by block, from the images to the features.
 
     Blocks are those of timm's `group_matcher`: the stages of a convolutional network, the layers of a transformer; with
     ``fine``, the groups of its layer-wise learning rates. Other networks have a block per child, or per member of a
@@ -45,7 +45,7 @@ def _by_child(backbone: nn.Module) -> list[list[str]]:
 
 
 def _children(module: nn.Module, name: str) -> Iterator[str]:
-    """The names of a module's children that have parameters; in place of a list of layers, those of its members."""
+    """Yield the names of a module's children that have parameters; instead of a list of layers, its members."""
     for child, layer in module.named_children():
         inner, at = _unwrapped(layer, f"{name}.{child}".removeprefix("."))
         if isinstance(inner, nn.ModuleList):
@@ -55,7 +55,7 @@ def _children(module: nn.Module, name: str) -> Iterator[str]:
 
 
 def _unwrapped(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The first module inside of which more than one part has parameters."""
+    """Find the first module inside of which more than one part has parameters."""
     parts = {child: each for child, each in module.named_children() if next(each.parameters(), None) is not None}
     if len(parts) != 1 or isinstance(module, nn.ModuleList) or next(module.parameters(recurse=False), None) is not None:
         return module, name

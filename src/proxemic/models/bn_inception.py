@@ -54,7 +54,7 @@ class BNInception(nn.Module):
         in_channels: Channels of the images, at least 1.
 
     Raises:
-        ValueError: If `in_channels` is below 1; in `forward`, if a map cannot be halved (take multiples of 32).
+        ValueError: In `forward`, if a map cannot be halved (take multiples of 32).
 
     >>> net = BNInception()
     >>> net.num_features, net(torch.zeros(2, 3, 64, 64)).shape
@@ -63,8 +63,6 @@ class BNInception(nn.Module):
 
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__()
-        if in_channels < 1:
-            raise ValueError(f"in_channels is {in_channels} but must be at least 1")
         self._add("conv1_7x7_s2", in_channels, 64, 7, stride=2)
         self._add("conv2_3x3_reduce", 64, 64, 1)
         self._add("conv2_3x3", 64, 192, 3)

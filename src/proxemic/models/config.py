@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -19,7 +20,9 @@ HeadInit = Literal["kaiming_normal", "identity", "pca", "pca-whitened"]
 PRINCIPAL = ("pca", "pca-whitened")
 """The beginnings of a head that are computed from features."""
 
-LARGEST_EMBEDDING, LARGEST_WIDTH = 2**20, 2**12  # larger ones are mistakes, or meant to exhaust the memory
+# Larger ones are mistakes, or meant to exhaust the memory.
+_LARGEST = {"embedding_size": 2**20, "width": 2**12, "head_width": 2**20, "input_size": 2**20, "image_size": 2**16}
+_MAY_BE_NONE = ("head_width", "input_size", "image_size")
 ONNX = ".onnx"  # the ending of a file with a network
 TRANSFORMERS = "hf:"  # before the folder or the name of a network of transformers
 _CHOICES = {
@@ -28,6 +31,7 @@ _CHOICES = {
     "head_init": (None, *get_args(HeadInit)),
     "in_channels": (1, 3),
 }
+_SWITCHES = ("layer_norm", "normalize", "pretrained", "freeze_batch_norm", "gradient_checkpointing", "unit_features")
 
 
 @dataclass(frozen=True)
@@ -119,111 +123,96 @@ class ModelConfig:
     unit_features: bool = False
 
     def __post_init__(self) -> None:
-        sizes = {"embedding_size": LARGEST_EMBEDDING, "width": LARGEST_WIDTH}
-        if self.head_width is not None:
-            sizes["head_width"] = LARGEST_EMBEDDING
-        for name, largest in sizes.items():
+        for name, largest in _LARGEST.items():
             size = getattr(self, name)
-            if type(size) is not int or not 1 <= size <= largest:
+            if not (size is None and name in _MAY_BE_NONE) and not (type(size) is int and 1 <= size <= largest):
                 raise ValueError(f"{name} is {size!r} but must be a whole number, at least 1 and at most {largest:,}")
-        switches = ("layer_norm", "normalize", "pretrained", "freeze_batch_norm", "gradient_checkpointing")
-        for name in (*switches, "unit_features"):
+        for name in _SWITCHES:
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be true or false")
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 choices = ", ".join(map(str, allowed))
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {choices}")
-        if not re.fullmatch(r"all|head|last:[1-9][0-9]{0,3}", str(self.train)):
-            raise ValueError(
-                f"train is {self.train!r} but must be all, head, or last:N for the last N blocks, as last:2"
+        for is_wrong, sentence in self._contradictions():
+            if is_wrong:
+                raise ValueError(sentence)
+
+    def _contradictions(self) -> Iterator[tuple[object, str]]:
+        """Yield settings that do not fit together, each with a sentence that says what to do."""
+        train, head, pooling, name = self.train, self.head, self.pooling, self.backbone_name
+        is_onnx, is_iresnet = name.endswith(ONNX), name in IRESNETS
+        pretrained = f"pretrained is set but {name!r} has"
+        yield (
+            not re.fullmatch(r"all|head|last:[1-9][0-9]{0,3}", str(train)),
+            f"train is {train!r} but must be all, head, or last:N for the last N blocks, as last:2",
+        )
+        yield not isinstance(self.lora, LoRA | None), f"lora is {self.lora!r} but must be a LoRA or None"
+        yield (
+            self.lora and train != "all",
+            f"train is {train!r} but lora is set, which trains no block; leave one of them out",
+        )
+        yield (
+            train == "head" and head == "none",
+            "train is 'head' but there is no head, so that nothing would be trained; take last:1",
+        )
+        why = {"none": "there is no head", "mlp": "the head is an mlp, which does not begin so"}.get(head)
+        yield (
+            self.head_init and why,
+            f"head_init is {self.head_init!r} but {why}; make it null (None), or take a linear head",
+        )
+        yield (
+            self.head_width and head not in ("mlp", "residual"),
+            f"head_width is {self.head_width} but head {head!r} has no hidden layer; leave it None, or take head mlp "
+            "or residual",
+        )
+        yield (
+            self.layer_norm and self.unit_features,
+            "layer_norm and unit_features are both set, but features are normalised once; drop one",
+        )
+        if self.pretrained:
+            yield self.weights is not None, "pretrained and weights are both set; choose one of them"
+            yield name == "convnet", f"{pretrained} no pretrained weights; choose bn_inception or a timm backbone"
+            yield (
+                is_iresnet,
+                f"{pretrained} weights without an address; take them from insightface's model zoo and give the file as "
+                "weights",
             )
-        if not isinstance(self.lora, LoRA | None):
-            raise ValueError(f"lora is {self.lora!r} but must be a LoRA or None")
-        if self.lora is not None and self.train != "all":
-            raise ValueError(f"train is {self.train!r} but lora is set, which trains no block; leave one of them out")
-        if self.train == "head" and self.head == "none":
-            raise ValueError("train is 'head' but there is no head, so that nothing would be trained; take last:1")
-        if self.head_init is not None and self.head in ("none", "mlp"):
-            lacks = "there is no head" if self.head == "none" else "the head is an mlp, which does not begin so"
-            raise ValueError(f"head_init is {self.head_init!r} but {lacks}; make it null (None), or take a linear head")
-        if self.head_width is not None and self.head not in ("mlp", "residual"):
-            raise ValueError(
-                f"head_width is {self.head_width} but head {self.head!r} has no hidden layer; leave it None, or take "
-                "head mlp or residual"
-            )
-        if self.pretrained and self.weights is not None:
-            raise ValueError("pretrained and weights are both set; choose one of them")
-        if self.pretrained and self.backbone == "convnet":
-            raise ValueError(
-                "pretrained is set but 'convnet' has no pretrained weights; choose bn_inception or a timm backbone"
-            )
-        if self.backbone in IRESNETS and self.pretrained:
-            raise ValueError(
-                f"pretrained is set but weights of {self.backbone!r} have no address to fetch them from; take them "
-                "from insightface's model zoo and give the file as weights"
-            )
-        if self.backbone in IRESNETS and self.pooling != "avg":
-            raise ValueError(
-                f"pooling is {self.pooling!r} but {self.backbone!r} pools by a layer of its own; take avg, which "
-                "leaves its output as it is"
-            )
-        self._check_vectors()
-        if self.pooling == "pooler" and not self.backbone_name.startswith(TRANSFORMERS):
-            raise ValueError(
-                f"pooling is 'pooler' but {self.backbone_name!r} is no network of transformers (hf:NAME); take "
-                "avg or another"
-            )
-        if self.backbone_name.endswith(ONNX):
-            if self.train != "head" and self.head != "none":
-                raise ValueError(
-                    f"train is {self.train!r} but {self.backbone_name!r} is an ONNX file, which cannot be trained; set "
-                    "train to head"
-                )
-            if self.pretrained or self.weights is not None:
-                raise ValueError(
-                    f"{'pretrained is' if self.pretrained else 'weights are'} set but {self.backbone_name!r} has its "
-                    "weights in the file; leave it out"
-                )
-        if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
-            raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
-        if self.custom_backbone is not None and self.pretrained:
-            raise ValueError(
-                f"pretrained is set but {self.backbone_name} is a class of your own; let it load its weights, or give "
-                "a file as weights"
-            )
-        if self.backbone_args and self.backbone in ("none", "convnet", "bn_inception", *IRESNETS):
-            raise ValueError(f"backbone_args are given but {self.backbone!r} takes none; leave them out")
+            yield self.takes_vectors, f"{pretrained} nothing to load; leave it out"
+            yield self.custom_backbone, f"pretrained is set but {name} is a class of your own; let it load its weights"
+        yield (
+            is_onnx and (self.pretrained or self.weights is not None),
+            f"pretrained or weights are set but {name!r} has its weights in the file; leave them out",
+        )
+        yield (
+            is_onnx and train != "head" and head != "none",
+            f"train is {train!r} but {name!r} is an ONNX file, which cannot be trained; set train to head",
+        )
+        pools = "vectors are not pooled" if self.takes_vectors else f"{name!r} pools by a layer of its own"
+        yield (
+            (is_iresnet or self.takes_vectors) and pooling != "avg",
+            f"pooling is {pooling!r} but {pools}; take avg, which leaves its output as it is",
+        )
+        yield (
+            pooling == "pooler" and not name.startswith(TRANSFORMERS),
+            f"pooling is 'pooler' but {name!r} is no network of transformers (hf:NAME); take avg or another",
+        )
+        yield (
+            self.input_size and not self.takes_vectors,
+            f"input_size is {self.input_size} but {name} takes images; leave it None, or take backbone 'none'",
+        )
+        yield (
+            self.input_model is not None and not (isinstance(self.input_model, str) and self.takes_vectors),
+            f"input_model is {self.input_model!r} but must be a text, and backbone 'none'; leave it None",
+        )
+        yield (
+            self.backbone_args and (is_iresnet or name in ("none", "convnet", "bn_inception")),
+            f"backbone_args are given but {name!r} takes none; leave them out",
+        )
         try:
             json.dumps({**self.backbone_args}, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"backbone_args must map names to plain values, which model.json can hold: {error}"
-            ) from error
-
-    def _check_vectors(self) -> None:
-        """Raise `ValueError` where what is said of vectors does not fit together."""
-        size = self.input_size
-        if size is not None and not (type(size) is int and 1 <= size <= LARGEST_EMBEDDING):
-            raise ValueError(
-                f"input_size is {size!r} but must be a whole number, at least 1 and at most {LARGEST_EMBEDDING:,}"
-            )
-        if size is not None and not self.takes_vectors:
-            raise ValueError(
-                f"input_size is {size} but {self.backbone_name} takes images; leave it None, or take backbone 'none'"
-            )
-        if self.input_model is not None and not (isinstance(self.input_model, str) and self.takes_vectors):
-            raise ValueError(
-                f"input_model is {self.input_model!r} but must be a text, and backbone 'none'; leave it None"
-            )
-        if self.takes_vectors and self.pretrained:
-            raise ValueError("pretrained is set but backbone is 'none', so that there is nothing to load; leave it out")
-        if self.takes_vectors and self.pooling != "avg":
-            raise ValueError(
-                f"pooling is {self.pooling!r} but backbone is 'none', and vectors are not pooled; leave it 'avg'"
-            )
-        if self.layer_norm and self.unit_features:
-            raise ValueError("layer_norm and unit_features are both set, but features are normalised once; drop one")
+            yield True, f"backbone_args must map names to plain values, which model.json can hold: {error}"
 
     @property
     def takes_vectors(self) -> bool:

@@ -102,7 +102,7 @@ class EmbeddingModel(nn.Module):
     def features(
         self, images: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch features"]:
-        """The pooled features of the backbone, which the head turns into embeddings; `[B, F]` stays as it is."""
+        """Compute the backbone's pooled features, which the head turns into embeddings; `[B, F]` stays as it is."""
         if images.ndim == 2:
             return images
         if self.config.takes_vectors:
@@ -114,7 +114,7 @@ class EmbeddingModel(nn.Module):
         return self.pooling(self.backbone(images))
 
     def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
-        """The embeddings of pooled features, or of vectors."""
+        """Compute the embeddings of pooled features, or of vectors."""
         if features.shape[1] != self.backbone.num_features:
             raise ValueError(
                 f"features have {features.shape[1]} numbers each but the head takes {self.backbone.num_features}"
@@ -128,7 +128,7 @@ class EmbeddingModel(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch dim"]:
-        """The embeddings of images; or of vectors, or pooled features that were computed before."""
+        """Compute the embeddings of images, of vectors, or of pooled features that were computed before."""
         return self.embed_features(self.features(inputs))
 
 
@@ -152,7 +152,7 @@ def check_backbone(name: str) -> None:
 
 
 def without_head(model: EmbeddingModel) -> EmbeddingModel:
-    """The network whose embeddings are the pooled features of another one, of which it shares backbone and pooling."""
+    """Return the network whose embeddings are another's pooled features; it shares backbone and pooling."""
     bare = copy.copy(model)
     bare._modules = {**model._modules, "head": nn.Sequential()}  # the copy would share the dictionary, too
     bare.shapes = {name: shape for name, shape in model.shapes.items() if not name.startswith("head.")}

@@ -31,7 +31,7 @@ def folded(model: nn.Module) -> Iterator[None]:
 
 
 def fold_batch_norm(network: nn.Module) -> nn.Module:
-    """The network in evaluation mode with each batch norm that follows a convolution folded into its weights.
+    """Fold each batch norm that follows a convolution into its weights, in a copy in evaluation mode.
 
     The rest is shared. A network whose layers depend on values that others compute is returned as it is.
     """

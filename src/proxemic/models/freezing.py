@@ -8,7 +8,7 @@ from proxemic.models.blocks import backbone_blocks
 
 
 def trained_names(backbone: nn.Module, train: str, name: str) -> frozenset[str]:
-    """The names of the backbone's parameters that ``train`` (`ModelConfig`) asks for: ``head`` or ``last:N``."""
+    """Return the names of the backbone's parameters that ``train`` (`ModelConfig`) asks for: ``head`` or ``last:N``."""
     if train == "head":
         return frozenset()
     blocks = backbone_blocks(backbone)
@@ -20,7 +20,7 @@ def trained_names(backbone: nn.Module, train: str, name: str) -> frozenset[str]:
 
 
 def frozen_modules(backbone: nn.Module, trained: Iterable[str]) -> frozenset[str]:
-    """The names of the modules, from the backbone on, that have no trained parameter.
+    """Return the names of the modules, from the backbone on, that have no trained parameter.
 
     Modules without parameters, as dropout, go with those that they are in.
     """
@@ -34,7 +34,7 @@ def frozen_modules(backbone: nn.Module, trained: Iterable[str]) -> frozenset[str
 
 
 def describe_training(backbone: nn.Module, train: str, name: str) -> str:
-    """A sentence on what of a network is trained, where that is not all."""
+    """Say in a sentence what of a network is trained, if that is not all."""
     counts = {each: parameter.numel() for each, parameter in backbone.named_parameters()}
     if train == "head":
         return f"model.train is head: the {sum(counts.values()):,} parameters of {name} are not trained."
@@ -49,7 +49,7 @@ def describe_training(backbone: nn.Module, train: str, name: str) -> str:
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    """The names of the modules that a parameter is in."""
+    """Yield the names of the modules that a parameter is in."""
     while name:
         name = name.rpartition(".")[0]
         yield name

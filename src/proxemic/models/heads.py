@@ -30,7 +30,7 @@ class ResidualHead(nn.Module):
 
 
 def make_head(config: ModelConfig, features: int) -> nn.Sequential:
-    """The layers after pooling that a configuration describes; `ValueError` if its sizes do not fit."""
+    """Make the layers after pooling that a configuration describes; `ValueError` if its sizes do not fit."""
     size = config.embedding_size
     if config.head == "none" and size != features:
         raise ValueError(
@@ -97,7 +97,7 @@ def begin_at_principal_components(
 def principal_components(
     features: Float[Tensor, "images features"], count: int, *, whiten: bool = False
 ) -> tuple[Float64[Tensor, "components features"], Float64[Tensor, " components"]]:
-    r"""The linear layer that projects features on their first principal components.
+    r"""Compute the linear layer that projects features on their first principal components.
 
     $$y = W (x - \mu), \qquad b = -W \mu, \qquad w_i = \frac{v_i}{\sqrt{\lambda_i + \bar\lambda}}$$
 

@@ -50,7 +50,7 @@ _BLOCK = {
 
 
 def installed_weights(name: str) -> dict[str, Tensor] | None:
-    """The weights of a timm network, by timm's names, from an installed package; None where there is none.
+    """Return the weights of a timm network, by timm's names, from an installed package; None without one.
 
     Nothing of the package is run. `UserError` if its file is not the one that is known.
     """
@@ -74,7 +74,7 @@ def installed_weights(name: str) -> dict[str, Tensor] | None:
 
 
 def how_to_get(name: str) -> str:
-    """The end of a sentence that says how weights can be had without timm's download, where a package has them."""
+    """End a sentence with how to get weights without timm's download, if a package has them."""
     return f", or {how_to_install('pretrained')}" if _WITH_TAG.get(name, name) in _PACKAGES else ""
 
 
@@ -83,7 +83,7 @@ def _again(package: _Package) -> str:
 
 
 def _timm_name(name: str) -> str:
-    """The name in timm of a tensor of EfficientNet-Lite0: ``_blocks.2._bn0.weight`` is ``blocks.1.1.bn1.weight``."""
+    """Name a tensor of EfficientNet-Lite0 as timm does: ``_blocks.2._bn0.weight`` is ``blocks.1.1.bn1.weight``."""
     in_block = re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(\w+)", name)
     if in_block is None:
         layer, _, tensor = name.partition(".")

@@ -53,7 +53,7 @@ class IResNet(nn.Module):
         in_channels: Channels of the images, at least 1.
 
     Raises:
-        ValueError: If an argument is out of its range; in `forward`, if the images are not of 112 by 112 pixels.
+        ValueError: In `forward`, if the images are not of 112 by 112 pixels.
 
     >>> net = IResNet(IRESNETS["iresnet18"]).eval()
     >>> net.num_features, net(torch.zeros(2, 3, 112, 112)).shape
@@ -62,8 +62,6 @@ class IResNet(nn.Module):
 
     def __init__(self, blocks: tuple[int, int, int, int], in_channels: int = 3) -> None:
         super().__init__()
-        if in_channels < 1 or len(blocks) != 4 or min(blocks) < 1:
-            raise ValueError(f"blocks is {blocks} and in_channels {in_channels}, but must be four and one of 1 or more")
         self.num_features = 512
         channels = _WIDTHS[0]
         self.conv1 = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)

@@ -75,7 +75,7 @@ def add_adapters(backbone: nn.Module, lora: LoRA, name: str, images: tuple[int, 
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state of a model as that of the plain network, in whose weights the adapters are; the model stays as it is.
+    """Return the state of the plain network, with the adapters in its weights; the model stays as it is.
 
     >>> list(merged_state(nn.Linear(2, 1)))
     ['weight', 'bias']
@@ -102,7 +102,7 @@ def load_merged_state(model: nn.Module, merged: Mapping[str, Tensor]) -> None:
 
 
 def describe_adapters(backbone: nn.Module, lora: LoRA, name: str) -> str:
-    """A sentence on what of a network is trained."""
+    """Say in a sentence what of a network is trained."""
     counts = {each: parameter.numel() for each, parameter in backbone.named_parameters()}
     added = {each: count for each, count in counts.items() if _ADAPTER in each}
     return (
@@ -122,7 +122,7 @@ def _change(layer: Any) -> Tensor:
 
 @torch.no_grad()
 def _called_layers(backbone: nn.Module, images: tuple[int, int]) -> list[str]:
-    """The names of the linear layers that the network calls: of others it uses the weights by itself."""
+    """List the linear layers that the network calls: of others it uses the weights by itself."""
     layers = {name: layer for name, layer in backbone.named_modules() if isinstance(layer, nn.Linear)}
     if not layers:
         return []

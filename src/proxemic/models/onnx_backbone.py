@@ -47,7 +47,7 @@ class OnnxBackbone(nn.Module):
         return {**self.__dict__, "_session": None}  # which is made again in a copy, and in another process
 
     def description(self) -> dict[str, Any]:
-        """What identifies the network, as plain data."""
+        """Return what identifies the network, as plain data."""
         return {"sha256": hashlib.sha256(self.content).hexdigest(), "output": self._output}
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
@@ -79,7 +79,7 @@ class OnnxBackbone(nn.Module):
         return features[:count].astype(np.float32, copy=False)
 
     def _runtime(self) -> Any:
-        """The session, for torch's present number of threads."""
+        """Return the session, for torch's present number of threads."""
         if self._session is not None and self._threads == torch.get_num_threads():
             return self._session
         with optional_dependency("onnx"):
@@ -126,7 +126,7 @@ class OnnxBackbone(nn.Module):
         return str(chosen)
 
     def _check_images(self, shape: list[Any], config: ModelConfig) -> int:
-        """The side of the images, which must be those that the network takes."""
+        """Return the side of the images, which must be those that the network takes."""
         _, channels, *sides = shape
         if isinstance(channels, int) and channels != config.in_channels:
             hint = "export it with the channels first" if shape[3] == config.in_channels else "set images.channels so"
@@ -144,7 +144,7 @@ class OnnxBackbone(nn.Module):
 
 
 def read_onnx(file: Path) -> bytes:
-    """The content of an ONNX file; `ValueError` if it is missing or larger than such a file can be."""
+    """Read an ONNX file; `ValueError` if it is missing or larger than such a file can be."""
     try:
         if not file.is_file():
             raise ValueError(f"backbone is {str(file)!r}, but there is no such file; give one that ends in .onnx")
@@ -156,7 +156,7 @@ def read_onnx(file: Path) -> bytes:
 
 
 def read_note(content: bytes, key: str) -> str | None:
-    """What the writer of an ONNX file noted in its ``metadata_props`` under a key."""
+    """Read what the writer of an ONNX file noted in its ``metadata_props`` under a key."""
     with optional_dependency("onnx"):
         import onnx
         from google.protobuf.message import DecodeError

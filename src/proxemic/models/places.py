@@ -25,7 +25,7 @@ def is_mean_over_places(model: nn.Module) -> bool:
 def place_embeddings(
     model: EmbeddingModel, features: Float[Tensor, "batch channels height width"]
 ) -> Float64[Tensor, "batch dim height width"]:
-    r"""What each place of a feature map contributes to the embedding, which is the mean of these.
+    r"""Compute what each place of a feature map contributes to the embedding, which is the mean of these.
 
     $$W \Big(\frac{1}{P} \sum_p x_p\Big) + b = \frac{1}{P} \sum_p (W x_p + b)$$
 

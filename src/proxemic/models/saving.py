@@ -159,7 +159,7 @@ class _Saved:
     network: Mapping[str, Any]
 
     def build(self) -> EmbeddingModel:
-        """The network, whose weights come from the file beside it."""
+        """Build the network, whose weights come from the file beside it."""
         plain = replace(self.config, pretrained=False, weights=None)
         if plain.backbone_name.startswith(TRANSFORMERS):
             return EmbeddingModel(plain, transformers_backbone(plain, self.network))
@@ -180,7 +180,7 @@ class _Saved:
 
 
 def read_checksum(path: str | Path) -> str:
-    """The checksum of the weights of a model that `save_model` wrote, as its ``model.json`` says.
+    """Return the checksum of the weights of a model that `save_model` wrote, as its ``model.json`` says.
 
     Raises:
         ValueError: If the file is missing or malformed.

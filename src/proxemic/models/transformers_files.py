@@ -40,7 +40,7 @@ def _colours(values: Any) -> tuple[float, ...] | None:
 
 
 def find_folder(backbone: str, *, weights: bool) -> Path:
-    """The folder of the network `hf:FOLDER`, or that of the hub's files of `hf:NAME`, fetched if need be."""
+    """Find the folder of the network `hf:FOLDER`, or of the hub's files of `hf:NAME`, fetched if need be."""
     name = backbone.removeprefix(TRANSFORMERS)
     folder = Path(name).expanduser()
     if folder.is_dir():

@@ -42,7 +42,7 @@ class TransformersBackbone(nn.Module):
         return self.to_map(self.output(images))
 
     def to_map(self, output: Any) -> Tensor:
-        """The map of features in what the network itself returns."""
+        """Return the map of features in what the network itself returns."""
         hidden, pooled = output.last_hidden_state, getattr(output, "pooler_output", None)
         if self.pooler and pooled is not None:
             return pooled.flatten(1)[:, :, None, None]
@@ -52,7 +52,7 @@ class TransformersBackbone(nn.Module):
         return hidden.mean((2, 3), keepdim=True) if self.pooler else hidden
 
     def output(self, images: Tensor) -> Any:
-        """What the network itself returns."""
+        """Return what the network itself returns."""
         config = self.network.config
         if images.shape[1] == 1 and getattr(config, "num_channels", 3) == 3:
             images = images.expand(-1, 3, -1, -1)
@@ -60,7 +60,7 @@ class TransformersBackbone(nn.Module):
         return self.network(images, return_dict=True, **({"interpolate_pos_encoding": True} if other else {}))
 
     def description(self) -> dict[str, Any]:
-        """The configuration of the network as plain data, from which it is built again without its folder."""
+        """Return the configuration of the network as plain data, from which it is built again without its folder."""
         return {name: value for name, value in self.network.config.to_dict().items() if name not in _DROPPED}
 
 
@@ -136,11 +136,11 @@ class _Kind:
         return {"dtype": torch.float32, **({"add_pooling_layer": False} if pools else {})}
 
     def build(self) -> Any:
-        """The network with initial weights."""
+        """Build the network with initial weights."""
         return self._auto.from_config(self.config, trust_remote_code=False, **self._options)
 
     def load(self, folder: Path, needed: int) -> Any:
-        """The network with the weights of a folder, of which `needed` are expected."""
+        """Load the network with the weights of a folder, of which `needed` are expected."""
         from transformers.utils import logging
 
         files = [*folder.glob("*.safetensors")]
@@ -222,7 +222,7 @@ def _check_sizes(described: Mapping[str, Any]) -> None:
 
 
 def _prefix_tokens(hidden: Tensor, side: int, patch: Any) -> int:
-    """The number of class and register tokens: those beside the patches of the image."""
+    """Count the class and register tokens: those beside the patches of the image."""
     if hidden.ndim == 4:
         return 0
     patches = (side // patch) ** 2 if isinstance(patch, int) and patch > 0 else 0

@@ -72,7 +72,7 @@ def read_shapes(file: Path) -> dict[str, list[int]]:
 
 
 def _part(tensors: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Path) -> Mapping[str, Tensor]:
-    """The network's tensors, without the prefix that their names have in the file."""
+    """Return the network's tensors, without the prefix that their names have in the file."""
     first = next(iter(needed))
     prefixes = ["", *(key.removesuffix(first) for key in tensors if key.endswith(f".{first}"))]
     counts = {prefix: sum(prefix + key in tensors for key in needed) for prefix in prefixes}

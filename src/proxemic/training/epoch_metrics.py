@@ -12,7 +12,7 @@ from jaxtyping import Float
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
+from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.losses import ProxyLoss

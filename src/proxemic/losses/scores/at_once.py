@@ -103,7 +103,7 @@ def _with_own(similarities: Tensor, queries: Tensor, directions: Tensor, labels:
 
 
 def _forward(queries: Tensor, rows: Tensor, products: Products) -> tuple[Tensor, tuple[Tensor, ...]]:
-    with products.context(exact=False):
+    with products.context():
         if not products.rounds:
             return queries @ rows.T, ()
         out = queries.new_empty(len(queries), len(rows))
@@ -114,7 +114,7 @@ def _backward(
     grad: Tensor, needed: Sequence[bool], tensors: tuple[Tensor, Tensor], kept: Any, products: Products
 ) -> list[Tensor | None]:
     queries, rows = tensors
-    with products.context(exact=False):
+    with products.context():
         if not products.rounds:
             return [grad @ rows if needed[0] else None, grad.T @ queries if needed[1] else None]
         operand = products.operand(grad)

@@ -20,7 +20,7 @@ class Pooling(ABC):
 
     @abstractmethod
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
-        """The class scores by ordinary autograd: the definition."""
+        """Compute the class scores by ordinary autograd: the definition."""
 
     @abstractmethod
     def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities | None]:
@@ -30,7 +30,7 @@ class Pooling(ABC):
     def backward(
         self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
     ) -> Similarities:
-        """The gradient of the similarities from that of the class scores.
+        """Compute the gradient of the similarities from that of the class scores.
 
         It may overwrite all arguments but the similarities.
         """

@@ -28,7 +28,7 @@ _LOW = 11  # bits of float16; the second number of "split" is as much smaller
 
 
 def check_products(products: Any) -> Precision | None:
-    """A valid precision, or ``None``; `ValueError` names those that there are."""
+    """Return a valid precision, or ``None``; else raise a `ValueError` that names the allowed ones."""
     for allowed in (None, *get_args(Precision)):
         if products is allowed or (isinstance(products, str) and products == allowed):
             return allowed
@@ -45,19 +45,26 @@ class Operand(NamedTuple):
     scale: Tensor | None = None
 
     def transposed(self) -> "Operand":
-        """The transposed matrix, of the same memory."""
+        """Return the transposed matrix, of the same memory."""
         return Operand(self.high.T, None if self.low is None else self.low.T, self.scale)
 
 
 @dataclass(frozen=True)
 class Products:
-    """Products in one precision; ``None`` is that of the process, see `torch.set_float32_matmul_precision`."""
+    """Products in one precision, the one place that decides it.
+
+    Args:
+        precision: As chosen; ``None`` is that of the process, see `torch.set_float32_matmul_precision`.
+        cancels: Whether the similarity loses digits by cancellation; its products are in full precision, unless another
+            one was chosen.
+    """
 
     precision: Precision | None = None
+    cancels: bool = False
 
     @classmethod
     def of_run(cls, chosen: Precision | None, device: torch.device) -> "Products":
-        """What was chosen, or half precision where a GPU runs in automatic mixed precision."""
+        """Take what was chosen, or half precision if a GPU runs in automatic mixed precision."""
         mixed = device.type == "cuda" and torch.is_autocast_enabled("cuda")
         return cls(chosen or ("half" if mixed else None))
 
@@ -66,14 +73,18 @@ class Products:
         """Whether operands lose bits of float32 by choice."""
         return self.precision not in (None, "float32")
 
-    def context(self, *, exact: bool) -> AbstractContextManager[None]:
-        """Compute products in this precision; in full where they must be ``exact``, and none was chosen."""
-        return matmul_precision(
-            {"float32": "ieee", "tf32": "tf32", None: "ieee" if exact else None}.get(self.precision)
-        )
+    @property
+    def inexact(self) -> bool:
+        """Whether the scores of target classes, and their gradients, are computed apart, from the samples alone."""
+        return self.cancels or self.rounds
+
+    def context(self) -> AbstractContextManager[None]:
+        """Compute the products within in this precision."""
+        wanted = {"float32": "ieee", "tf32": "tf32", None: "ieee" if self.cancels else None}.get(self.precision)
+        return matmul_precision(wanted)
 
     def operand(self, x: Float[Tensor, "rows columns"]) -> Operand:
-        """A matrix to be multiplied; a copy, unless it is taken as it is, as float64 always is."""
+        """Prepare a matrix to be multiplied: a copy, unless it is taken as it is, as float64 always is."""
         if not self.rounds or x.dtype == torch.float64 or (self.precision == "tf32" and x.is_cuda):
             return Operand(x)
         if self.precision == "tf32":
@@ -95,7 +106,7 @@ class Products:
         return Operand(high, low)
 
     def multiply(self, a: Operand, b: Operand, out: Float[Tensor, "rows columns"]) -> Tensor:
-        """``a b``, written to ``out``."""
+        """Write ``a b`` to ``out``."""
         if a.scale is not None and b.scale is not None:
             return out.copy_(_sum(a, b)).div_(a.scale * b.scale)
         return torch.mm(a.high, b.high, out=out) if a.low is None else out.copy_(_sum(a, b))
@@ -108,7 +119,7 @@ class Products:
 
 
 def _sum(a: Operand, b: Operand) -> Tensor:
-    """The product of the two parts of each operand, without that of the low ones, which is below the last bit."""
+    """Multiply both parts of each operand, without the product of the low ones, which is below the last bit."""
     high = _multiply(a.high, b.high)
     if a.low is None or b.low is None:
         return high

@@ -54,18 +54,18 @@ class Regularizer(Described, ABC):
         self.weight = check_number("weight", weight, "a regulariser's weight must be 0 or more", least=0)
 
     def forward(self, proxies: Proxies) -> Float[Tensor, ""]:
-        """The weighted term."""
+        """Compute the weighted term."""
         return self.apply_to(proxies)[1]
 
     def apply_to(self, proxies: Proxies, sampling: SamplingWeights | None = None) -> tuple[Proxies, Float[Tensor, ""]]:
-        """The proxies, to be used in place of the argument, and the weighted term: their gradients share memory."""
+        """Return the proxies, to use instead of the argument, and the weighted term: their gradients share memory."""
         return _Apply.apply(proxies, self, sampling or SamplingWeights(len(proxies)))  # type: ignore[return-value]
 
     @abstractmethod
     def value(
         self, proxies: Proxies, sampling: SamplingWeights, state: Float[Tensor, "*state"] | None = None
     ) -> Float[Tensor, ""]:
-        """The term without its weight.
+        """Compute the term without its weight.
 
         Args:
             proxies: All proxies, or those of the sampled classes, of a shard or of a chunk.

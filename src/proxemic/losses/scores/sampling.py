@@ -32,12 +32,12 @@ class SamplingWeights:
     bias: Float[Tensor, " classes"] | None = None
 
     def part(self, rows: slice) -> "SamplingWeights":
-        """The same for some of the rows."""
+        """Return the same for some of the rows."""
         weights, bias = (None if values is None else values[rows] for values in (self.weights, self.bias))
         return replace(self, weights=weights, bias=bias)
 
     def sum(self, values: Float[Tensor, " classes"]) -> Float[Tensor, ""]:
-        """The sum over all classes that these rows stand for, of one value per row."""
+        """Sum one value per row over all classes that these rows stand for."""
         return values.sum() if self.weights is None else values.dot(self.weights)
 
 
@@ -87,7 +87,7 @@ class SampledClasses:
         return _Rows.apply(parameter, self.index)  # type: ignore[return-value]
 
     def local_rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "part *shape"]:
-        """The sampled rows that this process works on."""
+        """Select the sampled rows that this process works on."""
         rows = self.rows(parameter)
         if self.part is None:
             return rows
@@ -108,7 +108,7 @@ class SampledClasses:
 
 
 def num_sampled(classes: int, batch: int, rate: float) -> int:
-    """The number of classes that a step looks at: as many as the batch may have, and the share ``rate`` of the others.
+    """Count the classes that a step looks at: those the batch may have, and the share ``rate`` of the others.
 
     It depends on sizes alone, so that no step waits for the GPU.
 
@@ -120,7 +120,7 @@ def num_sampled(classes: int, batch: int, rate: float) -> int:
 
 
 def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> Int[Tensor, " rows"] | None:
-    """The classes of the batch and, uniformly at random without replacement, others: `num_sampled` in all.
+    """Choose the classes of the batch and, uniformly at random without replacement, others: `num_sampled` in all.
 
     The indices are ascending, and ``None`` if all classes are chosen; labels outside ``[0, classes)`` are ignored. The
     others are drawn from torch's global generator of the labels' device.
@@ -135,7 +135,7 @@ def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> 
 
 
 def _placed(labels: Tensor, index: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The place of each label among the sampled rows, −1 if it has none; how many classes each row stands for."""
+    """Find each label's place among the sampled rows, −1 if it has none, and how many classes each row stands for."""
     inside = (labels >= 0) & (labels < classes)
     place = torch.searchsorted(index, labels).clamp_(max=len(index) - 1)
     present = torch.zeros_like(index, dtype=torch.bool).index_put_((place,), inside, accumulate=True)

@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 from proxemic.losses.checks import check_positive, shown
 from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.products import Products
 from proxemic.losses.scores.regularizers import Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import Cosine, Similarity
-from proxemic.precision import matmul_precision
 
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -66,7 +66,7 @@ def dense_class_scores(
     pooling: Pooling,
 ) -> Float[Tensor, "batch classes"]:
     """Every class score at once, by ordinary autograd."""
-    with matmul_precision("ieee" if similarity.needs_full_precision else None):
+    with Products(cancels=similarity.needs_full_precision).context():
         similarities = similarity.dense(queries, proxies.flatten(0, 1)).unflatten(1, proxies.shape[:2])
     return pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
 
@@ -74,7 +74,7 @@ def dense_class_scores(
 def pair_scores(
     queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"], scoring: Scoring
 ) -> Float[Tensor, " batch"]:
-    """The class score of each query for its own class, given by the proxies of that class, by ordinary autograd."""
+    """Compute the class score of each query for its own class, whose proxies are given, by ordinary autograd."""
     similarities = scoring.similarity.pairs(queries, proxies)
     return scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(1)
 

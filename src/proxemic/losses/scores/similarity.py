@@ -82,7 +82,7 @@ class Similarity(Protocol):
     """Whether a GPU computes all scores at once by `dense`, where they fit."""
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Queries:
-        """What is computed from the embeddings alone, by ordinary autograd; the embeddings themselves by default."""
+        """Compute what depends on the embeddings alone, by ordinary autograd; the embeddings themselves by default."""
         return embeddings
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
@@ -94,7 +94,7 @@ class Similarity(Protocol):
         ...
 
     def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
-        """The similarity of each query to the proxies in its own row, by ordinary autograd."""
+        """Compute the similarity of each query to the proxies in its own row, by ordinary autograd."""
         ...
 
     def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
@@ -104,7 +104,7 @@ class Similarity(Protocol):
         """`dense` for one chunk, outside autograd: turn the inner products of all rows into similarities, in place."""
 
     def slopes(self, grad: Scores, scores: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> Slopes:
-        """The gradient g of the inner products, and factors a and b, ``None`` for 0.
+        """Compute the gradient g of the inner products, and factors a and b, ``None`` for 0.
 
         The gradient of the proxies is ``g x + a w``, that of the queries the sum over all chunks of ``gᵀ w + b x``.
         Both arguments are scratch.
@@ -196,5 +196,5 @@ class InnerProduct(Similarity):
 
 
 def _largest(like: Tensor) -> float:
-    """The largest distance: the smallest power of 2 whose square overflows."""
+    """Return the largest distance: the smallest power of 2 whose square overflows."""
     return 2.0 ** (math.frexp(torch.finfo(like.dtype).max)[1] // 2)

@@ -12,7 +12,7 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -41,16 +41,6 @@ class Settings(NamedTuple):
     terms: tuple[Regularizer, ...]
     sampling: SamplingWeights
     products: Products
-
-    @property
-    def inexact(self) -> bool:
-        """Whether the scores of target classes, and their gradients, are computed apart, from the samples alone."""
-        return self.scoring.similarity.needs_full_precision or self.products.rounds
-
-    @property
-    def precision(self) -> AbstractContextManager[None]:
-        """The precision of the products within."""
-        return self.products.context(exact=self.scoring.similarity.needs_full_precision)
 
 
 def streamed_scores(
@@ -97,6 +87,7 @@ def streamed_scores(
     if plan.dense:
         return scores_at_once(embeddings, proxies, labels, scoring, terms, sampling, products)
     queries = scoring.similarity.prepare(embeddings)
+    products = replace(products, cancels=scoring.similarity.needs_full_precision)
     settings = Settings(scoring, plan, tuple(terms), sampling, products)
     return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
@@ -108,11 +99,11 @@ class _Streamed(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
         ctx.settings, scoring = settings, settings.scoring
-        with torch.autocast(queries.device.type, enabled=False), settings.precision:
+        with torch.autocast(queries.device.type, enabled=False), settings.products.context():
             proxy_norms = proxies.new_empty(proxies.shape[0] * proxies.shape[1], 1)
             states = [term.make_state(proxies) for term in settings.terms]
             walk = _Walk(queries, proxies, labels, settings, proxy_norms, states)
-            if settings.inexact:
+            if settings.products.inexact:
                 with matmul_precision("ieee"):
                     own = proxies[labels.clamp(0, len(proxies) - 1)]
                     walk.target = scoring.similarity.pairs(queries, own)
@@ -138,7 +129,7 @@ class _Streamed(torch.autograd.Function):
         # again.
         grads, ctx.grads = ctx.grads, None
         cached, ctx.cached = ctx.cached, (None, [])
-        with torch.autocast(queries.device.type, enabled=False), settings.precision:
+        with torch.autocast(queries.device.type, enabled=False), settings.products.context():
             walk = _Walk(queries, proxies, labels, settings, proxy_norms, ctx.states, is_forward=False)
             walk.target, (walk.cache, walk.cached_pools) = target, cached
             if grads is None:
@@ -146,8 +137,8 @@ class _Streamed(torch.autograd.Function):
                 walk.backward(grads, sums, slopes, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
-            if walk.one_pass or settings.inexact:
-                with matmul_precision("ieee" if settings.inexact else None):
+            if walk.one_pass or settings.products.inexact:
+                with matmul_precision("ieee" if settings.products.inexact else None):
                     walk.add_target_gradient(grads, grad_positive)
         return grads[0], grads[1], None, None, None
 
@@ -182,7 +173,7 @@ class _Walk:
         *,
         is_forward: bool = True,
     ) -> None:
-        self.queries, self.proxies, self.labels, self.settings = queries, proxies, labels, settings
+        self.queries, self.proxies, self.labels = queries, proxies, labels
         self.scoring, self.plan, self.terms, self.sampling, self.products = settings
         self.proxy_norms, self.states, self.is_forward = proxy_norms, states, is_forward
         self.operand = self.products.operand(queries)
@@ -259,7 +250,7 @@ class _Walk:
         elif not self.one_pass:
             slopes = slopes * grad_negative
         # If a chunk's product is inexact near the target class, so is its gradient: `add_target_gradient` adds that.
-        target = None if self.one_pass else 0.0 if self.settings.inexact else grad_positive
+        target = None if self.one_pass else 0.0 if self.products.inexact else grad_positive
         buffer = self._buffer()
         for part in self.parts:
             self._backward_chunk(_Chunk(self, part, buffer), grads, sums, slopes, target)

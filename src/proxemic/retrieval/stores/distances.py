@@ -18,7 +18,7 @@ def exact_distances(
 
 
 def merge(found: Sequence[Neighbours], queries: int, k: int) -> Neighbours:
-    """The nearest of several searches of other rows."""
+    """Return the nearest of several searches of other rows."""
     nothing = Neighbours(np.full((queries, k), np.inf, np.float32), np.full((queries, k), -1))
     distances, ids = (np.concatenate(parts, axis=1) for parts in zip(nothing, *found, strict=True))
     order = np.lexsort((ids, distances))[:, :k]

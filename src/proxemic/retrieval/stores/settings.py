@@ -11,7 +11,7 @@ def check_settings(
     settings: Mapping[str, int],
     allowed: Mapping[str, Mapping[str, tuple[int, int, int]]],
 ) -> dict[str, int]:
-    """Settings of an index with defaults filled in.
+    """Check the settings of an index, and fill in defaults.
 
     Args:
         address: What is to have the index, for messages.

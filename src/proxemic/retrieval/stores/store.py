@@ -158,15 +158,15 @@ class Store(ABC):
 
     @abstractmethod
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
-        """The nearest rows, of those that meet the conditions, with the index where there is one."""
+        """Find the nearest rows that meet the conditions, with the index if there is one."""
 
     @abstractmethod
     def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
-        """What is known of some rows, in the order of the ids, of which each may come several times."""
+        """Return the columns of some rows, in the order of the ids; an id may come several times."""
 
     @abstractmethod
     def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
-        """The ids of the first rows that follow an id and meet all conditions, ascending."""
+        """Return the ids of the first rows that follow an id and meet all conditions, ascending."""
 
     @abstractmethod
     def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:

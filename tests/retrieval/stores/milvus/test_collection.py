@@ -9,7 +9,7 @@ import pytest
 
 from galleries import random_vectors, some_items
 from proxemic.errors import UserError
-from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
+from proxemic.retrieval.stores import GalleryInfo, create_store, open_store, remote
 from proxemic.retrieval.stores.milvus import collection as module
 from proxemic.retrieval.stores.store import PartlyWritten
 from servers import Milvus
@@ -126,7 +126,7 @@ def test_a_server_that_is_killed_in_an_addition(
     request.addfinalizer(server.kill)
     vectors, items = random_vectors(100, 8), some_items(100)
     store = create_store(server.address("killed"), GalleryInfo(8))
-    monkeypatch.setattr(module, "_BATCH", 10 * (4 * 8 + 512))
+    monkeypatch.setattr(remote, "BATCH", 10 * (4 * 8 + 512))
     make, made = module._row, count(1)
 
     def row(*parts: Any) -> dict[str, Any]:
@@ -155,7 +155,9 @@ def test_a_server_that_is_killed_in_an_addition(
         assert known == {f"/{number}.jpg" for number in range(30)}
     other.close()
     new = np.arange(30, 100)
-    assert store.add(vectors[new], items.take(new)).tolist() == [*range(100, 170)]
+    assert store.add(vectors[new], items.take(new)).tolist() == [
+        *range(40, 110)
+    ]  # those of the broken batch are gone
     parts = [*store.iterate(16)]
     assert [path for _, table in parts for path in table["path"].to_pylist()] == [f"/{n}.jpg" for n in range(100)]
     np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), vectors)

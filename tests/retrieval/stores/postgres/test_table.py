@@ -9,7 +9,7 @@ from galleries import clustered_vectors, random_vectors, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.items import make_items
-from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
+from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store, remote
 from proxemic.retrieval.stores.postgres import table as module
 from proxemic.retrieval.stores.store import PartlyWritten
 from servers import Postgres
@@ -92,7 +92,7 @@ def test_the_index_is_used(postgres: Postgres) -> None:
 
 
 def test_writers_at_once_all_succeed(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BATCH", 20 * (4 * 8 + 256))
+    monkeypatch.setattr(remote, "BATCH", 20 * (4 * 8 + 512))
     address = postgres.address("writers")
     reader, vectors = create_store(address, GalleryInfo(8)), random_vectors(400, 8)
 
@@ -158,7 +158,7 @@ def test_a_server_that_is_killed_between_and_within_batches(
     request.addfinalizer(server.stop)
     address, vectors, items = server.address("killed"), random_vectors(100, 8), some_items(100)
     store = create_store(address, GalleryInfo(8))
-    monkeypatch.setattr(module, "_BATCH", 10 * (4 * 8 + 256))
+    monkeypatch.setattr(remote, "BATCH", 10 * (4 * 8 + 512))
     make, kill_at = module.Vector, 31  # as the first row of a batch is sent
     sent = count(1)
 

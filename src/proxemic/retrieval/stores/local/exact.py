@@ -1,6 +1,5 @@
 """Search that compares a query with every row."""
 
-import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from proxemic.retrieval.stores.store import Neighbours
 BLOCK = 65_536  # rows that are copied at once, where others lie between them
 _FEW = 32  # rows more to find than asked for cost less than copying those that may be found
 _NUMBERS = 2**22  # that are compared again at once
-_WORTH_FAISS = 2**22  # comparisons of rows, in which Faiss gains the time that it takes to be imported
+_WORTH_FAISS = 2**20  # comparisons of rows, which NumPy makes in less time than Faiss takes to be imported
 
 
 def search_segments(
@@ -24,7 +23,7 @@ def search_segments(
     k: int,
     distance: str,
 ) -> Neighbours:
-    """The nearest of the rows that a mask allows, or all."""
+    """Find the nearest of the rows that a mask allows, or of all."""
     found = [
         part
         for segment, mask in zip(segments, masks, strict=True)
@@ -62,7 +61,7 @@ def nearest(
 ) -> tuple[Float32[np.ndarray, "queries found"], Int64[np.ndarray, "queries found"]]:
     """Distances and places of the nearest of all vectors; places of -1 where their numbers are not finite."""
     k = min(k, len(vectors))
-    if distance == "cosine" and _are_few(len(queries) * len(vectors)):
+    if distance == "cosine" and len(queries) * len(vectors) <= _WORTH_FAISS:
         near = queries @ vectors.T
         places = np.argpartition(-near, k - 1)[:, :k] if k else np.empty((len(queries), 0), np.int64)
         places = np.where(np.isfinite(np.take_along_axis(near, places, 1)), places, -1)
@@ -72,16 +71,6 @@ def nearest(
         kind = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
         _, places = faiss.knn(queries, vectors, k, metric=kind)
     return distances_at(queries, vectors.__getitem__, places, distance), places
-
-
-class _Compared:
-    rows = 0  # by this process, without Faiss
-
-
-def _are_few(rows: int) -> bool:
-    """Whether these comparisons, with all before, take NumPy no longer than Faiss with its import."""
-    _Compared.rows += rows
-    return _Compared.rows <= _WORTH_FAISS and "faiss" not in sys.modules
 
 
 def distances_at(

@@ -1,7 +1,6 @@
 """The files of a gallery's folder: written once, mapped into memory, and never changed."""
 
 import hashlib
-import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,9 +58,7 @@ def write_segment(
 ) -> SegmentEntry:
     """Write rows as files that no transaction names yet."""
     vectors = np.ascontiguousarray(vectors, "<f4")
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vectors))
-    of_vectors = write_file(folder, state.new_name("vectors"), header.getvalue(), vectors.data)
+    of_vectors = write_file(folder, state.new_name("vectors"), _npy_header(*vectors.shape), vectors.data)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, items.schema) as writer:
         writer.write_table(items.combine_chunks())
@@ -71,6 +68,16 @@ def write_segment(
     has[ids - first] = True
     packed = None if has.all() else np.packbits(has).tobytes()
     return SegmentEntry(first, last, len(ids), packed, None, of_vectors, of_items)
+
+
+def _npy_header(rows: int, dim: int) -> bytes:
+    """Return the only header that a `.npy` file of a gallery may have, so that no parser meets a stranger's.
+
+    >>> _npy_header(5, 8)[10:70]
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (5, 8), } "
+    """
+    described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dim}), }}"
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + f"{described:117}\n".encode()
 
 
 def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
@@ -110,13 +117,14 @@ class Segment:
         return other
 
     def _map_vectors(self, shape: tuple[int, int]) -> Float32[np.ndarray, "rows dim"]:
+        header = _npy_header(*shape)
         try:
-            vectors = np.load(self._vectors, mmap_mode="r").view(np.ndarray)
-            if vectors.dtype != np.dtype("<f4") or vectors.shape != shape or not vectors.flags.c_contiguous:
-                raise ValueError(f"its vectors are {vectors.dtype} {list(vectors.shape)}")
-        except Exception as error:  # NumPy's parser of headers raises whatever Python's own parsers do
+            with self._vectors.open("rb") as file:
+                if file.read(len(header)) != header:
+                    raise ValueError(f"it does not begin as an array of {shape[0]:,} rows of {shape[1]} float32")
+            return np.memmap(self._vectors, "<f4", "r", len(header), shape).view(np.ndarray)
+        except (OSError, ValueError, OverflowError, MemoryError) as error:
             raise Damaged(self._vectors, error) from error
-        return vectors
 
     @property
     def live_places(self) -> Int64[np.ndarray, " live"]:

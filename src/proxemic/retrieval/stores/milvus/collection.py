@@ -5,9 +5,9 @@ import json
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,10 @@ from proxemic.data.pixels.roots import merge_roots
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
-from proxemic.retrieval.stores.distances import exact_distances
 from proxemic.retrieval.stores.milvus.server import Address, Server, in_a_sentence, leave
+from proxemic.retrieval.stores.remote import BATCH, RemoteStore, Row, State
 from proxemic.retrieval.stores.settings import check_settings
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind
 
 with optional_dependency("milvus"):
     from pymilvus import DataType, MilvusClient, MilvusException
@@ -29,33 +29,20 @@ _GALLERIES = "proxemic_galleries"
 _LARGEST = 32_768  # numbers of a vector that Milvus keeps
 _FOUND = 16_384  # rows that Milvus gives at most for a query
 _LISTED = 4_096  # keys or ids that an expression names
-_BATCH = 2**23  # bytes of vectors that are sent or found at once; a server takes messages of 64 MiB
 _TRIES = 5  # of dropping an index
 _PATIENCE = 60  # seconds for a call that does not build an index
 _TEXT = 65_535  # bytes of a text at most
+_FIELDS = (*OWN, "columns", "vector")
 _HNSW = {"m": (16, 2, 2048), "ef_construction": (128, 1, 32_768), "ef_search": (100, 1, 32_768)}
 
 
-@dataclass(frozen=True)
-class _State:
-    """What `proxemic_galleries` has of a gallery."""
-
-    info: GalleryInfo
-    next_id: int = 0
-    columns: tuple[str, ...] = ()
-    index: Mapping[str, int] | None = None
-    roots: tuple[str, ...] = ()
-
-
-class MilvusStore(Store):
+class MilvusStore(RemoteStore):
     """A gallery in Milvus: a row of the collection `proxemic_galleries`, and a collection of its name.
 
     Rows have the digest of their path as their key, so that no path comes twice, and digests of each name with its
     value in `cells`: whatever users name or give reaches expressions as digests only. Readers are not disturbed; of
     writers there may be one at a time, which a server does not check.
     """
-
-    indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
 
     def __init__(self, server: Server, info: GalleryInfo) -> None:
         super().__init__(server.address.shown, info)
@@ -75,7 +62,7 @@ class MilvusStore(Store):
             if not client.has_collection(_GALLERIES):
                 _make_galleries(client)
             # Of the two, the collection comes last: without it, there is no gallery.
-            store._write(_State(info))
+            store._write(State(info))
             schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("key", DataType.VARCHAR, max_length=32, is_primary=True)
             schema.add_field("id", DataType.INT64)
@@ -138,178 +125,124 @@ class MilvusStore(Store):
             self._client.create_index(self._name, wanted, sync=not empty)
         self._client.load_collection(self._name)
 
-    def _state(self) -> _State:
+    def _state(self) -> State:
         return _read(self._server)
 
-    def _write(self, state: _State) -> None:
-        row = {
-            "name": self._name,
+    def _write(self, state: State) -> None:
+        content = {
             "info": state.info.to_json(),
             "next_id": state.next_id,
-            "columns": list(state.columns),
-            "index": None if state.index is None else dict(state.index),
-            "roots": list(state.roots),
+            "columns": state.further,
+            "index": state.index,
+            "roots": state.roots,
         }
-        content = {"name": self._name, "state": row, "vector": [0.0, 0.0]}
-        self._client.upsert(_GALLERIES, [content], timeout=_PATIENCE)
+        with in_a_sentence(self.address):
+            row = {"name": self._name, "state": content, "vector": [0.0, 0.0]}
+            self._client.upsert(_GALLERIES, [row], timeout=_PATIENCE)
 
     def _query(self, condition: str, fields: Sequence[str]) -> list[dict[str, Any]]:
         def query() -> list[dict[str, Any]]:
             return [*self._client.query(self._name, filter=condition, output_fields=[*fields], timeout=_PATIENCE)]
 
-        return self._server.read(self._name, query)
+        with in_a_sentence(self.address):
+            return self._server.read(self._name, query)
 
     def _count(self, condition: str = "") -> int:
         return int(self._query(condition, ["count(*)"])[0]["count(*)"])
 
     def __len__(self) -> int:
-        with in_a_sentence(self.address):
-            return self._count()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        with in_a_sentence(self.address):
-            return (*OWN, *self._state().columns)
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        with in_a_sentence(self.address):
-            return self._state().roots
+        return self._count()
 
     def add_roots(self, roots: Sequence[str]) -> None:
-        with in_a_sentence(self.address):
-            state = self._state()
-            self._write(replace(state, roots=merge_roots([*state.roots, *roots])))
+        state = self._state()
+        self._write(replace(state, roots=merge_roots([*state.roots, *roots])))
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
-        known = set()
-        with in_a_sentence(self.address):
-            for first in range(0, len(paths), _LISTED):
-                condition = f"key in {_listed(_digest(path) for path in paths[first : first + _LISTED])}"
-                known |= {row["path"] for row in self._query(condition, ["path"])}
-        return known
+        digests = [_digest(path) for path in paths]
+        return {row["path"] for row in self._those("key", digests, ["path"])}
 
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
-        if not len(vectors):
-            return np.empty(0, np.int64)
-        further = [name for name in items.column_names if name not in OWN]
-        size = max(1, _BATCH // (4 * self.info.dim + 512))
-        written = 0
-        try:
-            with in_a_sentence(self.address):
-                state = self._state()
-                # Before they are used: an addition that breaks off leaves ids out, and uses none twice.
-                columns = tuple(dict.fromkeys((*state.columns, *further)))
-                self._write(replace(state, next_id=state.next_id + len(vectors), columns=columns))
-                ids = state.next_id + np.arange(len(vectors))
-                for written in range(0, len(vectors), size):
-                    part = slice(written, written + size)
-                    texts = items.slice(written, size).to_pylist()
-                    rows = [_row(*each) for each in zip(ids[part].tolist(), texts, vectors[part], strict=True)]
-                    self._client.upsert(self._name, rows, timeout=_PATIENCE)
-        except UserError as error:
-            raise PartlyWritten(str(error), written) from error
+    def _those(self, field: str, values: Sequence[Any], fields: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows whose field has one of many values."""
+        parts = [values[first : first + _LISTED] for first in range(0, len(values), _LISTED)]
+        return [row for part in parts for row in self._query(f"{field} in {json.dumps([*part])}", fields)]
+
+    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+        state = self._state()
+        # Before they are used: an addition that breaks off leaves ids out, and uses none twice.
+        self._write(replace(state, next_id=state.next_id + len(vectors), further=state.with_further(items[0])))
+        ids = state.next_id + np.arange(len(vectors))
+        rows = [_row(*each) for each in zip(ids.tolist(), items, vectors, strict=True)]
+        with in_a_sentence(self.address):
+            self._client.upsert(self._name, rows, timeout=_PATIENCE)
         return ids
 
     def remove(self, where: Where) -> int:
-        with in_a_sentence(self.address):
-            # Any row meets no condition.
-            condition = self._condition(where) or "id >= 0"
-            count = self._count(condition)
-            if count:
+        # Any row meets no condition.
+        condition = self._condition(where) or "id >= 0"
+        count = self._count(condition)
+        if count:
+            with in_a_sentence(self.address):
                 self._client.delete(self._name, filter=condition, timeout=_PATIENCE)
-            return count
+        return count
 
     def _condition(self, where: Where | None) -> str:
         parts = []
-        columns = (*OWN, *self._state().columns) if where else OWN
-        for name, values in check_where(where, columns).items():
+        for name, values in check_where(where, self.columns if where else OWN).items():
             texts = [value for value in values if value is not None]
             either = []
             if name == "path":
-                either.append(f"key in {_listed(map(_digest, texts))}")
+                either.append(f"key in {json.dumps([*map(_digest, texts)])}")
             else:
                 if texts:
-                    either.append(f"array_contains_any(cells, {_listed(_digest(name, text) for text in texts)})")
+                    either.append(f"array_contains_any(cells, {json.dumps([_digest(name, text) for text in texts])})")
                 if None in values:
                     either.append(f"not array_contains(cells, {json.dumps(_digest(name, None))})")
             parts.append(f"({' or '.join(either)})")
         return " and ".join(parts)
 
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
-        distances, ids = np.full((len(queries), k), np.inf, np.float32), np.full((len(queries), k), -1)
+    def _nearest(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
+    ) -> list[list[tuple[int, Any]]]:
+        if k > _FOUND and len(self) > _FOUND:
+            raise ValueError(f"k is {k:,}, but Milvus finds up to {_FOUND:,} rows of larger galleries.")
+        limit, index = min(k, _FOUND), self._state().index
+        search = partial(
+            self._client.search,
+            self._name,
+            data=[*queries],
+            limit=limit,
+            filter=self._condition(where),
+            output_fields=["id", "vector"],
+            search_params={"params": {} if index is None else {"ef": max(index["ef_search"], limit)}},
+            timeout=_PATIENCE,
+        )
         with in_a_sentence(self.address):
-            if k > _FOUND and len(self) > _FOUND:
-                raise ValueError(f"k is {k:,}, but Milvus finds up to {_FOUND:,} rows of larger galleries.")
-            limit, condition, index = min(k, _FOUND), self._condition(where), self._state().index
-            parameters = {} if index is None else {"ef": max(index["ef_search"], limit)}
-            size = max(1, min(1024, _BATCH // (4 * self.info.dim * limit)))
-            for first in range(0, len(queries), size):
-                search = partial(
-                    self._client.search,
-                    self._name,
-                    data=[*queries[first : first + size]],
-                    limit=limit,
-                    filter=condition,
-                    output_fields=["id", "vector"],
-                    search_params={"params": parameters},
-                    timeout=_PATIENCE,
-                )
-                found = self._server.read(self._name, search)
-                for place, hits in enumerate(found, first):
-                    if not len(hits):
-                        continue
-                    numbers = np.array([hit["entity"]["id"] for hit in hits])
-                    vectors = np.array([hit["entity"]["vector"] for hit in hits], np.float32)
-                    exact = exact_distances(queries[place : place + 1], vectors[None], self.info.distance)[0]
-                    order = np.lexsort((numbers, exact))
-                    distances[place, : len(hits)], ids[place, : len(hits)] = exact[order], numbers[order]
-        return Neighbours(distances, ids)
+            found = self._server.read(self._name, search)
+        return [[(hit["entity"]["id"], hit["entity"]["vector"]) for hit in hits] for hits in found]
 
-    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
-        wanted, rows = np.unique(ids).tolist(), {}
-        with in_a_sentence(self.address):
-            columns = self.columns
-            for first in range(0, len(wanted), _LISTED):
-                condition = f"id in {json.dumps(wanted[first : first + _LISTED])}"
-                rows |= {row["id"]: row for row in self._query(condition, (*OWN, "columns"))}
-        return _as_table([rows[number] for number in ids.tolist() if number in rows], columns)
+    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
+        return [*self._those("id", ids, _FIELDS if vectors else _FIELDS[:-1])]
 
     def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
         found: list[int] = []
-        with in_a_sentence(self.address):
-            condition, end = self._condition(where), self._state().next_id
-            first, size = after + 1, max(count, 1024)
-            # It gives rows in no order: those of a window of ids, which widens, as few may meet the conditions.
-            while first < end and len(found) < count:
-                window = f"id >= {first} and id < {first + size}" + (f" and {condition}" if condition else "")
-                found += sorted(row["id"] for row in self._query(window, ["id"]))
-                first, size = first + size, min(2 * size, _FOUND)
+        condition, end = self._condition(where), self._state().next_id
+        first, size = after + 1, max(count, 1024)
+        # It gives rows in no order: those of a window of ids, which widens, as few may meet the conditions.
+        while first < end and len(found) < count:
+            window = f"id >= {first} and id < {first + size}" + (f" and {condition}" if condition else "")
+            found += sorted(row["id"] for row in self._query(window, ["id"]))
+            first, size = first + size, min(2 * size, _FOUND)
         return np.array(found[:count], np.int64)
 
-    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
-        wanted, rows = np.unique(ids).tolist(), []
-        with in_a_sentence(self.address):
-            columns = self.columns
-            for first in range(0, len(wanted), _LISTED):
-                condition = f"id in {json.dumps(wanted[first : first + _LISTED])}"
-                rows += self._query(condition, (*OWN, "columns", "vector"))
-        rows.sort(key=lambda row: row["id"])
-        vectors = np.array([row["vector"] for row in rows], np.float32).reshape(len(rows), self.info.dim)
-        return vectors, _as_table(rows, columns)
-
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
-        with in_a_sentence(self.address):
-            state = self._state()
-        for rows in self._windows(state, batch_size, (*OWN, "columns", "vector")):
-            vectors = np.array([row["vector"] for row in rows], np.float32)
-            yield vectors, _as_table(rows, (*OWN, *state.columns))
+        state = self._state()
+        for rows in self._windows(state, batch_size, _FIELDS):
+            yield self._split(rows, state.columns)
 
-    def _windows(self, state: _State, size: int, fields: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-        size = max(1, min(size, _FOUND, _BATCH // (4 * self.info.dim)))
+    def _windows(self, state: State, size: int, fields: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+        size = max(1, min(size, _FOUND, BATCH // (4 * self.info.dim)))
         for first in range(0, state.next_id, size):
-            with in_a_sentence(self.address):
-                rows = self._query(f"id >= {first} and id < {min(first + size, state.next_id)}", fields)
+            rows = self._query(f"id >= {first} and id < {min(first + size, state.next_id)}", fields)
             if rows:
                 yield sorted(rows, key=lambda row: row["id"])
 
@@ -331,22 +264,14 @@ class MilvusStore(Store):
                 if not left:
                     raise
 
-    @property
-    def index(self) -> dict[str, Any]:
-        with in_a_sentence(self.address):
-            index = self._state().index
-        return {"kind": "exact", "rows": len(self)} if index is None else {"kind": "hnsw", "rows": len(self), **index}
-
     def verify(self) -> list[str]:
         seen, wrong = Counter[int](), dict[str, int]()
 
         def note(what: str, count: int = 1) -> None:
             wrong[what] = wrong.get(what, 0) + count
 
-        with in_a_sentence(self.address):
-            state, count = self._state(), self._count()
-        fields = ("key", *OWN, "columns", "cells", "vector")
-        for rows in self._windows(state, 4096, fields):
+        state, count = self._state(), self._count()
+        for rows in self._windows(state, 4096, ("key", "cells", *_FIELDS)):
             for row in rows:
                 should = _row(row["id"], {**row["columns"], "path": row["path"], "label": row["label"]}, row["vector"])
                 if row["key"] != should["key"] or sorted(row["cells"]) != sorted(should["cells"]):
@@ -387,8 +312,8 @@ def _make_galleries(client: Any) -> None:
     client.load_collection(_GALLERIES)
 
 
-def _read(server: Server) -> _State:
-    """The state of a gallery as it is now; `UserError` where there is none."""
+def _read(server: Server) -> State:
+    """Read the state of a gallery as it is now; `UserError` if there is none."""
     name, shown = server.address.gallery, server.address.shown
     condition = f'name in ["{name}"]'  # a word of letters and digits
     query = partial(server.client.query, _GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)
@@ -398,7 +323,7 @@ def _read(server: Server) -> _State:
         raise UserError(f"{shown} holds no gallery: create it, or correct the name.")
     state = found[0]["state"]
     try:
-        return _State(
+        return State(
             GalleryInfo.from_json(state["info"]),
             int(state["next_id"]),
             tuple(state["columns"]),
@@ -423,15 +348,5 @@ def _row(number: int, texts: Mapping[str, str | None], vector: Any) -> dict[str,
 
 
 def _digest(*parts: str | None) -> str:
-    """What stands for a path, for a column with a value, or for a column with any (None), in an expression."""
+    """Return what stands for a path, a column with a value, or a column with any value (None), in an expression."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _listed(digests: Any) -> str:
-    return json.dumps([*digests])
-
-
-def _as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pa.Table:
-    own = [pa.array([row[name] for row in rows], pa.int64() if name == "id" else pa.string()) for name in OWN]
-    further = [pa.array([row["columns"].get(name) for row in rows], pa.string()) for name in columns[len(OWN) :]]
-    return pa.table([*own, *further], names=list(columns))

@@ -125,7 +125,7 @@ class Server:
             raise
 
     def read(self, collection: str, reading: Callable[[], T]) -> T:
-        """What a reading gives of a collection, which a server that was started anew may have to load first."""
+        """Read a collection, which a server that was started anew may have to load first."""
         try:
             return reading()
         except MilvusException as error:

@@ -49,7 +49,7 @@ class Address:
 
 
 def without_vectors(shown: str) -> str:
-    """What is said of a database without pgvector."""
+    """Say what a database without pgvector needs."""
     return f"{shown} has no vectors: have an administrator run CREATE EXTENSION vector in the database."
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +12,10 @@ from proxemic.data.pixels.roots import merge_roots
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
-from proxemic.retrieval.stores.distances import exact_distances
 from proxemic.retrieval.stores.postgres.server import Address, Cursor, Server, without_vectors
+from proxemic.retrieval.stores.remote import RemoteStore, Row, State
 from proxemic.retrieval.stores.settings import check_settings
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind
 
 with optional_dependency("postgres"):
     from pgvector import Vector
@@ -25,7 +25,6 @@ with optional_dependency("postgres"):
 
 _LARGEST, _LARGEST_HNSW = 16_000, 2_000  # numbers of a vector that pgvector keeps, and that its index takes
 _INLINE = 1_500  # numbers of a vector that is kept beside the row's other values: a page has 8 KiB
-_BATCH = 2**24  # bytes of vectors that are added in a transaction, or found at once
 _HNSW = {"m": (16, 2, 100), "ef_construction": (128, 4, 1000), "ef_search": (100, 1, 1000)}
 _LOCK = 0x70726F78656D6963  # of those who make the table of galleries: two at once would fail
 
@@ -49,14 +48,12 @@ CREATE TABLE {table} (
 )"""
 
 
-class PostgresStore(Store):
+class PostgresStore(RemoteStore):
     """A gallery in PostgreSQL: a line of `proxemic_galleries` and a table `proxemic_gallery_NUMBER` of its rows.
 
     Names and values that users give reach SQL as parameters only. Each batch of an addition is a transaction, in which
     the gallery's line is locked: writers take turns, and readers see what is committed.
     """
-
-    indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
 
     def __init__(self, server: Server, number: int, info: GalleryInfo) -> None:
         super().__init__(server.address.shown, info)
@@ -126,41 +123,27 @@ class PostgresStore(Store):
     def __len__(self) -> int:
         return self._fetch(SQL("SELECT count(*) FROM {}").format(self._table))[0][0]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self._server.run(self._columns)
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        return self._server.run(self._roots)
-
-    def _roots(self, cursor: Cursor, *, lock: bool = False) -> tuple[str, ...]:
-        self._line(cursor, lock=lock)
-        query = "SELECT roots FROM proxemic_galleries WHERE number = %s"
-        found: Any = cursor.execute(query, (self._number,)).fetchone()
-        return tuple(found[0])
-
     def add_roots(self, roots: Sequence[str]) -> None:
         def work(cursor: Cursor) -> None:
-            merged = merge_roots([*self._roots(cursor, lock=True), *roots])
+            merged = merge_roots([*self._line(cursor, lock=True).roots, *roots])
             cursor.execute("UPDATE proxemic_galleries SET roots = %s WHERE number = %s", ([*merged], self._number))
 
         self._server.run(work)
 
-    def _columns(self, cursor: Cursor) -> tuple[str, ...]:
-        return (*OWN, *self._line(cursor)[1])
+    def _state(self) -> State:
+        return self._server.run(self._line)
 
-    def _line(self, cursor: Cursor, *, lock: bool = False) -> tuple[int, list[str], dict[str, Any] | None]:
-        """The next id, the names of further columns, and the index."""
+    def _line(self, cursor: Cursor, *, lock: bool = False) -> State:
         found: Any = cursor.execute(
-            SQL("SELECT next_id, columns, index FROM proxemic_galleries WHERE number = %s {}").format(
+            SQL("SELECT next_id, columns, index, roots FROM proxemic_galleries WHERE number = %s {}").format(
                 SQL("FOR UPDATE" if lock else "")
             ),
             (self._number,),
         ).fetchone()
         if found is None:
             raise UserError(f"{self.address} holds no gallery any more: make it anew.")
-        return found
+        next_id, further, index, roots = found
+        return State(self.info, next_id, tuple(further), index, tuple(roots))
 
     def _fetch(self, query: Composed, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._server.run(lambda cursor: cursor.execute(query, parameters).fetchall())
@@ -169,77 +152,55 @@ class PostgresStore(Store):
         query = SQL("SELECT path FROM {} WHERE path = ANY(%s)").format(self._table)
         return {path for (path,) in self._fetch(query, [list(paths)])}
 
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
-        size, ids = max(1, _BATCH // (4 * self.info.dim + 256)), [np.empty(0, np.int64)]
-        for first in range(0, len(vectors), size):
-            batch, described = vectors[first : first + size], items.slice(first, size).to_pydict()
-            try:
-                ids.append(self._server.run(lambda cursor, batch=batch, of=described: self._add(cursor, batch, of)))
-            except UserError as error:
-                raise PartlyWritten(str(error), first) from error
-        return np.concatenate(ids)
+    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+        paths = [item["path"] for item in items]
 
-    def _add(
-        self, cursor: Cursor, vectors: Float32[np.ndarray, "rows dim"], items: Mapping[str, list[str | None]]
-    ) -> Int64[np.ndarray, " rows"]:
-        next_id, columns, _ = self._line(cursor, lock=True)
-        paths = items["path"]
-        # Another writer may have added some since the caller looked, as may this one, if its connection was lost
-        # when it had committed.
-        query = SQL("SELECT path, id FROM {} WHERE path = ANY(%s)").format(self._table)
-        ids: dict[str | None, int] = dict(cursor.execute(query, (paths,)).fetchall())
-        further = [name for name in items if name not in OWN]
-        with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
-            copy.set_types(["int8", "text", "text", "jsonb", "vector"])
-            for place, (path, label, vector) in enumerate(zip(paths, items["label"], vectors, strict=True)):
-                if path in ids:
-                    continue
-                cells = {name: items[name][place] for name in further if items[name][place] is not None}
-                copy.write_row((next_id, path, label, Jsonb(cells), Vector(vector)))
-                ids[path] = next_id
-                next_id += 1
-        cursor.execute(
-            "UPDATE proxemic_galleries SET next_id = %s, columns = %s WHERE number = %s",
-            (next_id, [*dict.fromkeys((*columns, *further))], self._number),
-        )
-        return np.array([ids[path] for path in paths], np.int64)
+        def work(cursor: Cursor) -> list[int]:
+            state = self._line(cursor, lock=True)
+            next_id = state.next_id
+            # Another writer may have added some since the caller looked, as may this one, if its connection was lost
+            # when it had committed.
+            query = SQL("SELECT path, id FROM {} WHERE path = ANY(%s)").format(self._table)
+            ids: dict[str, int] = dict(cursor.execute(query, (paths,)).fetchall())
+            with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
+                copy.set_types(["int8", "text", "text", "jsonb", "vector"])
+                for item, vector in zip(items, vectors, strict=True):
+                    if item["path"] in ids:
+                        continue
+                    cells = {name: text for name, text in item.items() if name not in OWN and text is not None}
+                    copy.write_row((next_id, item["path"], item["label"], Jsonb(cells), Vector(vector)))
+                    ids[item["path"]] = next_id
+                    next_id += 1
+            cursor.execute(
+                "UPDATE proxemic_galleries SET next_id = %s, columns = %s WHERE number = %s",
+                (next_id, [*state.with_further(items[0])], self._number),
+            )
+            return [ids[path] for path in paths]
+
+        return np.array(self._server.run(work), np.int64)
 
     def remove(self, where: Where) -> int:
         def work(cursor: Cursor) -> int:
-            conditions, values = _conditions(check_where(where, self._columns(cursor)))
+            conditions, values = _conditions(check_where(where, self._line(cursor).columns))
             return cursor.execute(SQL("DELETE FROM {} {}").format(self._table, conditions), values).rowcount
 
         return self._server.run(work)
 
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
-        distances = np.full((len(queries), k), np.inf, np.float32)
-        ids = np.full((len(queries), k), -1)
-        size = max(1, _BATCH // (4 * self.info.dim * k))
-        for first in range(0, len(queries), size):
-            some = slice(first, first + size)
-            self._server.run(
-                lambda cursor, some=some: self._search(cursor, queries[some], where, distances[some], ids[some])
-            )
-        return Neighbours(distances, ids)
+    def _nearest(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
+    ) -> list[list[tuple[int, Any]]]:
+        return self._server.run(lambda cursor: self._search(cursor, queries, k, where))
 
     def _search(
-        self,
-        cursor: Cursor,
-        queries: Float32[np.ndarray, "queries dim"],
-        where: Where | None,
-        distances: Float32[np.ndarray, "queries k"],
-        ids: Int64[np.ndarray, "queries k"],
-    ) -> None:
-        """Fill in what is found."""
-        k = ids.shape[1]
-        _, further, index = self._line(cursor)
-        conditions, values = _conditions(check_where(where, (*OWN, *further)))
-        if index is None:
+        self, cursor: Cursor, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
+    ) -> list[list[tuple[int, Any]]]:
+        state = self._line(cursor)
+        conditions, values = _conditions(check_where(where, state.columns))
+        if state.index is None:
             cursor.execute("SET LOCAL enable_indexscan = off")
         else:
-            cursor.execute(
-                "SELECT set_config('hnsw.ef_search', %s, true)", (str(min(max(index["ef_search"], k), 1000)),)
-            )
+            effort = str(min(max(state.index["ef_search"], k), 1000))
+            cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", (effort,))
             if self._server.version >= (0, 8):
                 # Without it, conditions leave out what is found, and fewer rows come than there are.
                 cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
@@ -248,51 +209,35 @@ class PostgresStore(Store):
             "SELECT place, id, embedding FROM unnest(%s::vector[]) WITH ORDINALITY AS queries (query, place) "
             "CROSS JOIN LATERAL (SELECT id, embedding FROM {table} {conditions} ORDER BY embedding <-> query{ties} "
             "LIMIT %s) AS found"
-        ).format(table=self._table, conditions=conditions, ties=SQL(", id" if index is None else ""))
-        rows = cursor.execute(nearest, ([*map(Vector, queries)], *values, k)).fetchall()
-        for place, query in enumerate(queries):
-            found = [(row, vector) for number, row, vector in rows if number == place + 1]
-            if not found:
-                continue
-            numbers = np.array([row for row, _ in found])
-            exact = exact_distances(query[None], _stack([vector for _, vector in found])[None], self.info.distance)[0]
-            order = np.lexsort((numbers, exact))
-            distances[place, : len(found)], ids[place, : len(found)] = exact[order], numbers[order]
+        ).format(table=self._table, conditions=conditions, ties=SQL(", id" if state.index is None else ""))
+        found: list[list[tuple[int, Any]]] = [[] for _ in queries]
+        for place, number, vector in cursor.execute(nearest, ([*map(Vector, queries)], *values, k)).fetchall():
+            found[place - 1].append((number, vector.to_numpy()))
+        return found
 
-    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
-        query = SQL("SELECT id, path, label, columns FROM {} WHERE id = ANY(%s)").format(self._table)
+    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
+        return self._described(SQL("WHERE id = ANY(%s)"), (ids,), vectors=vectors)
 
-        def work(cursor: Cursor) -> pa.Table:
-            rows = {row[0]: row for row in cursor.execute(query, (np.unique(ids).tolist(),)).fetchall()}
-            return _as_table([rows[number] for number in ids.tolist() if number in rows], self._columns(cursor))
-
-        return self._server.run(work)
+    def _described(self, which: SQL, parameters: Sequence[Any], *, vectors: bool = True) -> list[Row]:
+        names = [*OWN, "columns", *(["embedding"] if vectors else [])]
+        query = SQL("SELECT {} FROM {} {}").format(SQL(", ").join(map(Identifier, names)), self._table, which)
+        rows = [dict(zip(names, row, strict=True)) for row in self._fetch(query, parameters)]
+        return [row | {"vector": row["embedding"].to_numpy()} for row in rows] if vectors else rows
 
     def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
         query = SQL("SELECT id FROM (SELECT * FROM {} {}) AS meeting WHERE id > %s ORDER BY id LIMIT %s")
 
         def work(cursor: Cursor) -> list[tuple[Any, ...]]:
-            conditions, values = _conditions(check_where(where, self._columns(cursor)))
+            conditions, values = _conditions(check_where(where, self._line(cursor).columns))
             return cursor.execute(query.format(self._table, conditions), (*values, after, count)).fetchall()
 
         return np.array([number for (number,) in self._server.run(work)], np.int64)
 
-    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
-        query = SQL("SELECT id, path, label, columns, embedding FROM {} WHERE id = ANY(%s) ORDER BY id")
-
-        def work(cursor: Cursor) -> tuple[np.ndarray, pa.Table]:
-            rows = cursor.execute(query.format(self._table), (np.unique(ids).tolist(),)).fetchall()
-            vectors = _stack([row[4] for row in rows]) if rows else np.empty((0, self.info.dim), np.float32)
-            return vectors, _as_table(rows, self._columns(cursor))
-
-        return self._server.run(work)
-
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
-        query = SQL("SELECT id, path, label, columns, embedding FROM {} WHERE id > %s ORDER BY id LIMIT %s")
         last, columns = -1, self.columns
-        while rows := self._fetch(query.format(self._table), (last, batch_size)):
-            yield _stack([row[4] for row in rows]), _as_table(rows, columns)
-            last = rows[-1][0]
+        while rows := self._described(SQL("WHERE id > %s ORDER BY id LIMIT %s"), (last, batch_size)):
+            yield self._split(rows, columns)
+            last = rows[-1]["id"]
 
     def count_labels(self) -> Counter[str | None]:
         return Counter(dict(self._fetch(SQL("SELECT label, count(*) FROM {} GROUP BY label").format(self._table))))
@@ -329,18 +274,13 @@ class PostgresStore(Store):
         self._server.run(work)
 
     def _hnsw(self, cursor: Cursor) -> list[str]:
-        """The names of the indexes that are whole."""
+        """List the indexes that are whole."""
         found = cursor.execute(
             "SELECT name.relname FROM pg_index JOIN pg_class AS name ON name.oid = indexrelid "
             "JOIN pg_am ON pg_am.oid = relam WHERE indrelid = to_regclass(%s) AND amname = 'hnsw'",
             (self._name,),
         )
         return [name for (name,) in found.fetchall()]
-
-    @property
-    def index(self) -> dict[str, Any]:
-        _, _, index = self._server.run(self._line)
-        return {"kind": "exact", "rows": len(self)} if index is None else {"kind": "hnsw", "rows": len(self), **index}
 
     def verify(self) -> list[str]:
         # The server compares its own checksums of pages, where it has them, as all are read.
@@ -352,8 +292,9 @@ class PostgresStore(Store):
         ).format(self._table)
 
         def work(cursor: Cursor) -> list[tuple[int, str]]:
-            next_id, columns, _ = self._line(cursor)
-            counts: Any = cursor.execute(query, (next_id, columns, self.info.distance == "cosine")).fetchone()
+            state = self._line(cursor)
+            is_cosine = self.info.distance == "cosine"
+            counts: Any = cursor.execute(query, (state.next_id, [*state.further], is_cosine)).fetchone()
             wrong = ("ids that were not given yet", "columns that the gallery does not have", "vectors not of length 1")
             return [*zip(counts, wrong, strict=False)]
 
@@ -385,7 +326,7 @@ def _prepare(cursor: Cursor, shown: str) -> None:
 
 
 def _conditions(conditions: Mapping[str, Sequence[str | None]]) -> tuple[Composed, list[Any]]:
-    """The WHERE of conditions, and its parameters: names of further columns are parameters, too."""
+    """Build the WHERE of conditions, and its parameters: names of further columns are parameters, too."""
     parts, values = [], []
     for name, allowed in conditions.items():
         column, of_column = (SQL("columns ->> %s"), [name]) if name not in OWN else (Identifier(name), [])
@@ -399,17 +340,3 @@ def _conditions(conditions: Mapping[str, Sequence[str | None]]) -> tuple[Compose
             values += of_column
         parts.append(SQL("({})").format(SQL(" OR ").join(either)))
     return SQL("{} {}").format(SQL("WHERE" if parts else ""), SQL(" AND ").join(parts)), values
-
-
-def _stack(vectors: Sequence[Vector]) -> Float32[np.ndarray, "rows dim"]:
-    return np.stack([vector.to_numpy() for vector in vectors])
-
-
-def _as_table(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pa.Table:
-    """Rows of id, path, label and further columns."""
-    own = [
-        pa.array([row[place] for row in rows], kind)
-        for place, kind in enumerate((pa.int64(), pa.string(), pa.string()))
-    ]
-    further = [pa.array([row[3].get(name) for row in rows], pa.string()) for name in columns[len(OWN) :]]
-    return pa.table([*own, *further], names=list(columns))

@@ -1,0 +1,389 @@
+"""How embeddings lie: hubs, distances within and between classes, alignment and uniformity, with plots."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from proxemic.analysis.drawing import add_legend, new_figure
+from proxemic.losses.checks import check_positive
+from proxemic.metrics import nearest_neighbours
+from proxemic.metrics.arrays import as_integers
+from proxemic.metrics.exact import Distance, ExactRows, check_distance, distance_block
+
+WITHIN, BETWEEN = "#0072b2", "#d55e00"
+MOST_PAIRS = 2**27
+_ROWS, _COLUMNS = 512, 4096  # of a tile: 16 MB
+
+
+class Pairs:
+    """The distances of ordered pairs of different rows, one tile at a time.
+
+    Up to √max_pairs rows (11,585) all pairs are taken. Of more rows a seeded sample of max_pairs/rows, the anchors, is
+    compared with all rows: an anchor meets every row of its class, as it would not in a sample of both sides.
+    Distances are exact (`proxemic.metrics.exact`), so that neither the tiles nor the order of the rows change what is
+    counted of them.
+
+    Args:
+        embeddings: Finite embeddings, at least 2 rows.
+        labels: Class of each row, as integers.
+        distance: Distance between rows; the cosine distance is 1 - cos, and 1 to and from a zero vector.
+        max_pairs: Largest number of pairs, at least the number of rows.
+        seed: Seed of the sample.
+
+    Raises:
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
+
+    >>> [(within, between)] = Pairs(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([0, 0, 1]), "euclidean")
+    >>> within.tolist(), between.tolist()
+    ([1.0, 1.0], [5.0, 4.0, 5.0, 4.0])
+    """
+
+    def __init__(
+        self,
+        embeddings: Float[Tensor, "rows ..."],
+        labels: Shaped[Tensor, "..."],
+        distance: Distance = "cosine",
+        max_pairs: int = MOST_PAIRS,
+        seed: int = 0,
+    ) -> None:
+        shape = embeddings.shape
+        if len(shape) != 2 or shape[0] < 2:
+            raise ValueError(f"embeddings has shape {list(shape)}, but must be [rows, dim] with 2 rows or more.")
+        labels = as_integers("labels", labels, shape[0])
+        check_distance(distance)
+        if max_pairs < shape[0]:
+            raise ValueError(
+                f"max_pairs is {max_pairs}, but must be at least {shape[0]}, the number of rows that one row is "
+                "compared with."
+            )
+        anchors = torch.arange(shape[0])
+        if shape[0] ** 2 > max_pairs:
+            shuffled = torch.randperm(shape[0], generator=torch.Generator().manual_seed(seed))
+            anchors = shuffled[: max_pairs // shape[0]].sort().values
+        self.rows = ExactRows(embeddings, "embeddings")
+        self.distance: Distance = distance
+        self.anchors, self.labels = (each.to(self.rows.rows.device) for each in (anchors, labels))
+
+    def __iter__(self) -> Iterator[tuple[Float64[Tensor, "within"], Float64[Tensor, "between"]]]:
+        """Yield the distances of the pairs of one class, and of those of two classes, of each tile."""
+        for some in self.anchors.split(_ROWS):
+            for start in range(0, len(self.rows), _COLUMNS):
+                part = slice(start, min(start + _COLUMNS, len(self.rows)))
+                distances = distance_block(self.rows, self.rows, some, part, self.distance)
+                same = self.labels[some, None] == self.labels[part]
+                itself = some[:, None] == torch.arange(part.start, part.stop, device=some.device)
+                yield distances[same & ~itself], distances[~same]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassDistances:
+    """Distances of the pairs of rows of one class, and of those of two classes.
+
+    Args:
+        edges: Edges of the bins, evenly spaced from the smallest distance to the largest.
+        within: Number of ordered pairs of one class in each bin.
+        between: Number of ordered pairs of two classes in each bin.
+        within_mean: Mean of the distances themselves, not of the bins, like the next three.
+        within_std: Standard deviation over the pairs.
+        between_mean: As `within_mean`.
+        between_std: As `within_std`.
+        anchors: Number of rows that were compared with all rows (`Pairs`).
+    """
+
+    edges: Float64[Tensor, "edges"]
+    within: Int64[Tensor, "bins"]
+    between: Int64[Tensor, "bins"]
+    within_mean: float
+    within_std: float
+    between_mean: float
+    between_std: float
+    anchors: int
+
+    @property
+    def auc(self) -> float:
+        """The probability that a random pair of one class is nearer than one of two; ties in a bin count as half."""
+        farther = self.between.flip(0).cumsum(0).flip(0) - self.between
+        wins = (self.within.double() * (farther + self.between / 2)).sum()
+        return float(wins / self.within.sum() / self.between.sum())
+
+    def coarser(self, bins: int) -> "ClassDistances":
+        """Return the same with fewer bins, whose number divides the number of bins."""
+        there = len(self.within)
+        assert there % bins == 0
+        within, between = (counts.view(bins, -1).sum(1) for counts in (self.within, self.between))
+        spreads = (self.within_mean, self.within_std, self.between_mean, self.between_std)
+        return ClassDistances(self.edges[:: there // bins], within, between, *spreads, self.anchors)
+
+
+@torch.no_grad()
+def class_distances(
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
+    *,
+    distance: Distance = "cosine",
+    bins: int = 4096,
+    max_pairs: int = MOST_PAIRS,
+    seed: int = 0,
+) -> ClassDistances:
+    """Distances within classes and between them, of all pairs or of the sample that `Pairs` takes.
+
+    Args:
+        embeddings: Finite embeddings.
+        labels: Class of each row, as integers; some class has two rows, and there are two classes.
+        distance: Distance between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
+        bins: Number of bins of the histograms, at least 1.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or there are no pairs of one class, or of two.
+
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> found = class_distances(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), labels, distance="euclidean")
+    >>> found.within_mean, found.between_mean, found.auc
+    (1.0, 5.0, 1.0)
+    """
+    if bins < 1:
+        raise ValueError(f"bins is {bins}, but must be at least 1.")
+    pairs = Pairs(embeddings, labels, distance, max_pairs, seed)
+    counts, sums, low, high = [0, 0], ([], []), math.inf, -math.inf
+    for parts in pairs:
+        for kind, part in enumerate(parts):
+            if len(part):
+                counts[kind] += len(part)
+                sums[kind].append(float(part.sum()))
+                low, high = min(low, float(part.min())), max(high, float(part.max()))
+    for count, missing in zip(counts, ("two rows of one class", "rows of two classes"), strict=True):
+        if count == 0:
+            raise ValueError(f"labels has no {missing} to measure the distance of: give more rows.")
+    means = [math.fsum(sums[kind]) / counts[kind] for kind in (0, 1)]
+    width = (high - low) or 1.0
+    histograms, squares = torch.zeros(2, bins, dtype=torch.int64), ([], [])
+    for parts in pairs:
+        for kind, part in enumerate(parts):
+            squares[kind].append(float((part - means[kind]).square_().sum()))
+            places = part.sub_(low).div_(width).mul_(bins).long().clamp_(max=bins - 1)
+            histograms[kind] += places.bincount(minlength=bins).cpu()
+    within_std, between_std = (math.sqrt(math.fsum(squares[kind]) / counts[kind]) for kind in (0, 1))
+    edges = torch.linspace(low, low + width, bins + 1, dtype=torch.float64)
+    within, between = histograms
+    return ClassDistances(edges, within, between, means[0], within_std, means[1], between_std, len(pairs.anchors))
+
+
+def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins: int = 64, title: str = "") -> Any:
+    """Draw both histograms, each as shares of its own pairs, with the means.
+
+    >>> found = class_distances(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+    >>> plot_class_distances(found, distance="cosine").axes[0].get_xlabel()
+    'cosine distance'
+    """
+    binned = distances.coarser(bins)
+    figure, axes = new_axes(title)
+    for name, colour, counts, mean in (
+        ("one class", WITHIN, binned.within, binned.within_mean),
+        ("two classes", BETWEEN, binned.between, binned.between_mean),
+    ):
+        shares = (100 * counts.double() / counts.sum()).numpy()
+        label = f"pairs of {name}; dashed: mean {mean:.4g}"
+        axes.stairs(shares, binned.edges.numpy(), fill=True, color=colour, alpha=0.3)
+        axes.stairs(shares, binned.edges.numpy(), color=colour, linewidth=1.2, label=label)
+        axes.axvline(mean, color=colour, linewidth=1, linestyle="--")
+    axes.set_xlim(float(distances.edges[0]), float(distances.edges[-1]))
+    axes.set_ylim(bottom=0)
+    unit = "" if distance == "cosine" else ", in units of the embeddings"
+    axes.set_xlabel(f"{distance} distance{unit}", fontsize=9)
+    axes.set_ylabel("% of these pairs in each bin", fontsize=9)
+    legend_below(figure, axes, f"P(within < between) = {distances.auc:.4f}")
+    return figure
+
+
+def new_axes(title: str) -> tuple[Any, Any]:
+    """Make a figure with axes for bars."""
+    figure = new_figure(6.4, 4.0)
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
+    axes.tick_params(labelsize=8)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def legend_below(figure: Any, axes: Any, title: str, order: int = 1) -> None:
+    """Add the legend below the axes, where no histogram can reach."""
+    handles, labels = axes.get_legend_handles_labels()
+    add_legend(figure, handles=handles[::order], labels=labels[::order], title=title, title_fontsize=9, ncols=2,
+               loc="outside lower center")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Hubness:
+    """How often each row is a neighbour.
+
+    Args:
+        occurrences: N_k, the number of other rows that have the row among their k nearest; its mean is k.
+        k: Number of neighbours of each row.
+    """
+
+    occurrences: Int64[Tensor, "rows"]
+    k: int
+
+    @property
+    def skewness(self) -> float:
+        r"""$E[(N_k - k)^3] / \sigma^3$: the larger the stronger the hubs; 0 where all rows occur equally often."""
+        away = self.occurrences.double() - self.k
+        variance = away.square().mean()
+        return float(away.pow(3).mean() / variance**1.5) if variance > 0 else 0.0
+
+    @property
+    def antihubs(self) -> float:
+        """Share of the rows that are nobody's neighbour, in [0, 1)."""
+        return float((self.occurrences == 0).double().mean())
+
+    @property
+    def largest(self) -> int:
+        """The largest N_k, from k to rows - 1."""
+        return int(self.occurrences.max())
+
+
+def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Distance = "cosine") -> Hubness:
+    """How often each row is among the k nearest neighbours of the others: N_k.
+
+    Hubs, a few rows that are neighbours of very many, come up in answer to all kinds of queries; anti-hubs are never
+    found. Ties go to the first rows, so that of more than k + 1 equal rows the last are anti-hubs.
+
+    Args:
+        embeddings: Finite embeddings.
+        k: Number of neighbours of each row, from 1 to rows - 1.
+        distance: Distance between rows.
+
+    Raises:
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
+
+    Source: Radovanović, Nanopoulos and Ivanović, Hubs in Space: Popular Nearest Neighbors in High-Dimensional Data,
+    JMLR 11 (2010), S of N_k.
+
+    >>> found = hubness(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), k=1, distance="euclidean")
+    >>> found.occurrences.tolist(), found.largest, round(found.antihubs, 3)
+    ([2, 1, 0], 2, 0.333)
+    """
+    itself = torch.arange(len(embeddings))
+    _, neighbours = nearest_neighbours(embeddings, embeddings, k=k, distance=distance, exclude=itself)
+    return Hubness(neighbours.flatten().bincount(minlength=len(embeddings)).cpu(), k)
+
+
+def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
+    """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance.
+
+    >>> plot_occurrences(hubness(torch.eye(4), k=2)).axes[0].get_yscale()
+    'log'
+    """
+    figure, axes = new_axes(title)
+    rows = hubness.occurrences.bincount().numpy()
+    axes.bar(range(len(rows)), rows, width=1.0, color=WITHIN, alpha=0.6, edgecolor="white", linewidth=0.3,
+             label="images")  # fmt: skip
+    chance = chance_occurrences(hubness)
+    shown = chance >= 0.5
+    axes.plot(torch.arange(len(chance))[shown], chance[shown], color="#444444", linewidth=1.2, linestyle="--",
+              label="with neighbours drawn at random")  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5)
+    axes.set_xlim(-0.75, len(rows) - 0.25)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(f"N, in how many lists of {hubness.k} nearest neighbours an image is", fontsize=9)
+    axes.set_ylabel("images", fontsize=9)
+    legend_below(figure, axes, f"skewness {hubness.skewness:.3f}, {100 * hubness.antihubs:.1f} % in no list", order=-1)
+    return figure
+
+
+def chance_occurrences(hubness: Hubness) -> Float64[Tensor, "numbers"]:
+    """How many rows are expected to occur 0, 1, ... largest times if neighbours were drawn at random: binomial.
+
+    >>> chance_occurrences(Hubness(torch.tensor([2, 1, 0]), k=1)).tolist()  # either of two others, each for one half
+    [0.75, 1.5, 0.75]
+    """
+    rows = len(hubness.occurrences)
+    n = torch.arange(hubness.largest + 1, dtype=torch.float64)
+    others = torch.tensor(rows - 1.0, dtype=torch.float64)
+    p = hubness.k / others
+    ways = others.add(1).lgamma() - (n + 1).lgamma() - (others - n + 1).lgamma()
+    return rows * (ways + torch.xlogy(n, p) + torch.xlogy(others - n, 1 - p)).exp()
+
+
+@torch.no_grad()
+def alignment(
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
+    *,
+    alpha: float = 2.0,
+    max_pairs: int = MOST_PAIRS,
+    seed: int = 0,
+) -> float:
+    r"""How far the pairs of one class lie apart on the unit sphere; 0 where each class is one point.
+
+    $$E_{x, y \text{ of one class}} \lVert \hat x - \hat y \rVert^\alpha$$
+
+    over the pairs that `Pairs` takes.
+
+    Args:
+        embeddings: Finite embeddings; only directions count, and a zero vector is orthogonal to all.
+        labels: Class of each row, as integers; some class has two rows.
+        alpha: Exponent above 0; 2 gives values in [0, 4].
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or no class has two rows.
+
+    Source: Wang and Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the
+    Hypersphere, ICML 2020, the alignment loss; two images of a class are their two views of an image.
+
+    >>> alignment(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 1]))
+    2.0
+    """
+    check_positive("alpha", alpha)
+    count, sums = 0, []
+    for part, _ in Pairs(embeddings, labels, "cosine", max_pairs, seed):
+        count += len(part)
+        sums.append(float((2 * part).clamp_(min=0).pow_(alpha / 2).sum()))
+    if count == 0:
+        raise ValueError("labels has no two rows of one class to measure the distance of: give more rows.")
+    return math.fsum(sums) / count
+
+
+@torch.no_grad()
+def uniformity(
+    embeddings: Float[Tensor, "rows ..."], *, t: float = 2.0, max_pairs: int = MOST_PAIRS, seed: int = 0
+) -> float:
+    r"""How evenly rows are spread over the unit sphere: 0 where all are one point; the more even the lower.
+
+    $$\log E_{x \ne y} \exp(-t \lVert \hat x - \hat y \rVert^2)$$
+
+    over the pairs that `Pairs` takes. Random directions in many dimensions have about -2t.
+
+    Args:
+        embeddings: Finite embeddings, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
+        t: Factor of the squared distance, above 0.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Source: Wang and Isola, as `alignment`, the uniformity loss.
+
+    >>> round(uniformity(torch.tensor([[1.0, 0.0], [0.0, 1.0]])), 12)
+    -4.0
+    """
+    check_positive("t", t)
+    one_class = torch.zeros(len(embeddings), dtype=torch.int64)
+    count, logs = 0, []
+    for part, _ in Pairs(embeddings, one_class, "cosine", max_pairs, seed):
+        count += len(part)
+        logs.append((-2 * t * part).logsumexp(0))
+    return float(torch.stack(logs).logsumexp(0)) - math.log(count)

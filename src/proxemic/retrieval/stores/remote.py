@@ -1,0 +1,127 @@
+"""What galleries on servers share: a state that is kept beside the rows, and rows that come as dictionaries."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64
+
+from proxemic.errors import UserError
+from proxemic.retrieval.items import OWN, Where
+from proxemic.retrieval.stores.distances import exact_distances
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
+
+BATCH = 2**23  # bytes of vectors that are sent or found at once; a server of Milvus takes messages of 64 MiB
+MOST_QUERIES = 1024  # that are sent at once
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """What a server keeps of a gallery beside its rows.
+
+    Args:
+        info: What was fixed when it was created.
+        next_id: The id of the row that is added next.
+        further: The names of the columns beyond `OWN`.
+        index: The settings of its HNSW index, or None if every row is compared.
+        roots: Where its pictures may be opened.
+    """
+
+    info: GalleryInfo
+    next_id: int = 0
+    further: tuple[str, ...] = ()
+    index: Mapping[str, int] | None = None
+    roots: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return (*OWN, *self.further)
+
+    def with_further(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of further columns after rows with these columns were added."""
+        return tuple(dict.fromkeys((*self.further, *(name for name in names if name not in OWN))))
+
+
+class RemoteStore(Store):
+    """A gallery on a server, which keeps rows of `id`, `path`, `label`, `columns` (a dictionary) and `vector`."""
+
+    indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
+
+    @abstractmethod
+    def _state(self) -> State:
+        """Read the state."""
+
+    @abstractmethod
+    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+        """Add at least one row, all or none, and return the ids."""
+
+    @abstractmethod
+    def _nearest(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
+    ) -> Iterable[Sequence[tuple[int, Any]]]:
+        """Return for each query the ids and vectors of its nearest rows, in any order."""
+
+    @abstractmethod
+    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
+        """Return those of the rows with these ids that are there, in any order."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._state().columns
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return self._state().roots
+
+    @property
+    def index(self) -> dict[str, Any]:
+        settings = self._state().index
+        return {"kind": "exact" if settings is None else "hnsw", "rows": len(self), **(settings or {})}
+
+    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+        ids = [np.empty(0, np.int64)]
+        size = max(1, BATCH // (4 * self.info.dim + 512))
+        for first in range(0, len(vectors), size):
+            try:
+                ids.append(self._add(vectors[first : first + size], items.slice(first, size).to_pylist()))
+            except UserError as error:
+                raise PartlyWritten(str(error), first) from error
+        return np.concatenate(ids)
+
+    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
+        distances, ids = np.full((len(queries), k), np.inf, np.float32), np.full((len(queries), k), -1)
+        size = max(1, min(MOST_QUERIES, BATCH // (4 * self.info.dim * k)))
+        for first in range(0, len(queries), size):
+            for place, found in enumerate(self._nearest(queries[first : first + size], k, where), first):
+                if not found:
+                    continue
+                numbers = np.array([number for number, _ in found])
+                vectors = np.array([vector for _, vector in found], np.float32)
+                exact = exact_distances(queries[place : place + 1], vectors[None], self.info.distance)[0]
+                order = np.lexsort((numbers, exact))
+                distances[place, : len(found)], ids[place, : len(found)] = exact[order], numbers[order]
+        return Neighbours(distances, ids)
+
+    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
+        rows = {row["id"]: row for row in self._rows(np.unique(ids).tolist(), vectors=False)}
+        return as_table([rows[number] for number in ids.tolist() if number in rows], self.columns)
+
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+        rows = self._rows(np.unique(ids).tolist(), vectors=True)
+        return self._split(sorted(rows, key=lambda row: row["id"]), self.columns)
+
+    def _split(self, rows: Sequence[Row], columns: Sequence[str]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+        vectors = np.array([row["vector"] for row in rows], np.float32).reshape(len(rows), self.info.dim)
+        return vectors, as_table(rows, columns)
+
+
+def as_table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
+    """Make a table with the columns of a gallery."""
+    own = [pa.array([row[name] for row in rows], pa.int64() if name == "id" else pa.string()) for name in OWN]
+    further = [pa.array([row["columns"].get(name) for row in rows], pa.string()) for name in columns[len(OWN) :]]
+    return pa.table([*own, *further], names=list(columns))
