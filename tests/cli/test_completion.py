@@ -17,15 +17,16 @@ from proxemic.cli import build_parser, completion
 
 # What takes neither a file nor the name of a recipe.
 OTHERS = {
-    *("A", "ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "INDEX", "K", "KEY[,KEY…]=LIST", "LIST", "N"),
-    *("N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE", "T", "URL", "W", "X", "1,3"),
+    *("ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "DEVICE", "FUNCTIONS", "HOST", "K", "LIST", "METRIC"),
+    *("KEY[,KEY...]=LIST", "N", "N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE", "STUDY", "TOKEN"),
+    *("URL", "W", "X"),
 }
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "proxemic.bash"
-    path.write_text(completion.completion(build_parser(), "bash"))
+    path.write_text(completion.completion(build_parser(whole=True), "bash"))
     return path
 
 
@@ -104,7 +105,7 @@ def test_the_other_shells(here: Here) -> None:
     assert "'fish'" in here("--print-completion", "fish").stderr
     for name, check in (("bash", ["-n"]), ("zsh", ["-n"]), ("tcsh", ["-n"])):
         if (shell := shutil.which(name)) is not None:
-            text = completion.completion(build_parser(), name)
+            text = completion.completion(build_parser(whole=True), name)
             assert subprocess.run([shell, *check], input=text, capture_output=True, text=True).stderr == ""
 
 
@@ -122,5 +123,5 @@ def test_a_reader_that_has_had_enough() -> None:
 def test_every_argument_is_known_to_take_files_or_none() -> None:
     """A new command whose argument has another name says here what it takes."""
     known = {*completion._RECIPES, *completion._FOLDERS, *completion._FILES, *OTHERS}
-    named = {action.metavar for action in completion.arguments_of(build_parser()) if action.choices is None}
+    named = {action.metavar for action in completion.arguments_of(build_parser(whole=True)) if action.choices is None}
     assert {name for name in named if isinstance(name, str)} <= known

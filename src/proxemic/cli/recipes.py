@@ -1,30 +1,30 @@
-"""``proxemic recipes``."""
+"""The actions of ``proxemic recipes``."""
 
-import argparse
+from typing import TYPE_CHECKING
 
 from proxemic.extras import optional_dependency
 
-
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    parser = commands.add_parser("recipes", help="list the recipes, or show every value of one")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="the names of all recipes, with what they are for")
-    listing.set_defaults(run=run, takes_flags=False)
-    show = actions.add_parser("show", help="a recipe in full, defaults included; also with flags applied")
-    show.add_argument("name", metavar="NAME|FILE")
-    show.set_defaults(run=run, takes_flags=True)
+if TYPE_CHECKING:
+    from proxemic.recipes.flags import Flags
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """List or show."""
-    from proxemic.recipes import find_recipe, list_recipes, recipe_summary
+def list() -> None:
+    """List the names of all recipes, with what they are for."""
+    from proxemic.recipes import list_recipes, recipe_summary
 
-    if arguments.action == "list":
-        names = list_recipes()
-        for name in names:
-            print(f"{name:{max(map(len, names))}}  {recipe_summary(name)}")
-        return
+    names = list_recipes()
+    for name in names:
+        print(f"{name:{max(map(len, names))}}  {recipe_summary(name)}")
+
+
+def show(name: str, /, *, overrides: "Flags") -> None:
+    """Show a recipe in full, defaults included; also with flags applied.
+
+    Args:
+        name (NAME|FILE): The name of a recipe, or a YAML file.
+    """
+    from proxemic.recipes import find_recipe
+
     with optional_dependency("train"):
         import yaml
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.recipes.checking import names_nothing
     from proxemic.recipes.reader import read_recipe
 
-    text = read_recipe(find_recipe(arguments.name), flags).yaml
+    text = read_recipe(find_recipe(name), overrides).yaml
     backbone = yaml.safe_load(text)["model"]["backbone"]
     if names_nothing(backbone, str):  # no class of the user's own
         check_backbone(backbone)

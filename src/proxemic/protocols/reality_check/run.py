@@ -193,7 +193,9 @@ def _check(
             results[recipe] = repeats
             for number in range(check.repeats):
                 repeats[number] = validation.repeat(number, flags)
-                values = ", ".join(f"{kind} {metrics[check.metric]:.4f}" for kind, metrics in repeats[number].items())
+                values = ", ".join(
+                    f"{kind} {100 * metrics[check.metric]:.2f}" for kind, metrics in repeats[number].items()
+                )
                 report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
                 write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
                 write_text(out / "table.md", markdown(results, check.repeats))
