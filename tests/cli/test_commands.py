@@ -34,12 +34,6 @@ def test_losses_load_nothing_that_a_bare_install_lacks() -> None:
     assert modules & extra == set()
 
 
-def test_help_loads_nothing_heavy() -> None:
-    # That is what makes it answer at once.
-    code = "from proxemic.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"
-    assert loaded_modules(code) & {"torch", "lightning", "numpy", "jsonargparse", "rich"} == set()
-
-
 def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
     """Run code as on an install that lacks a package: it is not found, and nothing of ours is imported yet."""
     lacking = f"""
@@ -146,15 +140,6 @@ def test_no_validation_trains_on_all_marks_the_results_and_draws_pictures(
             assert min(picture.size) > 300
 
 
-def test_datasets_check(folder: Path, tmp_path: Path, here: Here) -> None:
-    result = here("datasets", "check", folder)
-    assert result.returncode == 0
-    assert "72 images of 12 classes" in result.stdout
-    report = json.loads(here("datasets", "check", folder, "--json").stdout)
-    assert report["images"] == 72
-    assert_refused(here("datasets", "check", tmp_path / "nowhere"), ["does not exist"])
-
-
 def test_another_loss_takes_its_own_defaults(here: Here) -> None:
     shown = yaml.safe_load(here("recipes", "show", "glyphs/mpa-ap", "--loss", "ProxyAnchorLoss").stdout)
     assert shown["loss"]["init_args"]["proxies_per_class"] == 1
@@ -163,8 +148,3 @@ def test_another_loss_takes_its_own_defaults(here: Here) -> None:
     assert shown["loss"]["init_args"]["proxies_per_class"] == 3
     shown = yaml.safe_load(here("recipes", "show", "glyphs/mpa-ap", "--loss.alpha", "8").stdout)
     assert shown["loss"]["init_args"]["proxies_per_class"] == 2
-
-
-def test_a_command_that_does_not_exist(here: Here) -> None:
-    assert_refused(here("trian"), ["trian"])
-    assert_refused(here("recipes", "list", "--all"), ["--all"])

@@ -21,29 +21,23 @@ def list(*, root: Path | None = None) -> None:
     Args:
         root (DIR): Also say what of them is in DIR, or in DIR/NAME.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from proxemic.data.benchmarks import list_benchmarks
+    from proxemic.tables import Table
 
-    table = Table(Column("name", no_wrap=True), "data set", "train", "test", "origin", box=SIMPLE_HEAD, show_edge=False)
-    if root is not None:
-        table.add_column(f"in {root}")
     benchmarks = list_benchmarks(root)
+    rows = []
     for benchmark in benchmarks:
         facts, counts = benchmark.facts, benchmark.facts.counts
         train, test = (f"{counts[f'{part} images']:,} of {counts[f'{part} classes']:,}" for part in ("train", "test"))
-        state = [] if benchmark.state is None else [benchmark.state]
-        table.add_row(facts.key, facts.title, train, test, "by hand" if facts.by_hand else "download", *state)
-    state = [] if root is None else ["-"]
-    table.add_row("glyphs", "Glyphs", "half of the characters", "the others", "rendered here", *state)
-    table.add_row("glyph-letters", "GlyphLetters", "half of the letters", "the others", "rendered here", *state)
-    console = Console(markup=False, emoji=False, highlight=False)
-    console.print(table)
-    console.print(_NOTE, end="", soft_wrap=True)
+        origin = "by hand" if facts.by_hand else "download"
+        rows.append([facts.key, facts.title, train, test, origin, benchmark.state])
+    rows.append(["glyphs", "Glyphs", "half of the characters", "the others", "rendered here", None])
+    rows.append(["glyph-letters", "GlyphLetters", "half of the letters", "the others", "rendered here", None])
+    columns = ["name", "data set", "train", "test", "origin", *([] if root is None else [f"in {root}"])]
+    print(Table(columns, [row[: len(columns)] for row in rows], align="llllll"[: len(columns)]).text())
+    print(_NOTE, end="")
     for benchmark in benchmarks:
-        console.print(f"  {benchmark.facts.key}: {benchmark.facts.page}", soft_wrap=True)
+        print(f"  {benchmark.facts.key}: {benchmark.facts.page}")
 
 
 def prepare(name: str, /, *, root: Path | None = None, url: str | None = None) -> None:

@@ -146,9 +146,10 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
     kind = next((kind for kind in ("bool", *_TYPES) if kind in types), None)
     many, required = "Sequence" in types, parameter.default is None
     default = _constant(parameter.module, parameter.default)
-    default = None if isinstance(default, bool) or default in ((), "") else default
+    default = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    default = None if isinstance(default, bool) or default is None or default == "" else str(default)
     if default is not None and "default" not in text:
-        text += f" (default: {','.join(map(str, default)) if isinstance(default, tuple) else default})"
+        text += f" (default: {default})"
     settings: dict[str, Any] = {"help": text.replace("%", "%%")}
     if choices := [each.strip("'") for each in types if each.startswith("'")]:
         settings["choices"] = choices
@@ -191,9 +192,9 @@ def _at_least(flag: str, least: int) -> Callable[[str], int]:
 def _list_of(kind: Callable[[str], object]) -> Callable[[str], list[object]]:
     def read(text: str) -> list[object]:
         try:
-            return [*dict.fromkeys(kind(word.strip()) for word in text.split(",") if word.strip())]
+            return [*dict.fromkeys(kind(word.strip()) for word in text.split(","))]
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} must be numbers with commas between them") from None
+            raise argparse.ArgumentTypeError(f"{text!r} must be numbers with commas, as 1,3,5 are") from None
 
     return read
 

@@ -215,7 +215,7 @@ def connect(folder: Path, action: str, *, timeout: float = PATIENCE, mode: str =
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # An error without a code is about text that is not UTF-8.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or may_not_be_read(path):
             raise Damaged(path, error) from error
         raise UserError(f"{path} could not be {action}: {error}; free some space or check the folder.") from error
 
