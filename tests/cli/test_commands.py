@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 import warm
-from command_line import ENVIRONMENT, Here, assert_refused
+from command_line import Here, assert_refused
 from images import write_recipe
 from proxemic import extras
 from proxemic.extras import how_to_install
@@ -57,16 +57,6 @@ def test_the_package_can_be_run() -> None:
         assert (done.stdout or done.stderr).startswith("proxemic")
 
 
-def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
-    # As on a bare install: lightning cannot be imported.
-    (tmp_path / "lightning.py").write_text("raise ModuleNotFoundError('No module named lightning', name='lightning')")
-    result = subprocess.run(
-        [sys.executable, "-m", "proxemic", "train", "--recipe", "glyphs"],
-        capture_output=True, text=True, env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    assert_refused(result, ["lightning is not installed", "pip install '", "[train]'"])
-
-
 @pytest.mark.parametrize(
     ("code", "missing"),
     [
@@ -80,6 +70,12 @@ def test_a_missing_extra_is_one_sentence_for_python_too(code: str, missing: str)
     result = without(missing, code)
     last = result.stderr.splitlines()[-1]
     assert last == f"ModuleNotFoundError: {missing} is not installed: install it with {how_to_install('train')}."
+
+
+def test_a_missing_extra_is_one_sentence() -> None:
+    words = ["train", "--recipe", "glyphs"]
+    result = without("lightning", f"from proxemic.cli import main; sys.exit(main({words}))")
+    assert_refused(result, ["lightning is not installed", how_to_install("train")])
 
 
 def test_pair_losses_without_their_extra_are_one_sentence() -> None:

@@ -92,35 +92,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     parser = build_parser()
-    if not words:
-        parser.print_help()
-        return 0
     if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
         # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
         parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
     arguments, rest = parser.parse_known_args(words)
     values = vars(arguments)
-    chosen, _ = values.pop("parser"), values.pop("traceback", None)
+    chosen, shell, _ = values.pop("parser"), values.pop("print_completion", None), values.pop("traceback", None)
+    if shell is not None:
+        from proxemic.cli.completion import completion
+
+        with _readers_may_leave():
+            print(completion(build_parser(whole=True), shell))
+        return 0
     command = chosen.command
-    if command is None:  # there are several actions
-        if rest:
-            parser.error(f"{rest[0]} is not known here: see {chosen.prog} --help.")
+    if command is None and not rest:  # there are several actions
         chosen.print_help()
         return 0
     # Recipes are text, and libraries that write files into a run take no other names.
     for word in (*flags, str(values.get("out", ""))):
         if readable(word) != word:
             parser.error(f"{readable(word)} is not in UTF-8: give another name, or a link with one.")
-    more, rest = _more_words(rest)
-    if more and isinstance(last := values.get(command.words[-1]) if command.words else None, list):
-        last += more
-    else:
-        rest = more + rest
-    # A class that a flag names comes before the values that other flags give it.
-    rest += flags
-    if more and {"overrides", "recipe"} <= command.takes:
-        _advise(chosen, more[0])
-    if "overrides" in command.takes or (rest and "data_root" in command.takes):
+    if command is not None:
+        # A class that a flag names comes before the values that other flags give it.
+        rest = [*_take_words(chosen, rest, values), *flags]
+    if command is not None and ("overrides" in command.takes or (rest and "data_root" in command.takes)):
         from proxemic.recipes.flags import read_flags
 
         overrides, rest = read_flags(rest), []
@@ -129,40 +124,44 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
         else:
             values["data_root"] = overrides.pop("data.root", None)
             rest = [f"--{name}" for name in overrides]
-    if rest:
+    if rest or command is None:
         parser.error(f"{rest[0]} is not known here: see {chosen.prog} --help.")
-    name = chosen.prog.split()[1]
+    _, name, *actions = chosen.prog.split()
     if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and name not in TOGETHER:
         parser.error(f"{name} is for one process: start it without torchrun, which is for {' and '.join(TOGETHER)}.")
     keep_freed_memory()
     with safe_path(), _notes_as_lines(), _readers_may_leave():
-        _call(command, values, chosen.prog.split()[-1])
+        _call(command, values, actions)
     return 0
 
 
-def _more_words(rest: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the words that are neither flags nor their values: argparse leaves those that come after its flags."""
+def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) -> list[str]:
+    """Move words that follow the flags, which argparse leaves, to those before them, and return what is left."""
     words: list[str] = []
     others: list[str] = []
     for before, word in pairwise(["", *rest]):
         is_value = before.startswith("--") and "=" not in before
         (others if word.startswith("-") or is_value else words).append(word)
-    return words, others
+    command = parser.command
+    assert command is not None
+    if words and {"overrides", "recipe"} <= command.takes and "recipe" not in command.words:
+        word = words[0]
+        meant = f"--recipe own-pretrained --data.root {word}" if Path(word).is_dir() else f"--recipe {word}"
+        parser.error(f"{word} needs its flag: write {parser.prog} {meant}.")
+    last = values.get(command.words[-1]) if command.words else None
+    if not isinstance(last, list):
+        return words + others
+    last += words
+    return others
 
 
-def _advise(parser: "_Parser", word: str) -> NoReturn:
-    """Refuse a recipe or a folder that stands without its flag."""
-    flags = f"--recipe own-pretrained --data.root {word}" if Path(word).is_dir() else f"--recipe {word}"
-    parser.error(f"{word} needs its flag: write {parser.prog} {flags}.")
-
-
-def _call(command: Command, values: dict[str, Any], action: str) -> None:
+def _call(command: Command, values: dict[str, Any], actions: Sequence[str]) -> None:
     """Call the function of a command; what an analysis returns is printed."""
     module, _, name = command.address.partition(":")
     words = [values.pop(word) for word in command.words if word in values]
     is_analysis = module == "proxemic.analyze"
     if is_analysis:
-        print(f"Analysing: {action}", file=sys.stderr, flush=True)  # before what takes seconds to import
+        print(f"Analysing: {actions[0]}", file=sys.stderr, flush=True)  # before what takes seconds to import
         if "report" in command.takes:
             values["report"] = partial(print, flush=True)  # hours may pass between two lines
     result = getattr(import_module(module), name)(*words, **values)
@@ -180,7 +179,6 @@ def build_parser(*, whole: bool = False) -> "_Parser":
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
     parser.add_argument(
         "--print-completion",
-        action=_PrintCompletion,
         choices=("bash", "zsh", "tcsh"),
         help="print a script by which a shell completes commands, flags, recipes and files",
     )
@@ -231,7 +229,9 @@ class _Parser(argparse.ArgumentParser):
                 if whole:
                     added.fill(whole=True)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """Parse, and keep the parser of the command that was chosen as ``parser``."""
         self.fill()
         namespace, rest = super().parse_known_args(args, namespace)
@@ -274,18 +274,3 @@ def _readers_may_leave() -> Iterator[None]:
         print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class _PrintCompletion(argparse.Action):
-    """Prints a script and ends, as `--version` does."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
-        from proxemic.cli.completion import completion
-
-        try:
-            script = completion(build_parser(whole=True), values)
-        except ModuleNotFoundError as error:  # it says what to install
-            parser.error(str(error))
-        with _readers_may_leave():
-            print(script)
-        parser.exit()

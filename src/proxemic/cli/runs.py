@@ -168,8 +168,8 @@ def evaluate(
 
     Args:
         targets (RUN|FILE)
-        query (DIR|TABLE|FILE)
-        gallery (DIR|TABLE|FILE)
+        query (DIR|TABLE|FILE): Images that search those of --gallery; for a model of vectors, a file of these.
+        gallery (DIR|TABLE|FILE): Images or vectors to search; or embeddings that those of the target search.
         worst: Show the N worst classes and queries.
         pictures: Draw the queries of --worst, or of --chosen, with their neighbours: a page, .html.
         chosen (PATH): A query that --pictures draws, by its path or the end of it; may be repeated.
