@@ -20,7 +20,7 @@ def manual() -> str:
         "description": "proxy-based deep metric learning",
         "manual_title": "Proxemic",
     }
-    page = str(Manpage(build_parser(), described))
+    page = str(Manpage(build_parser(whole=True), described))
     # What a line of text begins with is no request, as .txt is one, nor are headings two lines.
     page = re.sub(rf"^(?=\.(?!({REQUESTS})\b)|')", r"\\&", page, flags=re.MULTILINE)
     return re.sub(r"^\.SH\n", ".SH ", page, flags=re.MULTILINE)

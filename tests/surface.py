@@ -35,7 +35,7 @@ def public_names() -> dict[str, list[str]]:
 
 def commands() -> dict[str, dict[str, Any]]:
     """Return the arguments and flags of each command, with their choices and defaults."""
-    return dict(_commands(build_parser(), "proxemic"))
+    return dict(_commands(build_parser(whole=True), "proxemic"))
 
 
 def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -46,7 +46,7 @@ def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str,
                 yield from _commands(command, f"{name} {word}")
             continue
         told = {"required": action.required, "nargs": action.nargs, "choices": action.choices and [*action.choices]}
-        default = None if action.default in (argparse.SUPPRESS, False, ()) else action.default
+        default = vars(action).get("function_default")
         told["default"] = default if default is None else str(default)
         key = ", ".join(action.option_strings) or str(action.metavar or action.dest)
         arguments[key] = {key: value for key, value in told.items() if value not in (None, False)}

@@ -19,7 +19,8 @@ import proxemic.losses
 import proxemic.metrics
 from command_line import warm_proxemic
 from images import write_folder, write_recipe
-from proxemic.cli import analyze, main
+from proxemic.analyze import landscape
+from proxemic.cli import COMMANDS, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
 from proxemic.models import LoRA, ModelConfig, build_model
 from proxemic.protocols.comparison.entries import find_names
@@ -173,8 +174,8 @@ def test_the_page_of_the_analysis() -> None:
     links = set(re.findall(r"\]\(([\w./-]+)\)", text))
     assert {page.parent / link for link in links} >= {*(page.parent / "analysis").iterdir()}
     assert all((page.parent / link).exists() for link in links)
-    for subcommand in analyze.SUBCOMMANDS:
-        assert f"analyze {subcommand.__name__[1:].replace('_', '-')}" in text
+    for action in COMMANDS["analyze"][1]:
+        assert f"analyze {action}" in text
 
 
 def test_what_is_said_of_the_papers_is_what_they_print() -> None:
@@ -221,7 +222,7 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     assert [value for key, value in printed("6").items() if "SoftTriple (our)" in key] == [79.0]
     # Figures of the landscape: the command names those that the page does.
     (row,) = (cells for cells in rows((docs / "analysis.md").read_text()) if "`analyze landscape`" in cells[0])
-    assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(analyze._landscape).split())
+    assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(landscape).split())
     assert row[2] == "warping, figures 1, 3, 5"
 
 

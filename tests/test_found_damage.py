@@ -350,7 +350,6 @@ def test_half_a_recipe_is_not_resumed(copy: Path, here: Here) -> None:
     refused(here("train", "--resume", copy), "recipe.yaml")
 
 
-@not_yet(23, "from 0 to 1")
 @pytest.mark.parametrize("name", ["tuning.json", "reality-check.json"])
 def test_studies_print_percent(
     name: str, studies: dict[str, Path], here: Here, monkeypatch: pytest.MonkeyPatch

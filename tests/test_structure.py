@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from proxemic.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "proxemic"
 TESTS = ROOT / "tests"
@@ -38,8 +40,9 @@ ROOMS = {
 }
 # Arrows back up, within functions only, where users give the name of a recipe.
 BACK_UP = {"training/train.py": {"recipes"}}
-# The command line and the package itself may import every room.
+# The command line and the package itself may import every room, and the functions that `proxemic` offers.
 ABOVE_ALL = {"cli", "__init__", "__main__"}
+FUNCTIONS = {"compare", "evaluate", "plan", "reality_check", "tune", "verify"}
 
 # What these rooms import of other people's when they are imported themselves; anything else only within functions.
 LIBRARIES = {
@@ -138,7 +141,7 @@ def test_rooms_import_only_the_rooms_below_them() -> None:
     against = []
     for path in SOURCE.rglob("*.py"):
         room = room_of(path)
-        below = known if room in ABOVE_ALL else ROOMS.get(room, set()) | COMMON | {room}
+        below = known | FUNCTIONS if room in ABOVE_ALL else ROOMS.get(room, set()) | COMMON | {room}
         back_up = BACK_UP.get(path.relative_to(SOURCE).as_posix(), set())
         for module, at_import in imports(path):
             allowed = {"__version__", *below, *(set() if at_import else back_up)}
@@ -187,11 +190,13 @@ def test_every_package_says_what_it_is_for_and_what_it_offers(part: str) -> None
 
 def test_tests_mirror_the_source() -> None:
     without = set()
+    commands = {name.replace("-", "_") for name in COMMANDS}
     for path in TESTS.rglob("test_*.py"):
         mirrored = SOURCE / path.relative_to(TESTS).parent / path.stem.removeprefix("test_")
         modules = [mirrored.with_name(f"{prefix}{mirrored.name}.py") for prefix in ("", "_")]
         of_its_package = mirrored.name == mirrored.parent.name and mirrored.parent.is_dir()
-        if not (of_its_package or mirrored.is_dir() or any(module.is_file() for module in modules)):
+        of_a_command = path.parent.name == "cli" and mirrored.name in commands
+        if not (of_its_package or of_a_command or mirrored.is_dir() or any(module.is_file() for module in modules)):
             without.add(str(path.relative_to(TESTS)))
     assert not without - WITHOUT_SOURCE.keys(), "name these after their module or package, or say above what they test"
     assert not WITHOUT_SOURCE.keys() - without, "these are gone, or have a module of their name"

@@ -45,8 +45,18 @@ def write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        reason = "the disk is full" if full else str(error.strerror or error).lower()
+        reason = "the disk is full" if full else (error.strerror or "").lower() or str(error)
         raise UserError(f"{path} could not be written: {reason}; free some space or check the folder.") from error
+
+
+def may_not_be_read(path: Path) -> bool:
+    """Whether this user lacks the permission to read a file, which libraries call damaged or missing."""
+    try:
+        if path.is_file():
+            path.open("rb").close()
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 def remove_stale_temporaries(folder: Path, names: re.Pattern[str] = re.compile(".+")) -> None:
@@ -98,6 +108,34 @@ def readable(name: str | os.PathLike[str]) -> str:
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+# Those that move the cursor or change colours, lines, or the direction of what follows, and bytes that are no text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Escape the characters of a name that a terminal would act on.
+
+    >>> printable("\x1b[31mred\n")
+    '\\x1b[31mred\\n'
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Quote a text that a spreadsheet would take for a formula.
+
+    >>> spreadsheet_cell("=1+1"), spreadsheet_cell("-0.5"), spreadsheet_cell(-0.5)
+    ("'=1+1", '-0.5', -0.5)
+    """
+    if not isinstance(value, str) or value[:1] not in ("=", "+", "-", "@"):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
 def backslash_hint(name: str | os.PathLike[str]) -> str:
     r"""Return a hint for a missing file if its path has backslashes and this system separates folders by slashes.
 
@@ -127,11 +165,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table, whole or not at all; None is an empty cell."""
+    """Write a table, whole or not at all; None is an empty cell, and texts that look like formulas are quoted."""
     with write_atomically(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerows(map(spreadsheet_cell, row) for row in rows)
 
 
 def new_directory(name: str) -> Path:

@@ -4,14 +4,17 @@ import csv
 import io
 import json
 import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import write_text
+from proxemic.files import printable, spreadsheet_cell, write_text
 
 with optional_dependency("train"):
     from rich.console import Console
@@ -53,7 +56,7 @@ class Table:
     @property
     def cells(self) -> list[list[str]]:
         """The rows as people read them."""
-        return [[MISSING if _is_missing(cell) else str(cell) for cell in row] for row in self.rows]
+        return [[MISSING if _is_missing(value) else printable(str(value)) for value in row] for row in self.rows]
 
     @property
     def sides(self) -> str:
@@ -66,10 +69,11 @@ class Table:
             return json.dumps(without_nan(self.records), indent=2)
         if form == "csv":
             text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows(without_nan([list(self.columns), *self.rows]))
+            rows = [map(spreadsheet_cell, row) for row in without_nan(self.rows)]
+            csv.writer(text, lineterminator="\n").writerows([self.columns, *rows])
             return text.getvalue().rstrip("\n")
         if form == "table":
-            return "\n".join([*filter(None, [self.title]), _terminal(self), *self.notes])
+            return terminal_text([self])
         sides = [{"l": "---", "r": "--:"}[side] for side in self.sides]
         lines = self.columns, sides, *self.cells
         escaped = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
@@ -115,14 +119,37 @@ def _is_missing(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _terminal(content: Table) -> str:
-    table = RichTable()
-    for name, side in zip(content.columns, content.sides, strict=True):
-        table.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # names are shown whole
-    for row in content.cells:
-        table.add_row(*row)
-    # The names that users give their classes are no markup.
-    console = Console(markup=False, emoji=False, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip("\n")
+def terminal_text(tables: Sequence[Table]) -> str:
+    """Lay tables out for people, with an empty line between them; the folder of all their paths is said once.
+
+    Lines are only broken to fit a terminal.
+    """
+    layouts = [[[row[place] for row in table.cells] for place in range(len(table.columns))] for table in tables]
+    root = _common_folder([path for columns in layouts for column in columns if _are_paths(column) for path in column])
+    texts = []
+    for table, columns in zip(tables, layouts, strict=True):
+        made = RichTable()
+        for name, side in zip(table.columns, table.sides, strict=True):
+            made.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # names are shown whole
+        shortened = [[path.removeprefix(root) for path in each] if _are_paths(each) else each for each in columns]
+        for row in zip(*shortened, strict=True):
+            made.add_row(*row)
+        width = None if sys.stdout.isatty() else 1_000_000
+        # The names that users give their classes are no markup.
+        console = Console(markup=False, emoji=False, highlight=False, width=width)
+        with console.capture() as capture:
+            console.print(made)
+        texts.append("\n".join([*filter(None, [table.title]), capture.get().rstrip("\n"), *table.notes]))
+    return "\n\n".join(texts) + f"\nPaths are relative to {root[:-1]}" * bool(root)
+
+
+def _are_paths(column: Sequence[str]) -> bool:
+    return all(re.match(r"/|[A-Za-z]:[/\\]|[a-z][a-z\d+.-]*://", each) for each in column if each not in ("", MISSING))
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the folder that several paths lie in, with a slash at its end; empty if there is none."""
+    folders = [path.split("/")[:-1] for path in {*paths} - {"", MISSING}]
+    levels = takewhile(lambda names: len({*names}) == 1, zip(*folders, strict=False))
+    shared = [name for name, *_ in levels] if len(folders) > 1 else []
+    return "/".join([*shared, ""]) if len(shared) > 1 else ""

@@ -8,13 +8,13 @@ import pytest
 
 import proxemic.analyze
 from proxemic.analyze import Analysis, forces, gap, gradients, landscape, theorems
-from proxemic.cli.analyze import SUBCOMMANDS
+from proxemic.cli import COMMANDS
 
 
 def test_every_subcommand_is_a_function() -> None:
-    names = {subcommand.__name__.removeprefix("_") for subcommand in SUBCOMMANDS}
+    _, actions = COMMANDS["analyze"]
     functions = {name for name in proxemic.analyze.__all__ if name[0].islower()}
-    assert functions == names - {"map"} | {"embedding_map"}
+    assert {address.removeprefix("proxemic.analyze:") for address in actions.values()} == functions
     for name in proxemic.analyze.__all__:
         assert getattr(proxemic.analyze, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing"):
@@ -26,7 +26,7 @@ def test_functions_return_figures_and_print_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    statements, dependence = theorems(draws=1), gradients(["ProxyNCALoss"], out="one/g")
+    statements, dependence = theorems(draws=1), gradients(losses=["ProxyNCALoss"], out="one/g")
     minima, curve = landscape(functions="square-root"), gap(epsilon=0.2)
     assert capsys.readouterr() == ("", "")
     for result in (statements, dependence, minima, curve):

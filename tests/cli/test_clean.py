@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
 
@@ -52,8 +51,3 @@ def test_vectors_alone(here: Here, tmp_path: Path) -> None:
     result = here("clean", tmp_path / "x.npy")
     assert result.returncode == 0, result.stderr
     assert "31 pictures: 0 suspected labels, 1 exact, 0 near and 0 mirrored duplicates" in result.stdout
-
-
-@pytest.mark.parametrize("flag", ["--help"])
-def test_help_names_what_is_written(here: Here, flag: str) -> None:
-    assert "duplicates.csv" in here("clean", flag).stdout

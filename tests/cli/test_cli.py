@@ -21,7 +21,7 @@ def test_output_may_go_to_any_stream() -> None:
     assert "glyphs-small/mpa" in output.getvalue()
 
 
-@pytest.mark.parametrize("words", [("recipes", "list"), ("recipes", "show", "glyphs-small")])
+@pytest.mark.parametrize("words", [("recipes", "list"), ("--print-completion", "bash")])
 def test_a_reader_that_has_had_enough_is_no_error(words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -36,7 +36,7 @@ def test_a_defect_has_a_traceback(error: Exception, here: Here, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("proxemic.cli.recipes.run", fail)
+    monkeypatch.setattr("proxemic.cli.recipes.list", fail)
     with pytest.raises(type(error), match=str(error)):
         here("recipes", "list")
 
@@ -45,7 +45,7 @@ def test_what_the_user_can_mend_is_a_sentence(here: Here, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise RuntimeError("Symlink loop from 'photos'")
 
-    monkeypatch.setattr("proxemic.cli.recipes.run", fail)
+    monkeypatch.setattr("proxemic.cli.recipes.list", fail)
     assert_refused(here("recipes", "list"), ["Symlink loop from 'photos'"])
     with pytest.raises(RuntimeError, match="Symlink loop"):
         here("--traceback", "recipes", "list")
@@ -119,9 +119,9 @@ def test_what_needs_no_torch_does_not_import_it(tmp_path: Path) -> None:
 
 def test_what_a_command_does_is_said_before_it_imports_torch(tmp_path: Path) -> None:
     lines = {
-        "train --recipe own --data.root photos --out run": "Training own: run",
+        "train --recipe own --data.root photos --out run": "Training own",
         "train --resume run": "Resuming run",
-        "demo --out run": "Training glyphs: run",
+        "demo --out run": "Training glyphs",
         "evaluate . --data.root photos": "Evaluating .",
         "verify .": "Verifying .",
         "compare own --training.epochs 3": "Comparing own",

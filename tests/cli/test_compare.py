@@ -32,7 +32,6 @@ def made(tmp_path: Path) -> Path:
         (["glyphs-small", "--seeds", "-1"], ["--seeds"]),
         (["glyphs-small", "--workers", "two"], ["--workers", "'two'"]),
         (["glyphs-small", "--workers", "0"], ["--workers is 0, but must be at least 1"]),
-        (["glyphs-small", "--seeds", "1", "glyphs"], ["glyphs stands apart", "name all of them first"]),
         (["glyphs-small", "--training.epoks", "1"], ["did you mean --training.epochs"]),
         (["glyphs-small", "--against", "rumours"], ["--against", "'paper'"]),
         (["glyphs-small", "--resume", "there"], ["--resume takes recipes, seeds and flags", "--out there"]),

@@ -44,7 +44,7 @@ def test_list(here: Here, tmp_path: Path) -> None:
         ("glyphs", "half of the characters", "rendered here"),
         ("glyph-letters", "half of the letters", "rendered here"),
     ):
-        (row,) = (line for line in listed.stdout.splitlines() if line.split()[:1] == [name])
+        (row,) = (line for line in listed.stdout.splitlines() if line.strip("│").split()[:1] == [name])
         assert size in row
         assert origin in row
     assert "in-shop: https://mmlab.ie.cuhk.edu.hk" in listed.stdout
@@ -53,8 +53,8 @@ def test_list(here: Here, tmp_path: Path) -> None:
 def test_list_says_what_is_there(here: Here, tmp_path: Path, site: Site) -> None:
     def told() -> str:
         listed = here("datasets", "list", "--root", tmp_path / "data").stdout
-        (row,) = (line for line in listed.splitlines() if line.split()[:1] == ["cub"])
-        return row
+        (row,) = (line for line in listed.splitlines() if line.strip("│").split()[:1] == ["cub"])
+        return row.strip("│ ")
 
     assert told().split()[-1] == "-"
     archive = tmp_path / "data" / "cub" / "CUB_200_2011.tgz"

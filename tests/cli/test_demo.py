@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from command_line import Here
-from proxemic.cli import report, train
+from proxemic.cli import runs
 
 
 def test_it_trains_glyphs_and_says_what_comes_next(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
 
-    def train_and_print(recipe: str, out: Path, flags: list[str], **_: Any) -> SimpleNamespace:
-        trained.append((recipe, out, flags))
+    def train(recipe: str, out: Path, overrides: dict[str, str], **_: Any) -> SimpleNamespace:
+        trained.append((recipe, out, dict(overrides)))
         return SimpleNamespace(path=out)
 
-    monkeypatch.setattr(train, "train_and_print", train_and_print)
-    monkeypatch.setattr(report, "report_at_the_end", lambda _: None)
+    monkeypatch.setattr(runs, "_train", train)
+    monkeypatch.setattr(runs, "_report_at_the_end", lambda _: None)
     result = here("demo", "--out", tmp_path / "run", "--training.epochs", "1")
     assert result.returncode == 0, result.stderr
-    assert trained == [("glyphs", tmp_path / "run", ["--training.epochs", "1"])]
+    assert trained == [("glyphs", tmp_path / "run", {"training.epochs": "1"})]
     assert f"{tmp_path}/run/report.html" in result.stdout
     here("demo", cwd=tmp_path)
     assert trained[1][1].name.startswith("demo-")

@@ -63,22 +63,6 @@ def test_evaluate_searches_the_gallery_of_a_table(run: Path, folder: Path, tmp_p
     assert (found["images"], found["queries"]) == (8, 4)
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["nowhere"], ["nowhere does not exist"]),
-        (["{folder}"], ["holds no run"]),
-        (["{run}/model.safetensors"], ["--data.root is missing"]),
-        (["{run}", "--data.root", "nowhere"], ["nowhere does not exist"]),
-        (["{run}/recipe.yaml", "--data.root", "{folder}"], ["recipe.yaml"]),
-        (["{run}", "--evaluation.recal_at", "[1]"], ["did you mean", "evaluation.recall_at"]),
-        (["{run}", "--evaluation.recall_at", "[0]"], ["recall_at", "1 or more"]),
-    ],
-)
-def test_evaluate_refuses(flags: list[str], words: list[str], run: Path, folder: Path, here: Here) -> None:
-    assert_refused(here("evaluate", *(flag.format(run=run, folder=folder) for flag in flags)), words)
-
-
 def test_evaluate_refuses_a_folder_that_has_changed(folder: Path, tmp_path: Path, here: Here) -> None:
     images = tmp_path / "images"
     shutil.copytree(folder, images)
@@ -345,6 +329,12 @@ def test_embeddings_search_a_gallery_in_another_file(files: Path, tmp_path: Path
         (["{run}", "--query", "{folder}", "--gallery", "nowhere"], ["nowhere does not exist"]),
         (["{run}", "--query", "{folder}", "--gallery", "{folder}", "--data.root", "x"], ["--data.root"]),
         (["{run}", "--save-embeddings", "x.pt"], ["x.pt", "pickle"]),
+        (["nowhere"], ["nowhere does not exist"]),
+        (["{folder}"], ["holds no run"]),
+        (["{run}/model.safetensors"], ["--data.root is missing"]),
+        (["{run}", "--data.root", "nowhere"], ["nowhere does not exist"]),
+        (["{run}/recipe.yaml", "--data.root", "{folder}"], ["recipe.yaml"]),
+        (["{run}", "--evaluation.recall_at", "[0]"], ["recall_at", "1 or more"]),
     ],
 )
 def test_evaluate_says_what_is_wrong(

@@ -85,7 +85,7 @@ def test_a_gallery(here: Here) -> None:
         (("--gallery", "0"), ["--gallery is 0", "from 1"]),
         (("--gallery", "1000", "--classes", "10"), ["--classes", "--gallery"]),
         (("--classes", "10"), ["--batch 128"]),
-        ((), ["--classes --gallery"]),
+        ((), ["--classes", "--gallery"]),
     ],
 )
 def test_bad_values_of_galleries(here: Here, flags: tuple[str, ...], words: list[str]) -> None:

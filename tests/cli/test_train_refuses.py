@@ -27,7 +27,7 @@ FLAGS = {
     "unknown recipe": (["--recipe", "glyps"], ["glyps", "did you mean glyphs"]),
     "missing recipe file": (["--recipe", "mine.yaml"], ["mine.yaml", "does not exist"]),
     "no recipe": ([], ["--recipe is missing"]),
-    "own images without a recipe": (["--data.root", "photos"], ["--recipe own trains on images of your own"]),
+    "own images without a recipe": (["--data.root", "photos"], ["--recipe own-pretrained trains on photographs"]),
     "too many workers": (["--recipe", "glyphs", "--batches.workers", "100000"], ["is 100000", "from 0 to 256"]),
     "misspelt flag": (["--recipe", "glyphs", "--optim.lrr", "1"], ["--optim.lrr", "did you mean --optim.lr?"]),
     "misspelt group": (["--recipe", "glyphs", "--optm.lr", "1"], ["--optm.lr", "did you mean --optim.lr?"]),

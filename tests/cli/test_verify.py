@@ -263,7 +263,7 @@ def test_a_pack_that_cannot_be_evaluated(
         (["--pairs", "p.csv", "--against", "paper"], ["--against is about published sets"]),
         (["--pairs", "p.csv"], ["p.csv is no regular file"]),
         (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
-        (["--sets", ","], ["--sets names no set", "at least one"]),
+        (["--sets", ","], ["'' is no set", "agedb_30"]),
         (["--against", "paper", "--format", "json"], ["--against prints for people", "--format is json"]),
         (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
         (["--data", "nowhere"], ["nowhere is no folder"]),

@@ -39,6 +39,11 @@ def characteristics(
 ) -> Analysis[Mapping[str, Characteristics]]:
     """Measure the six characteristics of Table 1 of the multi-proxy anchor paper for each proxy loss.
 
+    Stability: other samples do not change a sample's gradient. Manifold: several proxies per class. Similarity: how
+    large scores are counts, not their differences alone. P-P, N-N, P-N: the gradient of a positive (negative) score
+    depends on other positives (negatives), on scores of the other kind. (yes): only where the batch holds two samples
+    of a class.
+
     Args:
         proxies_per_class: K of all losses; None takes each loss's default.
         seed: Seed of the random scores.

@@ -21,7 +21,7 @@ from proxemic.analysis.geometry import (
     uniformity,
 )
 from proxemic.analysis.map import plot_map, principal_components, t_sne
-from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
@@ -52,9 +52,13 @@ def embedding_map(
     thumbnails: bool = True,
     proxies: bool = True,
     seed: int = 0,
-    out: PathLike | None = None,
+    out: Stem | None = None,
 ) -> Analysis[EmbeddingMapFigures]:
     """Draw the embeddings of some classes in two dimensions, and measure how those of all classes lie.
+
+    The measures are hubness, distances within and between classes, alignment and uniformity. Writes STEM-pca,
+    STEM-tsne, STEM-distances and STEM-hubs, each as .png, .svg and .csv. Distances are those of all pairs of images; of
+    more than 11,585 images a random sample is compared with all. A t-SNE of 5,000 images takes a minute.
 
     Args:
         run: A finished run.

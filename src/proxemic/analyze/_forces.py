@@ -8,7 +8,7 @@ import torch
 from proxemic.analysis.forces import TrainingForces, descend, plot_force_alignment, training_forces
 from proxemic.analysis.loss_diagrams import plot_loss_diagrams
 from proxemic.analysis.toy import Scene
-from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.user_defined import loss_name
@@ -17,13 +17,16 @@ from proxemic.tables import Table
 
 
 def forces(
-    runs: Sequence[PathLike] = (), *, out: PathLike | None = None
+    runs: Sequence[PathLike] = (), *, out: Stem | None = None
 ) -> Analysis[Mapping[str, Mapping[int, TrainingForces]]]:
     """Measure and draw how far the forces on embeddings and those on proxies agree over a training.
 
+    Without runs, embeddings follow the plain and the warped softmax freely, and which pairs six losses pull together
+    and push apart is drawn too. Runs need snapshots, as the toy recipes keep them (toy/warped-softmax
+    --model.embedding_size 3): --training.callbacks '[{class_path: proxemic.training.Snapshots}]'.
+
     Args:
-        runs: Finished runs with snapshots; none takes embeddings that follow the plain and the warped softmax freely,
-            and draws also which pairs six losses pull together and push apart.
+        runs: Finished runs with snapshots.
         out: Prefix of the file names; ``RUN/forces``, or ``forces`` by default.
 
     Returns:

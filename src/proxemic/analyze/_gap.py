@@ -17,7 +17,7 @@ from proxemic.analysis.gap import (
     softmax_form,
     three_proxies,
 )
-from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean
 from proxemic.errors import UserError
 from proxemic.losses.scores.similarity import unit
 from proxemic.losses.user_defined import Loss
@@ -63,12 +63,16 @@ class GapFigures:
 
 
 def gap(
-    runs: Sequence[PathLike] = (), *, images: bool = True, epsilon: float = 0.1, out: PathLike | None = None
+    runs: Sequence[PathLike] = (), *, images: bool = True, epsilon: float = 0.1, out: Stem | None = None
 ) -> Analysis[GapFigures]:
     """Find where the softmax loss of each class is least, and compare that with the bounds of the mean-proxy paper.
 
+    The bounds L(W) and U(W) are given as printed and as they are proved, for trained runs and for the same losses
+    untrained. Runs of one recipe with several seeds are a group, with a mean and its 95% interval. The gaps are squared
+    distances between unit vectors, 0 to 4.
+
     Args:
-        runs: Finished runs of softmax losses; none draws the paper's example of three proxies.
+        runs: Finished runs of softmax losses; without any, the paper's example of three proxies is drawn.
         images: Measure also where the training images of each class are.
         epsilon: Angle between two of the three proxies, in radians.
         out: Prefix of the file names; ``RUN/gap``, or ``three-proxies`` by default.

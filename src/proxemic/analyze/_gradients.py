@@ -8,7 +8,7 @@ from torch.nn.functional import one_hot
 
 from proxemic.analysis.gradient_characteristics import every_proxy_loss
 from proxemic.analysis.gradient_dependence import THRESHOLD, draw_gradients, score_dependence
-from proxemic.analyze.results import Analysis, PathLike, file_stem
+from proxemic.analyze.results import Analysis, Stem, file_stem
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
 from proxemic.tables import Table
@@ -27,9 +27,11 @@ KINDS = ("positive", "negative")
 
 
 def gradients(
-    losses: Sequence[str] = tuple(PAPER_LOSSES), *, seed: int = 0, out: PathLike = "gradients"
+    *, losses: Sequence[str] = tuple(PAPER_LOSSES), seed: int = 0, out: Stem = "gradients"
 ) -> Analysis[Mapping[str, Tensor]]:
     """Measure which class scores enter the gradient of a positive and of a negative class score, and draw them.
+
+    The batch has three classes and six embeddings, as in figure 1 of the multi-proxy anchor paper.
 
     Args:
         losses: Proxy losses, by class name.

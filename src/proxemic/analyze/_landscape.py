@@ -24,7 +24,7 @@ from proxemic.analysis.landscape import (
     polygon,
     pushes_off_proxies,
 )
-from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count, check_positive
@@ -40,7 +40,7 @@ _Drawings = Mapping[str, tuple[Mapping[str, Landscape], float]]
 def landscape(
     run: PathLike | None = None,
     *,
-    label: int | None = None,
+    class_: int | None = None,
     functions: str | None = None,
     alpha: float | None = None,
     k1: float | None = None,
@@ -48,16 +48,16 @@ def landscape(
     temperature: float | None = None,
     classes: int | None = None,
     distance: float | None = None,
-    out: PathLike | None = None,
+    out: Stem | None = None,
 ) -> Analysis[Mapping[str, tuple[Landscape, Minimum]]]:
     """Draw the loss of one embedding as a function of its place, and find where it is least.
 
-    Without arguments, of figures 1, 3 and 5 of the warping paper; with functions or proxies, of these; with a run, of
-    one of its classes.
+    Without arguments, draw figures 1, 3 and 5 of the warping paper; with functions or proxies, one landscape of these;
+    with a run, that of one of its classes.
 
     Args:
         run: A finished run of `EuclideanSoftmaxLoss` or `WarpedSoftmaxLoss` with one proxy per class.
-        label: The class of the run; 0 by default.
+        class_: The class of the run; 0 by default.
         functions: ``identity``, ``square``, ``square-root``, ``power-P`` (both of t^P), ``times-K`` (f1 = K·t, f2 = t),
             or ``warp``, the default.
         alpha: Distance of the warp's minimum; 3 by default.
@@ -80,9 +80,9 @@ def landscape(
         if settings:
             first = next(iter(settings))
             raise UserError(f"{first} came with a run, which has functions and proxies of its own: drop one.")
-        drawings, notes = _of_run(Path(run), label or 0)
-    elif label is not None:
-        raise UserError(f"class {label} came without a run: say which run's class.")
+        drawings, notes = _of_run(Path(run), class_ or 0)
+    elif class_ is not None:
+        raise UserError(f"class {class_} came without a run: say which run's class.")
     else:
         drawings = _of_settings(settings) if settings else {each: (of, 6.0) for each, of in paper_landscapes().items()}
     figures: dict[str, tuple[Landscape, Minimum]] = {}

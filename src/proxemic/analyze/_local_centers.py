@@ -31,6 +31,8 @@ def local_centers(
 ) -> Analysis[Mapping[Path, tuple[Mapping[str, LocalCenters], Mapping[str, float]]]]:
     """Measure in bits what the nearest proxy of its class tells about an attribute of a training image, beside chance.
 
+    An attribute is the typeface of a glyph, or the column subclass of a table.
+
     Args:
         runs: Finished runs with several proxies per class, of images with `ImageSet.attributes`.
         draws: Number of augmented versions of each image.

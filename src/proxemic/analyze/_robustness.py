@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxemic.analysis.robustness import Robustness, plot_robustness
-from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean
 from proxemic.data.corruptions import CORRUPTIONS, Corruption
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
@@ -48,9 +48,12 @@ def robustness(
     metric: str = "recall@1",
     seed: int = 0,
     against: Literal["paper"] | None = None,
-    out: PathLike | None = None,
+    out: Stem | None = None,
 ) -> Analysis[RobustnessFigures]:
     """Evaluate finished runs on their test images under noise, dropped pixels, distortions and blur.
+
+    Runs of one image size see the very same corrupted images; runs that differ in their seed alone are one group, with
+    a 95% interval of its mean. Grey images have no hue: that corruption is left out.
 
     Args:
         runs: Finished runs, evaluated on the same test images.
@@ -58,7 +61,7 @@ def robustness(
         severities: Levels from 1 (mild) to 5 (strong); the paper used about 3.
         metric: A metric that the evaluation of all runs computes.
         seed: Seed of the corruptions.
-        against: Show also what the paper prints, and what differs in protocol.
+        against: Show also what the paper prints (Table IV), and what differs in protocol.
         out: Prefix of the file names; ``RUN/robustness`` by default.
 
     Source: Table IV of the warping paper.

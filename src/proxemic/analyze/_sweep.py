@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from proxemic.analyze.results import Analysis, PathLike, format_mean
+from proxemic.analyze.results import Analysis, Folder, format_mean
 from proxemic.plots import write_figure
 from proxemic.protocols.comparison.directory import Result
 from proxemic.protocols.comparison.statistics import mean
@@ -14,9 +14,9 @@ from proxemic.tables import Table
 
 def sweep(
     recipe: str,
-    vary: Sequence[str],
     *,
-    out: PathLike,
+    vary: Sequence[str],
+    out: Folder,
     grid: bool = False,
     seeds: Sequence[int] | None = None,
     metric: str = "recall@1",
@@ -26,7 +26,11 @@ def sweep(
 ) -> Analysis[Mapping[Sweep, Sequence[Mapping[int, Result]]]]:
     """Train a recipe with one or two values varied over seeds, and draw a metric of the test against them.
 
-    What ``out`` has finished is kept, so that the same call goes on where it was stopped.
+    Draw a curve for each ``vary``, or with ``grid`` a heat map of two: --vary loss.k1=0.5,0.8,1 --vary loss.k2=1,1.5
+    --grid. Keys with commas between them are set to the same value, such as loss.alpha,second_phase.loss.alpha=0,25.
+    What ``out`` has finished is kept, so that the same call goes on where it was stopped. Every other value of the
+    recipe is a flag: --training.epochs 5. Do not choose a value by this figure: it shows test classes; proxemic tune
+    chooses on validation classes.
 
     Args:
         recipe: A recipe's name, or a YAML file.

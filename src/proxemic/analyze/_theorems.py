@@ -5,7 +5,7 @@ from pathlib import Path
 
 from proxemic.analysis.landscape import PAPER_WARP
 from proxemic.analysis.theorems import Statement, check_theorems, pair_bounds, plot_lemma, plot_proposition
-from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.files import write_csv
 from proxemic.losses import ProxyLoss
@@ -16,9 +16,12 @@ from proxemic.tables import Table
 
 
 def theorems(
-    runs: Sequence[PathLike] = (), *, draws: int = 100, seed: int = 0, out: PathLike | None = None
+    runs: Sequence[PathLike] = (), *, draws: int = 100, seed: int = 0, out: Stem | None = None
 ) -> Analysis[Mapping[str, Sequence[Statement]]]:
     """Check every proposition, lemma and theorem of the mean-proxy and the warping paper on cases.
+
+    The case nearest to its bound is shown. A statement that does not hold as printed is followed by the one that does,
+    Theorem 2 by what its proof gives.
 
     Args:
         runs: Finished runs of losses of cosines, for Propositions 1 and 2 of their training images; none takes random

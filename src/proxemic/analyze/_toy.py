@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from proxemic.analysis.map import principal_components
 from proxemic.analysis.toy import Scene, animate_scenes, draw_training_diagram, plot_scenes, separation
-from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean, suffixed
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean, suffixed
 from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
@@ -35,9 +35,11 @@ class ToyFigures:
 
 
 def toy(
-    runs: Sequence[PathLike], *, diagram: bool = False, animation: bool = True, out: PathLike | None = None
+    runs: Sequence[PathLike], *, diagram: bool = False, animation: bool = True, out: Stem | None = None
 ) -> Analysis[ToyFigures]:
     """Draw the embeddings of training images and the proxies of runs side by side.
+
+    Runs to draw: proxemic train --recipe toy/euclidean-softmax, toy/warped-softmax, toy/class-wise, toy/data-wise.
 
     Args:
         runs: Finished runs of the same classes; of more than three dimensions, projected to two by PCA.

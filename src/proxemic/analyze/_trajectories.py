@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from proxemic.analysis.trajectories import Trajectory, plot_trajectories
-from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
 from proxemic.protocols.runs.finished import Run, named_runs
@@ -17,14 +17,18 @@ TESTS = ("recall@1", "nmi")
 
 
 def trajectories(
-    runs: Sequence[PathLike], *, measure: str = "avg_dtp", logarithmic: bool = False, out: PathLike | None = None
+    runs: Sequence[PathLike], *, measure: str = "avg_dtp", log: bool = False, out: Stem | None = None
 ) -> Analysis[Mapping[str, Trajectory]]:
     """Draw a column of ``history.csv`` over the epochs; runs of one recipe with several seeds are a group.
+
+    Columns are AvgDTP of the warping paper's figure 9, the gap of the mean-proxy paper, a metric on held-out classes,
+    the loss. A recipe has avg_dtp measured by training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]},
+    and the gap by proxemic.training.ProxyGap.
 
     Args:
         runs: Runs, finished or not; those that broke off are drawn by themselves and marked.
         measure: The column.
-        logarithmic: Draw a logarithmic axis.
+        log: Draw a logarithmic axis.
         out: Prefix of the file names; ``RUN/MEASURE`` by default.
 
     Returns:
@@ -49,7 +53,7 @@ def trajectories(
         for run in members
         for row in _points([run], measure)[0]
     ]
-    figure = plot_trajectories(lines, measure, logarithmic=logarithmic)
+    figure = plot_trajectories(lines, measure, logarithmic=log)
     written = write_figure(figure, stem, ["group", "run", "seed", "epoch", measure], rows)
     return Analysis(summary=[Table(head, body, title, notes)], written=written, figures=lines)
 

@@ -11,6 +11,9 @@ from proxemic.protocols.statistics import Estimate
 from proxemic.tables import Table
 
 PathLike = Path | str
+Stem = Path | str
+"""Prefix of the names of files; the command line tells it from other paths by its name."""
+Folder = Path | str
 Figures = TypeVar("Figures")
 
 

@@ -1,43 +1,26 @@
 """The command line. This file imports nothing heavy: a command's work is imported when it is called."""
 
 import argparse
+import difflib
 import io
 import os
 import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any, NoReturn
 
 from proxemic import __version__
 from proxemic.allocator import keep_freed_memory
-from proxemic.cli import (
-    analyze,
-    calibrate,
-    clean,
-    cluster,
-    compare,
-    datasets,
-    demo,
-    embed,
-    evaluate,
-    export,
-    gallery,
-    plan,
-    reality_check,
-    recipes,
-    recognize,
-    report,
-    search,
-    serve,
-    train,
-    tune,
-    verify,
-)
+from proxemic.cli.derive import Command, summary_of
 from proxemic.errors import UserError, UserNote
-from proxemic.files import readable
+from proxemic.files import printable, readable
 from proxemic.safe_path import safe_path
 
 __all__ = ["main"]
@@ -45,29 +28,43 @@ __all__ = ["main"]
 _LATER = 3.0  # seconds in which the first process says the same, before torchrun ends it because this one has ended
 TOGETHER = ("train", "embed")
 """What several processes, started by torchrun or srun, do together."""
-COMMANDS = (
-    train,
-    evaluate,
-    report,
-    embed,
-    calibrate,
-    clean,
-    gallery,
-    search,
-    recognize,
-    serve,
-    cluster,
-    export,
-    compare,
-    reality_check,
-    tune,
-    demo,
-    analyze,
-    verify,
-    plan,
-    datasets,
-    recipes,
-)
+Addresses = Mapping[str, "str | tuple[str, Addresses]"]
+
+
+def _in(module: str, *names: str) -> dict[str, str]:
+    return {name: f"{module}:{name.replace('-', '_')}" for name in names}
+
+
+COMMANDS: Addresses = {
+    **_in("proxemic.cli.runs", "train", "evaluate", "report"),
+    **_in("proxemic.cli.pictures", "embed", "calibrate", "clean"),
+    "gallery": (
+        "Keep pictures with their vectors, to be searched",
+        _in("proxemic.cli.gallery", "create", "add", "remove", "info", "delete", "verify", "index"),
+    ),
+    **_in("proxemic.cli.pictures", "search", "recognize", "serve", "cluster", "export"),
+    **_in("proxemic.cli.studies", "compare", "reality-check", "tune"),
+    **_in("proxemic.cli.runs", "demo"),
+    "analyze": (
+        "Understand losses and embeddings: every action answers one question",
+        {
+            **_in("proxemic.analyze", "characteristics", "forces", "gap", "gradients", "landscape", "sweep"),
+            **_in("proxemic.analyze", "theorems", "toy", "trajectories", "local-centers", "robustness"),
+            "map": "proxemic.analyze:embedding_map",
+        },
+    ),
+    **_in("proxemic.cli.runs", "verify"),
+    **_in("proxemic.cli.plan", "plan"),
+    "datasets": (
+        "Get the papers' data sets; look at images before training on them",
+        _in("proxemic.cli.datasets", "list", "prepare", "check"),
+    ),
+    "recipes": (
+        "List the recipes, show every value of one, or explain a key",
+        _in("proxemic.cli.recipes", "list", "show", "explain"),
+    ),
+}
+"""The address of the function that each command calls; several actions are described in one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,64 +75,123 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
-    parser = build_parser()
     words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words, flags)
+    except KeyboardInterrupt:
+        error: Exception = UserError("Stopped at once; what was not yet saved is lost.")
+    except (UserError, ValueError, OSError) as refused:
+        error = refused
+    except (ModuleNotFoundError, RuntimeError) as defect:
+        # Ours name what to install, see `proxemic.extras`, and those of pathlib the link.
+        if "pip install" not in str(defect) and not str(defect).startswith("Symlink loop"):
+            raise
+        error = defect
+    if "--traceback" in words:
+        raise error
+    print(f"proxemic: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+    return 2
+
+
+def _run(words: Sequence[str], flags: Sequence[str]) -> int:
+    parser = build_parser()
     if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
         # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
         parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
     arguments, rest = parser.parse_known_args(words)
+    values = vars(arguments)
+    chosen, shell, _ = values.pop("parser"), values.pop("print_completion", None), values.pop("traceback", None)
+    if shell is not None:
+        from proxemic.cli.completion import completion
+
+        with _readers_may_leave():
+            print(completion(build_parser(whole=True), shell))
+        return 0
+    command = chosen.command
+    if command is None and not rest:  # there are several actions
+        chosen.print_help()
+        return 0
     # Recipes are text, and libraries that write files into a run take no other names.
-    for word in (*flags, str(getattr(arguments, "out", ""))):
+    for word in (*flags, str(values.get("out", ""))):
         if readable(word) != word:
             parser.error(f"{readable(word)} is not in UTF-8: give another name, or a link with one.")
-    # A class that a flag names comes before the values that other flags give it.
-    rest += flags
-    if rest and not arguments.takes_flags:
-        parser.error(f"{rest[0]} is not known here: see proxemic {arguments.command} --help.")
-    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and arguments.command not in TOGETHER:
-        parser.error(
-            f"{arguments.command} is for one process: start it without torchrun, which is for {' and '.join(TOGETHER)}."
-        )
+    if command is not None:
+        # A class that a flag names comes before the values that other flags give it.
+        rest = [*_take_words(chosen, rest, values), *flags]
+    if command is not None and ("overrides" in command.takes or (rest and "data_root" in command.takes)):
+        from proxemic.recipes.flags import read_flags
+
+        overrides, rest = read_flags(rest), []
+        if "overrides" in command.takes:
+            values["overrides"] = overrides
+        else:
+            values["data_root"] = overrides.pop("data.root", None)
+            rest = [f"--{name}" for name in overrides]
+    if rest or command is None:
+        parser.error(f"{rest[0]} is not known here: see {chosen.prog} --help.")
+    _, name, *actions = chosen.prog.split()
+    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and name not in TOGETHER:
+        parser.error(f"{name} is for one process: start it without torchrun, which is for {' and '.join(TOGETHER)}.")
     keep_freed_memory()
-    try:
-        with safe_path(), _notes_as_lines(), _readers_may_leave():
-            arguments.run(arguments, rest)
-    except KeyboardInterrupt:
-        return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
-    except (UserError, ValueError, OSError) as error:
-        return _fail(error, arguments)
-    except (ModuleNotFoundError, RuntimeError) as error:
-        # Ours name what to install, see `proxemic.extras`, and those of pathlib the link.
-        if "pip install" not in str(error) and not str(error).startswith("Symlink loop"):
-            raise
-        return _fail(error, arguments)
+    with safe_path(), _notes_as_lines(), _readers_may_leave():
+        _call(command, values, actions)
     return 0
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All commands with their flags."""
-    parser = _Parser(
-        prog="proxemic",
-        description="Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes.",
-        allow_abbrev=False,
-    )
+def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) -> list[str]:
+    """Move words that follow the flags, which argparse leaves, to those before them, and return what is left."""
+    words: list[str] = []
+    others: list[str] = []
+    for before, word in pairwise(["", *rest]):
+        is_value = before.startswith("--") and "=" not in before
+        (others if word.startswith("-") or is_value else words).append(word)
+    command = parser.command
+    assert command is not None
+    if words and {"overrides", "recipe"} <= command.takes and "recipe" not in command.words:
+        word = words[0]
+        meant = f"--recipe own-pretrained --data.root {word}" if Path(word).is_dir() else f"--recipe {word}"
+        parser.error(f"{word} needs its flag: write {parser.prog} {meant}.")
+    last = values.get(command.words[-1]) if command.words else None
+    if not isinstance(last, list):
+        return words + others
+    last += words
+    return others
+
+
+def _call(command: Command, values: dict[str, Any], actions: Sequence[str]) -> None:
+    """Call the function of a command; what an analysis returns is printed."""
+    module, _, name = command.address.partition(":")
+    words = [values.pop(word) for word in command.words if word in values]
+    is_analysis = module == "proxemic.analyze"
+    if is_analysis:
+        print(f"Analysing: {actions[0]}", file=sys.stderr, flush=True)  # before what takes seconds to import
+        if "report" in command.takes:
+            values["report"] = partial(print, flush=True)  # hours may pass between two lines
+    result = getattr(import_module(module), name)(*words, **values)
+    if is_analysis:
+        print(result)
+        for _, files in groupby(result.written, key=lambda path: path.with_suffix("")):
+            print(f"Wrote {', '.join(map(str, files))}")
+
+
+def build_parser(*, whole: bool = False) -> "_Parser":
+    """Build the parser of all commands; the flags of each are declared once it is chosen, unless all are wanted."""
+    parser = _Parser(prog="proxemic", address=COMMANDS)
+    parser.description = "Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes."
     parser.add_argument("--version", action="version", version=f"proxemic {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
     parser.add_argument(
         "--print-completion",
-        default=argparse.SUPPRESS,  # no argument of the commands
-        action=_PrintCompletion,
         choices=("bash", "zsh", "tcsh"),
         help="print a script by which a shell completes commands, flags, recipes and files",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    if whole:
+        parser.fill(whole=True)
     return parser
 
 
 def _take_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part the flags of recipes, as ``--data.root photos``, from the words that argparse knows.
+    """Separate the flags of recipes, such as ``--data.root photos``, from the words that argparse knows.
 
     It would take the value of a flag that it does not know for a word of the command's own.
     """
@@ -151,13 +207,51 @@ def _take_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, without the usage that `--help` prints."""
+    """Parses a command, or one of several actions, and says what is wrong in one sentence.
+
+    Args:
+        address: The function that the command calls, or its actions.
+    """
+
+    def __init__(self, *, address: str | Addresses, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **settings)
+        self._address: str | Addresses | None = address
+        self.command: Command | None = None
+
+    def fill(self, *, whole: bool = False) -> None:
+        """Declare the flags of the command, or its actions, and those of each if the whole is wanted."""
+        address, self._address = self._address, None
+        if isinstance(address, str):
+            self.command = Command(address)
+            self.command.fill(self)
+        elif address is not None:
+            actions = self.add_subparsers(metavar="COMMAND" if self.prog == "proxemic" else "ACTION")
+            for name, each in address.items():
+                summary, inner = (summary_of(each), each) if isinstance(each, str) else each
+                added = actions.add_parser(name, help=summary, description=f"{summary}.", address=inner)
+                if whole:
+                    added.fill(whole=True)
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse, and keep the parser of the command that was chosen as ``parser``."""
+        self.fill()
+        namespace, rest = super().parse_known_args(args, namespace)
+        vars(namespace).setdefault("parser", self)
+        return namespace, rest
 
     def error(self, message: str) -> NoReturn:
+        """End with the message as one sentence, without the usage that ``--help`` prints."""
         if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
             time.sleep(_LATER)
             self.exit(2)
-        self.exit(2, f"{self.prog}: {message}\n")
+        if given := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
+            near = difflib.get_close_matches(given[2], re.findall(r"'([^']*)'", given[3]), n=1)
+            name = "" if given[1].isupper() else f"{given[1]} "
+            message = f"{name}{given[2]!r} is not known here: "
+            message += f"did you mean {near[0]}?" if near else f"choose from {given[3]}."
+        self.exit(2, f"{self.prog}: {printable(message)}\n")
 
 
 @contextmanager
@@ -165,7 +259,8 @@ def _notes_as_lines() -> Iterator[None]:
     """Have our own warnings printed as one line, without the place in the code that Python adds."""
 
     def format_note(message: Warning | str, category: type[Warning], *place: Any) -> str:
-        return f"proxemic: {message}\n" if issubclass(category, UserNote) else before(message, category, *place)
+        is_ours = issubclass(category, UserNote)
+        return f"proxemic: {printable(str(message))}\n" if is_ours else before(message, category, *place)
 
     before, warnings.formatwarning = warnings.formatwarning, format_note
     try:
@@ -182,26 +277,3 @@ def _readers_may_leave() -> Iterator[None]:
         print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class _PrintCompletion(argparse.Action):
-    """Prints a script and ends, as `--version` does."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
-        from proxemic.cli.completion import completion
-
-        try:
-            script = completion(parser, values)
-        except ModuleNotFoundError as error:  # it says what to install
-            parser.error(str(error))
-        with _readers_may_leave():
-            print(script)
-        parser.exit()
-
-
-def _fail(error: Exception, arguments: argparse.Namespace) -> int:
-    if arguments.traceback:
-        raise error
-    sentence = " ".join(str(error).split())
-    print(f"proxemic: {sentence}", file=sys.stderr)
-    return 2

@@ -1,7 +1,6 @@
-"""``proxemic datasets``."""
+"""The actions of ``proxemic datasets``."""
 
-import argparse
-import json
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,81 +15,39 @@ own checksums and the counts are all that is checked. Where to read about each, 
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    parser = commands.add_parser("datasets", help="get the papers' data sets; look at images before training on them")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+def list(*, root: Path | None = None) -> None:
+    """List the data sets: how large they are and how to get them.
 
-    listing = actions.add_parser("list", help="the data sets, how large they are and how to get them")
-    listing.add_argument("--root", type=Path, metavar="DIR", help="also say what of them is in DIR, or in DIR/NAME")
-
-    prepare = actions.add_parser(
-        "prepare", help="fetch a data set (an interrupted download goes on), check, unpack and count it"
-    )
-    prepare.add_argument("name", metavar="NAME", help="as proxemic datasets list names it")
-    prepare.add_argument("--root", type=Path, metavar="DIR", help="the folder to put it in, or where its archives lie")
-    prepare.add_argument("--url", help="fetch it from this mirror: a folder with the original files, or the only file")
-
-    check = actions.add_parser(
-        "check",
-        help="count images and classes; find missing or unreadable files, lone images and exact duplicates",
-        epilog="The exit code is 1 where images of a folder or a table cannot be read: the report names them.",
-    )
-    check.add_argument(
-        "path", metavar="PATH|NAME", help="a folder of class folders, a CSV or Parquet table, or a data set's name"
-    )
-    check.add_argument("--root", type=Path, metavar="DIR", help="the folder of the data set NAME")
-    check.add_argument("--decode", action="store_true", help="also open every image of the data set NAME")
-    check.add_argument("--json", action="store_true", help="print JSON")
-    for action in (listing, prepare, check):
-        action.set_defaults(run=run, takes_flags=False)
-
-
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """List, prepare or check."""
-    from proxemic.data.benchmarks import BENCHMARKS
-    from proxemic.data.sources import check
-
-    if arguments.action == "list":
-        _list(arguments.root)
-    elif arguments.action == "prepare":
-        _prepare(arguments.name, arguments.root, arguments.url)
-    elif arguments.root is not None or (arguments.path in BENCHMARKS and not Path(arguments.path).exists()):
-        _check_benchmark(arguments.path, arguments.root, arguments.decode, arguments.json)
-    else:
-        report = check(Path(arguments.path))
-        print(json.dumps(report.as_dict(), indent=2) if arguments.json else "\n".join(report.lines()))
-        if report.unreadable:
-            raise SystemExit(1)
-
-
-def _list(root: Path | None) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Column, Table
-
+    Args:
+        root (DIR): Also say what of them is in DIR, or in DIR/NAME.
+    """
     from proxemic.data.benchmarks import list_benchmarks
+    from proxemic.tables import Table
 
-    table = Table(Column("name", no_wrap=True), "data set", "train", "test", "origin", box=SIMPLE_HEAD, show_edge=False)
-    if root is not None:
-        table.add_column(f"in {root}")
     benchmarks = list_benchmarks(root)
+    rows = []
     for benchmark in benchmarks:
         facts, counts = benchmark.facts, benchmark.facts.counts
         train, test = (f"{counts[f'{part} images']:,} of {counts[f'{part} classes']:,}" for part in ("train", "test"))
-        state = [] if benchmark.state is None else [benchmark.state]
-        table.add_row(facts.key, facts.title, train, test, "by hand" if facts.by_hand else "download", *state)
-    state = [] if root is None else ["-"]
-    table.add_row("glyphs", "Glyphs", "half of the characters", "the others", "rendered here", *state)
-    table.add_row("glyph-letters", "GlyphLetters", "half of the letters", "the others", "rendered here", *state)
-    console = Console(markup=False, emoji=False, highlight=False)
-    console.print(table)
-    console.print(_NOTE, end="", soft_wrap=True)
+        origin = "by hand" if facts.by_hand else "download"
+        rows.append([facts.key, facts.title, train, test, origin, benchmark.state])
+    rows.append(["glyphs", "Glyphs", "half of the characters", "the others", "rendered here", None])
+    rows.append(["glyph-letters", "GlyphLetters", "half of the letters", "the others", "rendered here", None])
+    columns = ["name", "data set", "train", "test", "origin", *([] if root is None else [f"in {root}"])]
+    print(Table(columns, [row[: len(columns)] for row in rows], align="llllll"[: len(columns)]).text())
+    print(_NOTE, end="")
     for benchmark in benchmarks:
-        console.print(f"  {benchmark.facts.key}: {benchmark.facts.page}", soft_wrap=True)
+        print(f"  {benchmark.facts.key}: {benchmark.facts.page}")
 
 
-def _prepare(name: str, root: Path | None, url: str | None) -> None:
+def prepare(name: str, /, *, root: Path | None = None, url: str | None = None) -> None:
+    """Fetch a data set (an interrupted download goes on), check, unpack and count it.
+
+    Args:
+        name: The data set, as proxemic datasets list names it.
+        root (DIR): The folder to put it in, or where its archives lie.
+        url: Fetch it from this mirror: a folder with the original files, or the only file.
+    """
     from proxemic.data import GlyphLetters, Glyphs
     from proxemic.data.benchmarks import prepare
 
@@ -109,6 +66,29 @@ def _prepare(name: str, root: Path | None, url: str | None) -> None:
     print(f"  proxemic train --recipe NAME --data.root {root}")
 
 
+def check(path: str, /, *, root: Path | None = None, decode: bool = False, json: bool = False) -> None:
+    """Count images and classes; find missing or unreadable files, lone images and exact duplicates.
+
+    The exit code is 1 where images of a folder or a table cannot be read: the report names them.
+
+    Args:
+        path (PATH|NAME): A folder of class folders, a CSV or Parquet table, or a data set's name.
+        root (DIR): The folder of the data set NAME.
+        decode: Also open every image of the data set NAME.
+        json: Print JSON.
+    """
+    from proxemic.data.benchmarks import BENCHMARKS
+    from proxemic.data.sources import check
+
+    if root is not None or (path in BENCHMARKS and not Path(path).exists()):
+        _check_benchmark(path, root, decode, json)
+        return
+    report = check(Path(path))
+    print(dumps(report.as_dict(), indent=2) if json else "\n".join(report.lines()))
+    if report.unreadable:
+        raise SystemExit(1)
+
+
 def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) -> None:
     from proxemic.data.benchmarks import check_benchmark
     from proxemic.tables import Table
@@ -116,7 +96,7 @@ def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) 
     source = _benchmark(name, root, "check")
     report = check_benchmark(source, decode=decode)
     if as_json:
-        print(json.dumps({"name": name, "root": str(root), **report.as_dict()}, indent=2))
+        print(dumps({"name": name, "root": str(root), **report.as_dict()}, indent=2))
     else:
         counts = [
             [count, f"{report.expected.get(count, number):,}", f"{number:,}"] for count, number in report.found.items()

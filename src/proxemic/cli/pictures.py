@@ -1,63 +1,301 @@
-"""What commands on pictures and galleries have in common."""
+"""The commands that use a trained network: on pictures, and on galleries of them."""
 
-import argparse
-import sys
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
 
+from proxemic.addresses import without_password
+from proxemic.allocator import share_one_heap
+from proxemic.cli.derive import options_of
+from proxemic.cli.notes import say, say_unreadable
+from proxemic.conditions import read_conditions
 from proxemic.errors import UserError
 
-SOURCES = (
-    "folders, .csv or .parquet tables, pictures, patterns as 'photos/**/*.jpg', .txt files with a path on each line; "
-    "or files of vectors: .npy, .safetensors, .parquet with a column embedding"
-)
+_TOKEN = "PROXEMIC_TOKEN"
+_INTERRUPTED = 130  # as a shell reports Ctrl-C
+_SHOWN = 10
 
 
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of commands that embed pictures."""
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
+@options_of("proxemic.retrieval:embed_to_file")
+def embed(model: str, sources: Sequence[str], /, *, out: str, **options: Any) -> None:
+    """Embed pictures, with or without labels, into a file of vectors.
+
+    Stopped or killed, the same command goes on from the folder FILE.parts beside the output, and writes the same bytes.
+    Under torchrun, several processes share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
+
+    Args:
+        model (MODEL): A run, a model.safetensors, or an .onnx file with a .json beside it.
+        sources (SOURCE): Folders, .csv or .parquet tables with the column path, pictures, patterns such as
+            'photos/**/*.jpg', or .txt files with a path on each line; for a head alone one file of vectors.
+        out (FILE)
+        ray_address (ADDRESS)
+    """
+    from proxemic.data.remote import path_or_address
+    from proxemic.retrieval.bulk import embed_to_file, working_folder
+    from proxemic.training.recipe import computed_in
+
+    try:
+        written = embed_to_file(model, sources, out, report=say, **options)
+    except KeyboardInterrupt:
+        raise UserError(
+            f"Stopped: what was embedded is kept in {working_folder(path_or_address(out))}, and the same command goes "
+            "on there."
+        ) from None
+    if written is not None:
+        rate = f", {written.embedded / written.seconds:,.0f} images/s" if written.embedded else ""
+        print(f"{written.rows:,} x {written.dim} in {written.path}{computed_in(written.precision)}{rate}")
 
 
-def data_root(flags: list[str]) -> str | None:
-    """Return the value of ``--data.root``, the only flag of a recipe that a command takes; None if it is not given."""
-    from proxemic.recipes.flags import read_flags
+@options_of("proxemic.retrieval:calibrate", but=["keep"])
+def calibrate(
+    model: str,
+    /,
+    *,
+    gallery: str | None = None,
+    data_root: str | None = None,
+    rates: Sequence[float] = (0.1, 0.01, 0.001),
+    format: Literal["table", "json", "csv", "markdown"] = "table",
+    **options: Any,
+) -> None:
+    """Learn from held-out classes how near a picture must be to be recognised.
 
-    given = dict(read_flags(flags)) if flags else {}
-    root = given.pop("data.root", None)
-    if given:
-        raise UserError(f"--{next(iter(given))} is not known here: only --data.root is, of the data.")
-    return root
+    The classes are those that a model was not trained on: a run's validation classes, or others. Each picture searches
+    those of all other classes: a false accept is one whose nearest picture there is within the threshold. They are kept
+    in calibration.json beside the model, where proxemic recognize finds them. Intervals come from a bootstrap over
+    classes; with fewer than 20 there are none.
+
+    Args:
+        model (MODEL): A run directory, a model.safetensors, or an .onnx file.
+        gallery (GALLERY): Learn thresholds for this gallery, at its size: each of its classes in turn is the unknown
+            one, or those of --data.root are.
+        data_root (SOURCE): Take other labelled images, a folder or a table, or a file of labelled vectors; classes that
+            the run was trained on are left out, and those of its test if there are others. With --gallery, pictures of
+            unknown classes, with or without labels.
+        rates (RATES)
+    """
+    say(f"Calibrating {model}")  # before what takes seconds to import
+    from proxemic.retrieval import calibrate
+    from proxemic.retrieval.calibration import calibration_file
+
+    if not rates or not all(0 < rate < 1 for rate in rates):
+        text = ",".join(map(str, rates))
+        raise UserError(f"--rates is {text}, but must be rates above 0 and below 1 with commas, as 0.1,0.01 is.")
+    calibration = calibrate(model, data_root, gallery=gallery, rates=rates, report=say, **options)
+    print(calibration.text(format))
+    if format == "table":
+        print(f"Kept in {calibration_file(model)}")
 
 
-def add_where(parser: argparse.ArgumentParser, what: str) -> None:
-    """Declare conditions."""
-    parser.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        help=f"{what}, as label=shoe; of a column that is given several times any value will do, but all columns must "
-        "be right; label= means those without a label",
-    )
+@options_of("proxemic.retrieval:clean")
+def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any) -> None:
+    """Find wrong labels, duplicates and outliers among pictures.
+
+    They are written as tables and as a page with the pictures, worst first; nothing is removed or changed. The model
+    may have been trained on the same labels. Duplicates are exact or near, also across splits. Splits are those of a
+    table's column split, or of folders train, validation and test. Pictures without a label are looked at for
+    duplicates and outliers. Copies that are recompressed, resized, brightened or mirrored are found, cropped and
+    rotated ones are not.
+
+    Args:
+        source (SOURCE): Folders of pictures, .csv or .parquet tables with the column path and perhaps label and split,
+            pictures, patterns, .txt files with a path on each line; or one file of vectors (.safetensors, .npy,
+            .parquet).
+        model (MODEL): A run, a model.safetensors, or an .onnx file; not needed for embeddings.
+        out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.
+    """
+    say(f"Looking at {' '.join(map(without_password, source))}")  # before seconds of imports
+    from proxemic.retrieval.cleaning import clean
+    from proxemic.retrieval.cleaning.cleaning import NOT_FOUND
+    from proxemic.tables import Table, terminal_text
+
+    found = clean(source, model, report=say, **options)
+    print(found.summary())
+    suspects = [[each.path, each.label, each.suggested, f"{each.score:.3f}"] for each in found.labels]
+    duplicates = []
+    for each in found.duplicates:
+        across = f"{each.split} repeats {each.split_of}" if each.across_splits else ""
+        differ = f"{each.label} and {each.label_of}" if each.labels_differ else ""
+        duplicates.append([each.path, each.of, each.kind, "; ".join(filter(None, [across, differ]))])
+    outliers = [[each.path, each.label, f"{each.score:.1f}"] for each in found.outliers]
+    tables = []
+    for title, columns, rows, align in (
+        ("Suspected labels", ["path", "label", "suggested", "score"], suspects, "lllr"),
+        ("Duplicates", ["path", "of", "kind", ""], duplicates, "llll"),
+        ("Outliers", ["path", "label", "score"], outliers, "llr"),
+    ):
+        if rows:
+            notes = [f"{len(rows) - _SHOWN:,} more"] if len(rows) > _SHOWN else []
+            notes += [NOT_FOUND] if title == "Duplicates" else []
+            tables.append(Table(columns, rows[:_SHOWN], title, notes, align))
+    if tables:
+        print(f"\n{terminal_text(tables)}")
 
 
-def check_reading(arguments: argparse.Namespace) -> None:
-    """Refuse batches and workers that cannot be."""
-    if arguments.batch_size < 1:
-        raise UserError(f"--batch-size is {arguments.batch_size}, but must be 1 or more.")
-    if arguments.workers < 0:
-        raise UserError(f"--workers is {arguments.workers}, but must be 0 or more.")
+@options_of("proxemic.retrieval:cluster")
+def cluster(source: Sequence[str], /, *, model: str | None = None, **options: Any) -> None:
+    """Group pictures that have no labels.
+
+    The groups become a table, or a folder of links with a folder for each group. If pictures have labels, how well the
+    groups agree with them is printed.
+
+    Args:
+        source (SOURCE): Folders of pictures, .csv or .parquet tables with the column path, pictures, patterns, .txt
+            files with a path on each line; or one file of vectors (.safetensors, .npy, .parquet).
+        model (MODEL): A run, a model.safetensors, or an .onnx file; not needed for embeddings.
+        out (FILE.csv|DIR): A table with the columns path, cluster (-1: none) and distance to the medoid; or a new
+            folder of links.
+    """
+    say(f"Looking at {' '.join(map(without_password, source))}")  # before seconds of imports
+    from proxemic.retrieval.clustering import cluster
+
+    print(cluster(source, model, report=say, **options).summary())
 
 
-def say(text: str) -> None:
-    """Print a note."""
-    print(text, file=sys.stderr, flush=True)
+@options_of("proxemic.retrieval:export", but=["source", "most_images", "licence"])
+def export(
+    model: str,
+    /,
+    *,
+    to: Literal["onnx", "torch"] = "onnx",
+    out: str | None = None,
+    data_root: str | None = None,
+    images: int | None = None,
+    license: str | None = None,
+    **options: Any,
+) -> None:
+    """Write a model as an ONNX file, or a program of torch, with a model card.
+
+    How pictures are prepared (NAME.json) and a model card (NAME.md) are written beside it. The file is compared with
+    the model on images first: unless embeddings differ by at most 1e-4 and Recall@1 is the same, nothing is written.
+    What --half and --int8 cost in Recall@1 is printed.
+
+    Args:
+        model (MODEL): A run directory, or a model.safetensors.
+        out (FILE)
+        data_root (SOURCE): Compare on other labelled pictures, a folder or a table, than the run's test images.
+        images: Compare on about N images, of whole classes (default: on all).
+        license (NAME): The license for the model card, as hubs name it: mit, cc-by-nc-4.0.
+    """
+    say(f"Exporting {model}")  # before what takes seconds to import
+    from proxemic.retrieval import export
+
+    options |= {"source": data_root, "most_images": images, "licence": license}
+    print(export(model, to, out, report=say, **options).text())
 
 
-def say_unreadable(unreadable: Mapping[str, str], one: str, many: str) -> None:
-    """Name the first few of what could not be read."""
-    if unreadable:
-        named = "; ".join(f"{name} ({why})" for name, why in [*unreadable.items()][:3]) + "; ..." * (
-            len(unreadable) > 3
-        )
-        say(f"{len(unreadable):,} {one if len(unreadable) == 1 else many} cannot be read: {named}")
+@options_of("proxemic.retrieval:search_gallery")
+def search(
+    gallery: str,
+    query: Sequence[str],
+    /,
+    *,
+    where: Sequence[str] = (),
+    format: Literal["table", "json", "csv"] = "table",
+    html: Path | None = None,
+    png: Path | None = None,
+    model: str | None = None,
+    **options: Any,
+) -> None:
+    """Find the pictures of a gallery that are nearest to others.
+
+    Queries are pictures or vectors. Those that cannot be read are listed; the exit code is 2 if none can.
+
+    Args:
+        where (COLUMN=VALUE): A condition on hits, as label=shoe; may be repeated. Values of one column are
+            alternatives; different columns must all match; label= means those without a label.
+        html: Also write a contact sheet: one web page, .html.
+        png: Also write a contact sheet as a picture, .png.
+    """
+    conditions = read_conditions(where, "--where")
+    sheets = {".html": html, ".png": png}
+    for ending, path in sheets.items():
+        if path is not None and path.suffix.lower() != ending:
+            raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
+    say(f"Searching {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import Gallery, search_gallery, write_contact_sheet
+
+    opened = Gallery.open(gallery, model)
+    result = search_gallery(opened, *query, where=conditions, **options)
+    say_unreadable(result.unreadable, "query", "queries")
+    if not any(answer.hits for answer in result.answers):
+        lacking = "no pictures that meet the conditions" if len(opened) else "no pictures: add some first"
+        say(f"{opened.store.address} has {lacking}")
+    print(result.text(format))
+    for path in filter(None, sheets.values()):
+        write_contact_sheet(result, path)
+        say(f"{path} shows them")
+
+
+@options_of("proxemic.retrieval:recognize")
+def recognize(
+    gallery: str,
+    query: Sequence[str],
+    /,
+    *,
+    format: Literal["table", "json", "csv"] = "table",
+    model: str | None = None,
+    **options: Any,
+) -> None:
+    """Name what pictures show by a gallery, or say that it is unknown.
+
+    A picture gets the label of the nearest labelled picture, if it is near enough: within a threshold that proxemic
+    calibrate has learnt for the gallery's model, or a distance of your own. Queries with labels are counted as right,
+    wrong or unknown. Queries that cannot be read are listed; the exit code is 2 if none can.
+    """
+    say(f"Recognising by {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import Gallery, recognize
+
+    found = recognize(Gallery.open(gallery, model), *query, **options)
+    say_unreadable(found.unreadable, "query", "queries")
+    for note in found.notes:
+        say(note)
+    print(found.text(format))
+
+
+@options_of("proxemic.serve:serve", but=["names"])
+def serve(
+    gallery: str,
+    /,
+    *,
+    token: str | None = None,
+    name: Sequence[str] = (),
+    max_bytes: int = 20_000_000,
+    max_pixels: int = 50_000_000,
+    max_seconds: float = 30,
+    max_queue: int = 64,
+    **options: Any,
+) -> None:
+    """Show a gallery in a browser, and answer searches over HTTP.
+
+    A page takes a picture that is dropped, pasted or chosen, and shows its neighbours; /openapi.json describes the same
+    as JSON. Only this machine reaches it, unless --host is given.
+
+    Args:
+        token: What clients must give, 16 characters or more; the variable PROXEMIC_TOKEN does not show it to others on
+            this machine.
+        name: A further host name of the server; may be repeated.
+        max_bytes: Most bytes of a request.
+        max_pixels: Most pixels of a picture.
+        max_seconds (S): Seconds for a request to come, and to be answered.
+        max_queue: Most requests that wait.
+    """
+    say(f"Opening {without_password(gallery)}")  # before what takes seconds to import
+    before = signal.getsignal(signal.SIGINT)
+
+    def report(line: str) -> None:
+        signal.signal(signal.SIGINT, before)
+        say(line)
+
+    # Python prints a traceback of Ctrl-C in the middle of some imports, and goes on. There is nothing to lose yet.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    try:
+        from proxemic.serve import Limits, serve
+
+        share_one_heap()
+        limits = Limits(bytes=max_bytes, pixels=max_pixels, seconds=max_seconds, queue=max_queue)
+        token = token or os.environ.get(_TOKEN) or None
+        serve(gallery, token=token, names=name, limits=limits, report=report, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,90 +1,72 @@
 """``proxemic plan``."""
 
-import argparse
 import re
 from collections.abc import Mapping
+from typing import Any, Literal
 
+from proxemic.cli.derive import options_of
 from proxemic.errors import UserError
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _GPU = 80 * 10**9  # bytes, where --memory says nothing
-_OF_A_LOSS = {
-    "batch": None,
-    "proxies": 1,
-    "processes": 1,
-    "sample_rate": 1.0,
-    "optimizer": "adamw",
-    "layout": "both",
-    "class_wise": False,
-    "gpu": False,
-}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "plan",
-        help="what a loss with many classes, or a gallery of many pictures, will take",
-        description="With --classes, what each process will hold at most and receive in a step for a loss with "
-        "proxies; the network and its activations come on top (docs/distributed.md). With --gallery, the memory, disk, "
-        "machines, time to build and queries a second of a gallery in each store (docs/retrieval.md).",
-        allow_abbrev=False,
-    )
-    planned = parser.add_mutually_exclusive_group(required=True)
-    planned.add_argument("--classes", type=int, metavar="C", help="of a loss")
-    planned.add_argument(
-        "--gallery", type=int, metavar="N", help="rows of a gallery; --dim and --memory alone go with it"
-    )
-    parser.add_argument("--dim", type=int, required=True, metavar="D", help="size of the embeddings")
-    parser.add_argument("--proxies", type=int, default=1, metavar="K", help="a class; 1 if left out")
-    parser.add_argument(
-        "--batch", type=int, metavar="B", help="samples of all processes together; needed with --classes"
-    )
-    parser.add_argument("--processes", type=int, default=1, metavar="W", help="1 if left out")
-    parser.add_argument("--sample-rate", type=float, default=1.0, metavar="R", help="1 if left out")
-    parser.add_argument(
-        "--optimizer", default="adamw", help="sgd, sgd-momentum, adagrad, rmsprop, adam or adamw (adamw)"
-    )
-    parser.add_argument("--layout", choices=["replicated", "sharded", "both"], default="both", help="of the proxies")
-    parser.add_argument("--class-wise", action="store_true", help="a loss as Proxy-Anchor or MPA, not a softmax")
-    parser.add_argument("--gpu", action="store_true", help="on GPUs: larger chunks, and the optimiser's fused step")
-    parser.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help="say which settings fit into it on each process, as 80GB; of a gallery, of each machine (64GB)",
-    )
-    parser.set_defaults(run=run, takes_flags=False)
+@options_of("proxemic:plan", but=["batch", "layouts", "gpu"])
+def plan(
+    *,
+    classes: int | None = None,
+    gallery: int | None = None,
+    dim: int,
+    batch: int | None = None,
+    layout: Literal["replicated", "sharded", "both"] = "both",
+    gpu: bool = False,
+    memory: str | None = None,
+    **options: Any,
+) -> None:
+    """Say what a loss with many classes, or a gallery of many pictures, will take.
+
+    With --classes, what each process will hold at most and receive in a step for a loss with proxies; the network and
+    its activations come on top (docs/distributed.md). With --gallery, the memory, disk, machines, time to build and
+    queries a second of a gallery in each store (docs/retrieval.md).
+
+    Args:
+        classes (C): Classes of a loss.
+        gallery (N): Rows of a gallery; only --dim and --memory go with it.
+        dim (D): Size of the embeddings.
+        proxies (K): Proxies of a class.
+        batch (B): Samples of all processes together; needed with --classes.
+        processes (W): Processes of the training.
+        sample_rate (R): Share of the classes in each step.
+        optimizer (NAME): sgd, sgd-momentum, adagrad, rmsprop, adam or adamw.
+        layout: Layout of the proxies.
+        class_wise: A loss as Proxy-Anchor or MPA, not a softmax.
+        gpu: On GPUs: larger chunks, and the optimiser's fused step.
+        memory (SIZE): Say which settings fit into this memory of each process, as 80GB; for a gallery, of each machine
+            (default: 64GB).
+    """
+    size = None if memory is None else _bytes(memory)
+    if (classes is None) == (gallery is None):
+        raise UserError("plan needs --classes, for a loss, or --gallery, for a gallery: give one of them.")
+    if gallery is not None:
+        given = {"batch": batch, "layout": layout != "both", "gpu": gpu, **options}
+        if name := next((name for name, value in given.items() if value), None):
+            raise UserError(f"--{name.replace('_', '-')} is of a loss, but --gallery plans a gallery: leave it out.")
+        _plan_gallery(gallery, dim, size or 64 * 10**9)
+    else:
+        assert classes is not None
+        if batch is None:
+            raise UserError("--classes needs --batch, the samples of all processes together: give it, as --batch 128.")
+        options |= {"layouts": None if layout == "both" else [layout], "gpu": (size or _GPU) if gpu else None}
+        _plan_loss(classes, dim, memory=size, batch=batch, **options)
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Print what the setting needs, and which fit."""
-    memory = None if arguments.memory is None else _bytes(arguments.memory)
-    if arguments.gallery is not None:
-        given = next((name for name, unset in _OF_A_LOSS.items() if getattr(arguments, name) != unset), None)
-        if given is not None:
-            raise UserError(f"--{given.replace('_', '-')} is of a loss, but --gallery plans a gallery: leave it out.")
-        _plan_gallery(arguments.gallery, arguments.dim, memory or 64 * 10**9)
-        return
-    if arguments.batch is None:
-        raise UserError("--classes needs --batch, the samples of all processes together: give it, as --batch 128.")
+def _plan_loss(classes: int, dim: int, *, memory: int | None, **options: Any) -> None:
+    from proxemic import plan
     from proxemic.tables import Table
-    from proxemic.training.memory import plan
 
-    planned = plan(
-        arguments.classes,
-        arguments.dim,
-        batch=arguments.batch,
-        proxies=arguments.proxies,
-        processes=arguments.processes,
-        sample_rate=arguments.sample_rate,
-        optimizer=arguments.optimizer,
-        class_wise=arguments.class_wise,
-        layouts=None if arguments.layout == "both" else [arguments.layout],
-        memory=memory,
-        gpu=(memory or _GPU) if arguments.gpu else None,
-    )
-    setting, kind = planned.setting, "class-wise" if arguments.class_wise else "data-wise"
+    planned = plan(classes, dim, memory=memory, **options)
+    setting, kind = planned.setting, "class-wise" if options.get("class_wise") else "data-wise"
     processes = "1 process" if setting.processes == 1 else f"{setting.processes} processes"
     proxies = "1 proxy" if setting.proxies == 1 else f"{setting.proxies} proxies"
     print(
@@ -93,7 +75,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     )
     held = {name: {**needs.held, "at most at once": needs.peak} for name, needs in planned.needs.items()}
     print(_table("held by each process", held))
-    if arguments.processes > 1:
+    if setting.processes > 1:
         moved = {name: {**needs.moved, "in all": sum(needs.moved.values())} for name, needs in planned.needs.items()}
         print(_table("received by each process in a step", moved))
     print("The network, its activations and its own gradients come on top.")
@@ -124,7 +106,7 @@ def _plan_gallery(rows: int, dim: int, memory: int) -> None:
             f"{needs.machines:,}",
             _size(round(needs.disk)),
             duration(needs.build),
-            f"{1 / needs.query:,.0f}" if needs.query < 0.01 else f"{1 / needs.query:.2g}",
+            _two_digits(1 / needs.query),
             f"{needs.recall:.2f}",
         ]
         for needs in planned
@@ -148,15 +130,19 @@ def _plan_gallery(rows: int, dim: int, memory: int) -> None:
 
 
 def duration(seconds: float) -> str:
-    """In the unit in which it has one to three digits before the point.
+    """Write a time in a unit that gives it at most three digits before the point.
 
-    >>> duration(0.00123), duration(90), duration(3e6)
-    ('1.2 ms', '90 s', '35 days')
+    >>> duration(0.00123), duration(90), duration(1500), duration(3e6)
+    ('1.2 ms', '90 s', '25 min', '35 days')
     """
-    for size, unit in ((86_400, "days"), (3600, "h"), (1, "s")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds * 1000:.2g} ms"
+    units = ((86_400, "days"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
+    size, unit = next((size, unit) for size, unit in units if seconds >= 2 * size or unit == "ms")
+    return f"{_two_digits(seconds / size)} {unit}"
+
+
+def _two_digits(value: float) -> str:
+    """Write a number with at least two significant digits, and all before the point."""
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
 def _table(title: str, columns: Mapping[str, Mapping[str, int]]) -> str:

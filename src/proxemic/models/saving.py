@@ -131,6 +131,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     description_file = weights_file.with_name(DESCRIPTION)
     saved = _read(description_file, backbone)
     try:
+        weights_file.open("rb").close()  # safetensors says that a file is not there if it may not be read
         _check_shapes(read_shapes(weights_file), saved, weights_file)
         weights = weights_file.read_bytes()
         tensors = safetensors.torch.load(weights)

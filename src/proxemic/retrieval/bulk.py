@@ -95,7 +95,7 @@ def embed_to_file(
             pictures are listed in ``OUT.unreadable.csv`` beside the file.
         engine: ``local``, the processes of this command; or ``ray``, the nodes of a cluster, which must see the model
             and the pictures under the same names.
-        ray_address: Of the cluster, such as ``auto`` or ``ray://head:10001``; None starts Ray on this machine.
+        ray_address: Address of the cluster, such as ``auto`` or ``ray://head:10001``; None starts Ray on this machine.
         report: Called with notes for the user. None logs them.
 
     Returns:

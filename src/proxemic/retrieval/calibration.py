@@ -313,8 +313,8 @@ def calibrate(
         rates: False accept rates, each in (0, 1). If there are too few pictures to measure any, the smallest rate that
             they can measure is added.
         level: Confidence level of the intervals.
-        resamples: Of the bootstrap over classes; 0 leaves intervals out.
-        seed: Of the bootstrap.
+        resamples: Resamples of the bootstrap over classes; 0 leaves intervals out.
+        seed: Seed of the bootstrap.
         batch_size: Pictures that the network sees at once.
         workers: Processes that read pictures.
         keep: Write ``calibration.json`` beside the model, where that has a path.

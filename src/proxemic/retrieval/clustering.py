@@ -143,8 +143,8 @@ def cluster(
             20,000 pictures, or else HDBSCAN.
         groups: The number of groups of k-means.
         min_size: Fewest pictures of a group; those of smaller ones are in none. None takes 5, and 1 for k-means.
-        threshold: Of agglomerative clustering, in the distance of the model; None takes the one that `calibrate` learnt
-            for groups.
+        threshold: Mean distance up to which agglomerative clustering joins groups; None takes the one that `calibrate`
+            learnt for groups.
         rate: Take the threshold that `calibrate` learnt for this false accept rate, which makes smaller groups.
         out: Written at the end, see `Clusters.write`; None writes nothing.
         batch_size: Pictures that the network sees at once.

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from proxemic.data.pixels.named import picture_named
 from proxemic.data.pixels.reading import cut_thin
 from proxemic.errors import UserError
-from proxemic.files import readable, write_atomically, write_text
+from proxemic.files import printable, readable, write_atomically, write_text
 from proxemic.pages import environment, picture
 from proxemic.retrieval.gallery import Hit
 from proxemic.retrieval.searching import Answer, SearchResult
@@ -85,6 +85,7 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
     draw = ImageDraw.Draw(sheet)
 
     def text(place: tuple[int, int], words: str, colour: str, room: int = _SIDE) -> None:
+        words = printable(words)
         while words and draw.textlength(words, font) > room:
             words = words[:-2] + "…" if len(words) > 2 else ""
         draw.text(place, words, colour, font)

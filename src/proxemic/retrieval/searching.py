@@ -110,7 +110,7 @@ def search_gallery(
     Args:
         gallery: What is searched.
         queries: What `list_pictures` takes, or files of vectors; a picture that is its own gallery's finds itself.
-        k: Hits of each, 1 or more.
+        k: Hits for each query, 1 or more.
         where: Conditions on hits, as in `Gallery.search`.
         batch_size: Queries that are embedded at once.
         workers: Processes that read them.

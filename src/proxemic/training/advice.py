@@ -7,6 +7,7 @@ from proxemic.models import ModelConfig
 from proxemic.models.config import TRANSFORMERS
 from proxemic.models.timm_models import pretrained_normalization
 from proxemic.models.transformers_files import expected_images, find_folder
+from proxemic.tables import percent
 from proxemic.training.recipe import Recipe
 
 _KEPT = {"start": "the network as it came, without a head", "untrained": "the network as it was"}
@@ -59,8 +60,8 @@ def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: floa
     longer = f"at epoch {count} of {count}: try more epochs (--training.epochs {2 * count}) or a higher {lr}."
     if kept in _KEPT:
         worse = (
-            f"No epoch was better than the start (validation {metric} {start:.4f}, the best epoch's {best:.4f}): the "
-            f"run keeps {_KEPT[kept]}; "
+            f"No epoch was better than the start (validation {metric} {percent(start)}, the best epoch's "
+            f"{percent(best)}): the run keeps {_KEPT[kept]}; "
         )
         if rising:
             return f"{worse}validation was still rising {longer}"

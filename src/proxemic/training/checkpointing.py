@@ -20,6 +20,7 @@ from proxemic.errors import Interrupted
 from proxemic.files import write_atomically, write_json
 from proxemic.models import EmbeddingModel, save_model
 from proxemic.models.embedding import without_head
+from proxemic.tables import percent
 from proxemic.training.epoch_metrics import EpochMeasure
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
@@ -134,7 +135,7 @@ class RunCheckpointer(Checkpoint):
                 task.shards.save_start(task.proxies)
             self.best, self.kept = {"epoch": 0, "step": 0, **self.starts[better]}, better
             self._write_best(task)
-        shown = {name: f"{values[metric]:.4f}" for name, values in self.starts.items()}
+        shown = {name: percent(values[metric]) for name, values in self.starts.items()}
         line = f"start  validation {metric} {shown.get('start', 'not finite')}"
         if self.recipe.model.head != "none":
             line += f", with its head {shown.get('untrained', 'not finite')}"
@@ -275,8 +276,8 @@ class RunCheckpointer(Checkpoint):
         line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
         if name in row and self.best is not None:
             at = f"epoch {self.best['epoch']:.0f}" if self.best["epoch"] else "the start"
-            averaged = f", averaged {row[f'average_{name}']:.4f}" if self.average is not None else ""
-            line += f"  validation {name} {row[name]:.4f}{averaged}  (best {self.best[name]:.4f}, {at})"
+            averaged = f", averaged {percent(row[f'average_{name}'])}" if self.average is not None else ""
+            line += f"  validation {name} {percent(row[name])}{averaged}  (best {percent(self.best[name])}, {at})"
         return f"{line}  {samples / seconds:,.0f} {self.recipe.kind}/s"
 
     def _write_best(self, task: EmbeddingTask) -> None:

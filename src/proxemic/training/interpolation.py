@@ -9,6 +9,7 @@ from torch import Tensor
 
 from proxemic.models import EmbeddingModel, load_model, save_model
 from proxemic.models.lora import merged_state
+from proxemic.tables import percent
 from proxemic.training.checkpointing import RunCheckpointer
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.module import EmbeddingTask
@@ -27,7 +28,7 @@ class Interpolated:
         assert self.kept is not None
         return (
             f"The run keeps the weights at {self.kept['alpha']:g} of the way from the start to epoch {epoch}: "
-            f"validation {metric} {self.kept[metric]:.4f}, before {before:.4f}."
+            f"validation {metric} {percent(self.kept[metric])}, before {percent(before)}."
         )
 
 

@@ -107,7 +107,8 @@ class OwnSource(ImageSource):
         except ValueError as error:
             raise ValueError(
                 f"{self.root} has {rows.images.num_classes} classes in all, of {len(rows.images)} {rows.images.kind}, "
-                f"too few for its splits: {error}"
+                f"too few for its splits: {error} With few classes, --data.hold_out images holds out images of each of "
+                "them; --data.test_fraction and --data.validation_fraction say how much."
             ) from error
         for name, images in (("train", train), ("validation", validation), ("test", test)):
             self._check_part(name, images)

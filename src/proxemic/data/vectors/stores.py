@@ -146,7 +146,7 @@ class VectorFile:
                             raise OSError("it ends too early")
                         left = left[count:]
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            why = (error.strerror or "").lower() or str(error)
             raise UnreadableVectorsError(f"{self.name} cannot be read: {why}.") from error
         numbers = np.empty((len(places), self.dim), np.float32)
         numbers[order] = self._as_float32(content.view(self._dtype))

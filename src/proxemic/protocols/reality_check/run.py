@@ -117,9 +117,9 @@ def reality_check(
             trials of the second follow, which begin with the best of the first.
         repeats: Seeds with the best hyper-parameters, at least 1; an interval needs 2.
         folds: Class-disjoint parts of the training classes, 2 or more.
-        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
+        embedding_size: Embedding size of each fold's model; the complete one has ``folds`` times as much.
         metric: What the trials maximise: its mean over the folds, each at its best epoch.
-        seed: Of the search and of the folds.
+        seed: Seed of the search and of the folds.
         spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; by default
             those of the losses.
         workers: Training processes at a time.
@@ -193,7 +193,9 @@ def _check(
             results[recipe] = repeats
             for number in range(check.repeats):
                 repeats[number] = validation.repeat(number, flags)
-                values = ", ".join(f"{kind} {metrics[check.metric]:.4f}" for kind, metrics in repeats[number].items())
+                values = ", ".join(
+                    f"{kind} {100 * metrics[check.metric]:.2f}" for kind, metrics in repeats[number].items()
+                )
                 report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
                 write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
                 write_text(out / "table.md", markdown(results, check.repeats))

@@ -85,7 +85,7 @@ def tune(
         space: Name of a search space of the package, or a YAML file; None takes that of the recipe's loss.
         around: The recipe around whose values lie the ranges that a space gives by a factor; None takes ``recipe``.
             With the same one, the searches of several losses have the same ranges, whatever was found before.
-        trials: Of all stages and processes together; None makes 50, or all points of a grid.
+        trials: Trials of all stages and processes together; None makes 50, or all points of a grid.
         budget: In place of ``trials``, the epochs of all trials together, as a multiple of the recipe's epochs: 24 are
             24 trials that are trained to their end, or more of which some are pruned. Trials begin until it is spent.
         seeds: Train each trial with this many seeds, from the recipe's on; its value is the mean over them.
@@ -95,9 +95,9 @@ def tune(
         pruner: ``median`` stops a trial that at some epoch is worse than the median of the others there; ``halving``
             lets the better half go on after a quarter and after a half of the epochs.
         storage: Optuna storage URL; None keeps the study in ``out``.
-        study: Its name there; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
+        study: Name of the study in the storage; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
         workers: Processes to start here.
-        seed: Of the sampler; the trainings take that of the recipe.
+        seed: Seed of the sampler; the trainings take that of the recipe.
         resume: Go on with the search in this directory, or read the result of a finished one. Everything but
             ``workers``, and a ``storage`` with a password, which is not written to disk, is then taken from there.
         report: Is called with one line per trial, in every worker process, so that several of them need a function that

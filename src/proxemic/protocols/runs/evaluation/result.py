@@ -219,6 +219,8 @@ class Evaluation:
         target = self.targets[0]
         title = f"{_count(target.classes, 'class', 'classes')}, {_count(target.metrics.queries, 'query', 'queries')}"
         title += f", {_IMAGES.get(target.split, f'{target.split} images')}"
+        if target.rows.is_gallery is not None:
+            title += f", {int(target.rows.is_gallery.sum()):,} in the gallery"
         if target.metrics.average == "classes":
             title += ", averages over classes"
         title += computed_in(target.precision)

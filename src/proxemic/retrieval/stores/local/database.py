@@ -17,6 +17,7 @@ from jaxtyping import Bool, Int64
 
 from proxemic.addresses import GALLERY_FILE
 from proxemic.errors import UserError
+from proxemic.files import may_not_be_read
 from proxemic.retrieval.stores.store import GalleryInfo, IndexKind
 
 SCHEMA_VERSION = 1
@@ -54,7 +55,10 @@ class Damaged(UserError):
         self, path: Path, why: object, remedy: str = "put the folder back from a copy, or make the gallery anew"
     ) -> None:
         reason = " ".join(str(why).split())[:200] or type(why).__name__
-        super().__init__(f"{path} is damaged ({reason}): {remedy}.")
+        if may_not_be_read(path):
+            super().__init__(f"{path} cannot be read (permission denied): give permission to read it.")
+        else:
+            super().__init__(f"{path} is damaged ({reason}): {remedy}.")
         self.path, self.why = path, reason
 
 
@@ -211,7 +215,7 @@ def connect(folder: Path, action: str, *, timeout: float = PATIENCE, mode: str =
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # An error without a code is about text that is not UTF-8.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or may_not_be_read(path):
             raise Damaged(path, error) from error
         raise UserError(f"{path} could not be {action}: {error}; free some space or check the folder.") from error
 

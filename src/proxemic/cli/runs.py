@@ -1,0 +1,318 @@
+"""The commands that train a network, evaluate it and write a page about it."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from proxemic.addresses import GALLERY_FILE, without_password
+from proxemic.cli.derive import options_of
+from proxemic.cli.notes import say
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+
+if TYPE_CHECKING:
+    from proxemic.recipes.flags import Flags
+    from proxemic.training import TrainingResult
+
+_DEMO_NEXT = """
+Open {run}/report.html: it shows characters that were never trained on beside their nearest neighbours.
+What to try next:
+  proxemic evaluate {run}
+      evaluates it again, on other metrics too (--help)
+  proxemic train --recipe glyphs --loss ProxyAnchorLoss
+      another loss on the same images
+  proxemic train --recipe own --data.root FOLDER
+      your own images: a folder of class folders
+  proxemic recipes list
+      everything else that is ready to run
+"""
+
+
+def train(
+    *,
+    recipe: str | None = None,
+    out: Path | None = None,
+    resume: Path | None = None,
+    strict: bool = False,
+    no_validation: bool = False,
+    overrides: "Flags",
+) -> None:
+    """Train an embedding and evaluate it on unseen classes.
+
+    The recipe says how; the epoch is chosen on held-out classes, and the test classes are evaluated once. Every value
+    of a recipe is a flag: --data.root DIR, --training.epochs 20, --loss.alpha 16, --loss ProxyAnchorLoss, ... See them
+    all with: proxemic recipes show NAME.
+
+    Args:
+        out (DIR): The run directory (default: runs/RECIPE-DATE-TIME).
+        resume (RUN): Continue this run from its last checkpoint; with --training.epochs N, extend it to N epochs; with
+            --data.root DIR, its data were moved there.
+        strict: An unreadable image is an error, not skipped.
+        no_validation: Train on all training classes and choose the epoch on the test classes, as many papers do; the
+            results say so.
+    """
+    began = time.monotonic()
+    tasks = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
+    with ExitStack() as held:
+        options: dict[str, Any] = {"began": began}
+        if os.environ.get(tasks, "1") != "1":
+            from proxemic.training.multiprocess.processes import join_processes
+
+            # First of all, so that one process says what is wrong.
+            options["processes"] = held.enter_context(join_processes())
+        if resume is not None:
+            if recipe or out or strict or no_validation or not overrides.keys() <= {"training.epochs", "data.root"}:
+                raise UserError(
+                    "--resume takes everything from the run that it continues: give it alone, with --training.epochs "
+                    "to extend the run, or with --data.root if its data were moved."
+                )
+            epochs = overrides.pop("training.epochs", None)
+            if epochs is not None and not epochs.isdecimal():
+                raise UserError(f"training.epochs is {epochs}, but must be a whole number.")
+            options |= {"resume": True, "epochs": None if epochs is None else int(epochs)}
+            result = _train(None, resume, overrides, **options)
+        else:
+            from proxemic.recipes import find_recipe
+
+            if recipe is None:
+                own = "--recipe own-pretrained trains on photographs of your own; or " * ("data.root" in overrides)
+                raise UserError(
+                    f"--recipe is missing: {own}name one that proxemic recipes list prints, or give a YAML file."
+                )
+            find_recipe(recipe)  # before what takes seconds to import
+            if strict:
+                overrides["data.strict"] = "true"
+            if no_validation:
+                overrides |= {"data.validation_fraction": "0", "evaluation.select_on": "test"}
+            try:
+                result = _train(recipe, out, overrides, **options)
+            except UserError as error:
+                if strict and "data.strict" in str(error):
+                    raise UserError("--strict is for recipes of own images: leave it out here.") from error
+                raise
+    if result.metrics:  # of the first process, when the others need not wait any more
+        _report_at_the_end(result)
+
+
+def demo(*, out: Path | None = None, overrides: "Flags") -> None:
+    """Train on pictures of characters that are drawn here, in a few minutes and without a download.
+
+    Train the recipe glyphs, print the results on characters that were never seen, and say what to try next.
+
+    Args:
+        out (DIR): The run directory (default: runs/demo-DATE-TIME).
+    """
+    began = time.monotonic()
+    from proxemic.files import new_directory
+
+    result = _train("glyphs", out or new_directory("demo"), overrides, began=began)
+    _report_at_the_end(result)
+    print(_DEMO_NEXT.format(run=result.path))
+
+
+def _train(recipe: str | None, out: Path | None, overrides: "Flags", **options: Any) -> "TrainingResult":
+    """Train as `proxemic.train`, and print what it reports and its metrics."""
+    from proxemic.files import new_directory
+
+    path = out or new_directory(str(recipe))
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # before what takes seconds to import
+        print(f"Resuming {path}" if recipe is None else f"Training {recipe}", flush=True)
+    with optional_dependency("train"):
+        from tqdm import tqdm
+
+    from proxemic.cli.show import print_metrics
+    from proxemic.training import train
+
+    is_named = recipe is None
+
+    def report(line: str) -> None:
+        nonlocal is_named
+        if not is_named and path.exists():  # once nothing that was given can be refused any more
+            is_named = True
+            tqdm.write(f"Run directory: {path}")
+        tqdm.write(line)  # above the progress bar
+
+    result = train(recipe, path, overrides=overrides, report=report, **options)
+    if result.metrics:
+        print_metrics(result.metrics)
+    return result
+
+
+@options_of("proxemic:evaluate")
+def evaluate(
+    targets: Sequence[str],
+    /,
+    *,
+    worst: int = 0,
+    pictures: Path | None = None,
+    chosen: Sequence[str] = (),
+    format: Literal["table", "json", "csv", "markdown"] = "table",
+    json: bool = False,
+    overrides: "Flags",
+    **options: Any,
+) -> None:
+    """Evaluate a trained model on images, or embeddings made elsewhere; compare two.
+
+    A run is evaluated on its own test classes, or on another folder or table: on the test split that it gives, or on
+    all images. Two are compared on the same queries. A table has the columns path and label and perhaps those of Open
+    Metric Learning: split, is_query, is_gallery, sequence (rows of one burst or video are no hits of each other),
+    category, and a box x_1, y_1, x_2, y_2. The run's data and evaluation settings are flags: --data.root DIR,
+    --evaluation.recall_at [1,10,100], --evaluation.precision_at [10], --evaluation.map_at [10],
+    --evaluation.map_divisors [min,hits], --evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true,
+    --evaluation.nmi true, --evaluation.average classes, --evaluation.distance euclidean, --evaluation.precision
+    bf16-mixed (float32 unless it is given), --batches.workers 4. Intervals come from a bootstrap over classes; with
+    fewer than 20 there are none.
+
+    Args:
+        targets (RUN|FILE)
+        query (DIR|TABLE|FILE): Images that search those of --gallery; for a model of vectors, a file of these.
+        gallery (DIR|TABLE|FILE): Images or vectors to search; or embeddings that those of the target search.
+        worst: Show the N worst classes and queries.
+        pictures: Draw the queries of --worst, or of --chosen, with their neighbours: a page, .html.
+        chosen (PATH): A query that --pictures draws, by its path or the end of it; may be repeated.
+        json: The same as --format json.
+    """
+    form = "json" if json else format
+    one = "is for one model: leave it out, or evaluate the two one by one."
+    refusals = {
+        f"--worst {one}": worst and len(targets) > 1,
+        "--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.": worst
+        and pictures is None
+        and form != "table",
+        "--pictures draws queries: say which, by --worst N or --chosen PATH.": pictures and not worst and not chosen,
+        "--chosen says which queries --pictures draws: give --pictures FILE, too.": chosen and pictures is None,
+        f"--pictures {one}": pictures and len(targets) > 1,
+    }
+    for sentence, refused in refusals.items():
+        if refused:
+            raise UserError(sentence)
+    if pictures is not None:
+        from proxemic.pages.page import check_page
+
+        check_page(pictures, "--pictures")
+    say(f"Evaluating {' and '.join(targets)}")  # before what takes seconds to import
+    from proxemic import evaluate
+
+    evaluation = evaluate(targets, overrides=overrides or None, report=say, **options)
+    print(evaluation.text(form))
+    if worst and form == "table":
+        from proxemic.tables import terminal_text
+
+        print(terminal_text(evaluation.worst(worst)))
+    if pictures is not None:
+        from proxemic.report import draw_queries
+
+        say(f"Wrote {draw_queries(evaluation, pictures, worst=worst, chosen=chosen)}")
+
+
+@options_of("proxemic:verify")
+def verify(
+    target: Path,
+    /,
+    *,
+    format: Literal["table", "json", "csv", "markdown"] = "table",
+    against: Literal["paper"] | None = None,
+    **options: Any,
+) -> None:
+    """Evaluate a model by pairs: LFW, CFP-FP, AgeDB-30, CALFW, CPLFW, or your own.
+
+    Whether a pair shows one person, or is the same, is decided in each of ten folds by the threshold that is best on
+    the other nine. A run's table is kept in its verification.json, unless --out names another file.
+
+    Args:
+        target (RUN|FILE)
+        sets (NAMES)
+        pairs (TABLE)
+        data (DIR|FILE)
+        against: Also print what the paper prints (Table V), and what differs in protocol.
+    """
+    from proxemic.protocols.runs.targets import is_run
+
+    if against and target.exists() and not is_run(target):
+        raise UserError(f"--against needs the recipe of a run, but {target} is none: give its run directory.")
+    if against and "pairs" in options:
+        raise UserError("--against is about published sets, but --pairs is a table of your own: leave out one of them.")
+    if against and format in ("json", "csv"):
+        raise UserError(f"--against prints for people, but --format is {format}: leave out one of them.")
+    say(f"Verifying {target}")  # before what takes seconds to import
+    from proxemic import verify
+
+    verification = verify(target, report=say, **options)
+    print(verification.text(format))
+    if against:
+        print(f"\n{verification.against_paper()}")
+
+
+def report(
+    targets: Sequence[str],
+    /,
+    *,
+    out: Path | None = None,
+    model: Path | None = None,
+    data_root: str | None = None,
+    map: Literal["pca", "tsne", "umap"] = "pca",
+) -> None:
+    """Write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe.
+
+    The page is one HTML file, which opens without a network: metrics with intervals beside those of the network before
+    training, queries with their neighbours, confused classes, distances, a map, why pictures are near, curves, data,
+    recipe and environment. Further runs are compared with the first on its pictures. Of a gallery it has a summary,
+    duplicates, and as much of these as there are labels and a model for.
+
+    Args:
+        targets (RUN|GALLERY): A finished run, and others beside it; or a gallery: a directory, postgresql://...,
+            milvus://...
+        out: The page (default: report.html in the run, or here for a gallery).
+        model (RUN|FILE): The gallery's model, where it is no longer where it was.
+        data_root (SOURCE): Show other labelled pictures than those that the run held out: a folder or a table, as for
+            evaluate.
+        map: How the map of pictures is made; umap needs the extra umap.
+    """
+    first, *others = targets
+    shown = without_password(first)
+    say(f"Reporting on {shown}")  # before what takes seconds to import
+    from proxemic.report import write_gallery_report, write_report
+
+    if ":" in first or (Path(first) / GALLERY_FILE).is_file():
+        if others:
+            raise UserError(f"{shown} is a gallery, of which a report is about one: leave {others[0]} out.")
+        if data_root is not None:
+            raise UserError(f"--data.root is for a run, but {shown} is a gallery: leave it out.")
+        page = write_gallery_report(first, out=out or Path("report.html"), model=model, projection=map, report=say)
+    elif model is not None:
+        raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
+    elif not (Path(first) / "recipe.yaml").is_file():
+        raise UserError(
+            f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no {GALLERY_FILE}): give the "
+            "directory that proxemic train or proxemic gallery create made, or the address of a gallery."
+        )
+    else:
+        out = out or Path(first, "report.html")
+        page = write_report(first, *others, out=out, root=data_root, projection=map, report=say)
+    print(f"Wrote {page}")
+
+
+def _report_at_the_end(result: "TrainingResult") -> None:
+    """Write the report of a run that has just been trained, and print where it is; a failure is only said."""
+    out, metrics = result.path / "report.html", result.path / "metrics.json"
+    if out.exists() and out.stat().st_mtime_ns >= metrics.stat().st_mtime_ns:  # a finished run that was resumed
+        return
+
+    def write() -> Path:
+        from proxemic.report import write_report
+
+        return write_report(result.path, out=out, embedded=result.embedded, report=print)
+
+    print_report(write, f"proxemic report {result.path}")
+
+
+def print_report(write: Callable[[], Path], command: str) -> None:
+    """Write a report and print where it is, or why there is none: what it is about is finished all the same."""
+    try:
+        print(f"Report: {write()}")
+    except Exception as error:
+        sentence = " ".join(str(error).split()) or type(error).__name__
+        print(f"The report was not written: {sentence} Write it with {command}")
