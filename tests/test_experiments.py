@@ -16,8 +16,8 @@ from proxemic.protocols.reality_check import RealityCheckResult
 from proxemic.protocols.reality_check.tables import ResultRow
 from proxemic.protocols.runs.jobs import Workers
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
+from proxemic.protocols.tuning.search import FinishedTrial
 from proxemic.protocols.tuning.spaces import default_space, load_space, read_stages, resolve_factors
-from proxemic.protocols.tuning.trials import FinishedTrial
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe, read_yaml
 from proxemic.tables import Table

@@ -79,6 +79,6 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         report=functools.partial(print, flush=True),
     )
     print(
-        f"Best: {result.value:.4f} on validation classes, of many trials and so too good to be expected again. "
+        f"Best: {100 * result.value:.2f} on validation classes, of many trials and so too good to be expected again. "
         f"Train and test it: proxemic train --recipe {result.best_recipe}"
     )

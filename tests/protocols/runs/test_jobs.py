@@ -146,8 +146,8 @@ def test_a_finished_run_is_only_read(
     job = Job(recipe, (), tmp_path / "run")
     job.out.mkdir()
     (job.out / "recipe.yaml").write_text(read_recipe(recipe).yaml)
-    (job.out / "metrics.json").write_text('{"epoch": 3}')
-    assert run_job(job) == {"epoch": 3}
+    (job.out / "metrics.json").write_text('{"epoch": 3, "selected_on": "last"}')
+    assert run_job(job) == {"epoch": 3, "selected_on": "last"}
     assert trained == []
 
 
@@ -173,15 +173,3 @@ def test_a_run_that_an_earlier_version_began_goes_on(
     assert [options["resume"] for _, options in trained] == [True]
     with pytest.raises(UserError, match="begun with another recipe"):
         run_job(replace(job, flags=(*job.flags, "--training.threads", "2")))
-
-
-def test_ctrl_c_between_trainings_waits_for_the_next_check_and_a_second_one_does_not() -> None:
-    with jobs.deferring_interrupts():
-        jobs.check_stopped()
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Interrupted, match="everything is saved"):
-            jobs.check_stopped()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    jobs.check_stopped()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -14,10 +14,12 @@ def test_another_search_in_the_directory_is_refused(tmp_path: Path) -> None:
     flags = ["--optim.lr", "0.1"]
     options = TuningOptions("mine.yaml", flags, [], "of the loss", 5, "tpe", "none", None, "out", 0)
     recipe = "training: {epochs: 5}"
-    assert not directory.is_begun(options, recipe)
-    directory.create(options, recipe)
-    assert directory.is_begun(replace(options, flags=["--optim.lr=0.1"]), "training: {epochs: 5, threads: null}")
+    assert not directory.is_begun()
+    directory.begin(options, recipe)
+    assert directory.is_begun()
+    same = replace(options, flags=["--optim.lr=0.1"])
+    directory.check_same_search(same, "training: {epochs: 5, threads: null}")
     with pytest.raises(UserError, match="holds a search with another recipe: choose another --out"):
-        directory.is_begun(options, "training: {epochs: 6}")
+        directory.check_same_search(options, "training: {epochs: 6}")
     with pytest.raises(UserError, match="holds a search with another trials, seed: choose another --out"):
-        directory.is_begun(replace(options, trials=6, seed=1), recipe)
+        directory.check_same_search(replace(options, trials=6, seed=1), recipe)

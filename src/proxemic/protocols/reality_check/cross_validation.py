@@ -1,6 +1,5 @@
 """The folds, trials and repetitions of one loss in the reality check."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any
 
 from proxemic.errors import TrainingDiverged, UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import write_json, write_text
+from proxemic.files import write_json
+from proxemic.protocols.reality_check.directory import LossDirectory, Results
 from proxemic.protocols.runs.jobs import Job, Workers
-from proxemic.protocols.runs.same_recipe import same_recipe
 
 with optional_dependency("train"):
     import yaml
@@ -25,20 +24,19 @@ class FoldFailed(UserError):
 
 
 def plan_folds(
-    recipe: Path, flags: Sequence[str], *, folds: int, embedding_size: int, metric: str, split_seed: int
+    base: Mapping[str, Any], name: str, *, folds: int, embedding_size: int, metric: str, split_seed: int
 ) -> dict[str, str]:
     """Derive from a recipe those of the folds and of the complete model: texts by names (``base``, ``fold-0``, …)."""
-    base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
     if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
         raise UserError(
-            f"{recipe} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
+            f"{name} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
             "has none: give another one with --optim.schedule."
         )
 
     def changed(data: Mapping[str, Any], size: int, select_on: str) -> dict[str, Any]:
         evaluation = {"select_on": select_on, "start": False, "untrained": False, "metric": metric}
         model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
-        return base | {"data": data, "model": model, "evaluation": evaluation}
+        return {**base, "data": data, "model": model, "evaluation": evaluation}
 
     complete = changed(all_training_classes(base["data"]), folds * embedding_size, "last")
     complete["training"] = base["training"] | {"until_plateau": None, "interpolate": []}
@@ -52,19 +50,12 @@ def plan_folds(
 
 
 class CrossValidation:
-    """Trains the folds of one recipe, and the model on all training classes, with any flags.
+    """Trains the folds of one recipe, and the model on all training classes, with any flags, by a plan on disk."""
 
-    The recipes are those of `plan_folds`; if the directory was begun with other ones, `UserError` is raised.
-    """
-
-    def __init__(self, recipes: Mapping[str, str], out: Path, workers: Workers, *, folds: int, metric: str) -> None:
-        self.out, self.workers, self.folds, self.metric = out, workers, folds, metric
-        self.base: dict[str, Any] = yaml.safe_load(recipes["base"])
-        for name, text in recipes.items():
-            file = self.file(name)
-            if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), text):
-                raise UserError(f"{out} was begun with another recipe than it is now: restore it, or take a new --out.")
-            write_text(file, text)
+    def __init__(self, directory: LossDirectory, workers: Workers, *, folds: int, metric: str) -> None:
+        self.directory, self.workers, self.folds, self.metric = directory, workers, folds, metric
+        self.out = directory.path
+        self.base: dict[str, Any] = yaml.safe_load(self.file("base").read_text(encoding="utf-8"))
 
     def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
         """Mean over the folds of the metric on their validation classes, at each fold's best epoch.
@@ -85,12 +76,11 @@ class CrossValidation:
         """The most epochs that the first phase, or the only one, may have."""
         return self.base["training"]["epochs"] - (self.base["second_phase"] or {"epochs": 0})["epochs"]
 
-    def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
+    def repeat(self, number: int, flags: Sequence[str]) -> Results:
         """Separated, concatenated and complete results on the test classes, for one seed."""
-        folder = self.out / "repeats" / str(number)
-        kept = folder / "results.json"
-        if kept.exists():
-            return json.loads(kept.read_text(encoding="utf-8"))
+        folder = self.directory.repetition(number)
+        if (kept := self.directory.results(number)) is not None:
+            return kept
         seeded = [*flags, "--seed", str(number)]
         jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.folds)]
         folds = self._run(jobs)
@@ -100,7 +90,7 @@ class CrossValidation:
             "concatenated": concatenated([job.out for job in jobs]),
             "complete": complete["test"],
         }
-        write_json(kept, results)
+        write_json(folder / "results.json", results)
         for path in (*(job.out for job in jobs), folder / "complete"):
             RunDirectory(path).drop_weights(model=False)
         return results
@@ -135,7 +125,7 @@ class CrossValidation:
         return [results[job.out] for job in jobs]
 
     def file(self, name: str) -> Path:
-        return self.out / "recipes" / f"{name}.yaml"
+        return self.directory.recipe(name)
 
 
 def _rounded_up(epochs: Iterable[int]) -> int:

@@ -8,12 +8,12 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, FoldFailed
-from proxemic.protocols.tuning.search import search
+from proxemic.protocols.tuning.search import FinishedTrial, Trial, TrialFailed, best_of, finished_trials, search
 from proxemic.protocols.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
 from proxemic.protocols.tuning.study import open_study
-from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed, best_of, finished_trials
 from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
+from proxemic.tables import percent
 
 with optional_dependency("train"):
     import yaml
@@ -52,18 +52,13 @@ class CheckSpaces:
     pinned: frozenset[str]
 
     @classmethod
-    def of(
-        cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any] | None, where: str
-    ) -> "CheckSpaces":
-        """Read a space for a recipe in full, or the package's for its loss, without the keys that flags give.
+    def of(cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any], where: str) -> "CheckSpaces":
+        """Read a space for a recipe in full, without the keys that flags give.
 
         The stages that do not begin with the best weights of the stages before are searched at once: the first of them
         that searches a value gives its range, the last one gives the fixed values.
         """
         two = base.get("second_phase") is not None
-        if content is None:
-            content = default_space(base, two_phases=True)
-            content = content if two else [stage for stage in content if stage.get("start_from") is None]
         left, _ = pin(content, given, where)
         stages = read_stages(left, where)
         if any("training.epochs" in (*each.search, *each.fixed) for each in stages):
@@ -102,6 +97,13 @@ class CheckSpaces:
 
     def _fixed_later(self) -> dict[str, Any]:
         return {} if self.later is None else _of_second(self.later.fixed)
+
+
+def default_stages(base: Mapping[str, Any]) -> list[Any]:
+    """The package's space for the loss of a recipe, without the stage of a second phase where the recipe has none."""
+    content = default_space(base, two_phases=True)
+    two = base.get("second_phase") is not None
+    return content if two else [stage for stage in content if stage.get("start_from") is None]
 
 
 def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,10 +180,11 @@ def _search(
             raise TrialFailed(str(error)) from error
 
     def finish(trial: FinishedTrial) -> None:
-        best = best_of(finished_trials(open_study(storage, study)))
+        done = finished_trials(open_study(storage, study))
+        best = best_of(done)
         validation.drop_weights(folder.name, but=best and folder / str(best.number))
-        value = trial.failure if trial.value is None else f"{validation.metric} {trial.value:.4f}"
-        report(f"trial {trial.number + 1}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
+        value = trial.failure if trial.value is None else f"{validation.metric} {percent(trial.value)}"
+        report(f"trial {len(done)}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
 
     return search(
         evaluate,
