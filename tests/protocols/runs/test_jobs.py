@@ -70,7 +70,7 @@ class Threads(ThreadPoolExecutor):
     _processes: ClassVar[dict[int, Process]] = {}
 
 
-def test_jobs_that_fail_are_handed_over_or_end_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_fail_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(job: Job, **_: Any) -> dict[str, Any]:
         if job.out.name == "bad":
             raise UserError("The loss is nan.")
@@ -87,8 +87,6 @@ def test_jobs_that_fail_are_handed_over_or_end_all(tmp_path: Path, monkeypatch: 
             on_failure=lambda job, error: ended.append((job, str(error))),
         )
         assert sorted(ended, key=str) == [(bad, "The loss is nan."), (good, {"epoch": 1})]
-        with pytest.raises(UserError, match=r"bad: The loss is nan\.$"):
-            workers.run([bad], on_result=print)
 
 
 def test_a_worker_that_is_killed_is_told() -> None:
@@ -161,14 +159,12 @@ def test_a_run_has_the_threads_that_its_recipe_names(
         run_job(Job(recipe, ("--training.threads", "0"), tmp_path / "run"))
 
 
-def test_a_run_that_an_earlier_version_began_goes_on(
+def test_a_run_that_was_begun_goes_on_with_the_same_recipe_alone(
     recipe: Path, tmp_path: Path, trained: list[tuple[Recipe, dict[str, Any]]]
 ) -> None:
     job = Job(recipe, ("--training.epochs", "1"), tmp_path / "run")
-    text = read_recipe(job.recipe, job.flags).yaml
-    assert "  threads: null\n" in text
     job.out.mkdir()
-    (job.out / "recipe.yaml").write_text(text.replace("  threads: null\n", ""))
+    (job.out / "recipe.yaml").write_text(read_recipe(job.recipe, job.flags).yaml)
     run_job(job)
     assert [options["resume"] for _, options in trained] == [True]
     with pytest.raises(UserError, match="begun with another recipe"):

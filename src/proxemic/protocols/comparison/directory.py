@@ -9,8 +9,7 @@ from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.protocols.comparison.entries import Entry
 from proxemic.protocols.directories import StudyDirectory
-from proxemic.protocols.recipe_content import metric_names
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.recipe_content import metric_names, same_recipe
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from proxemic.protocols.comparison.against_paper import against_paper
 from proxemic.protocols.comparison.directory import Comparison, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
+from proxemic.protocols.recipe_content import same_recipe
 from proxemic.protocols.runs.jobs import Job, Workers
-from proxemic.protocols.runs.same_recipe import same_recipe
 from proxemic.recipes.flags import as_flags, read_flags
 
 

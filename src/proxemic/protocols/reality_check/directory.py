@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from proxemic.errors import UserError
 from proxemic.files import write_json, write_text
 from proxemic.protocols.directories import StudyDirectory
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.recipe_content import same_recipe
 from proxemic.typed_json import read_typed
 
 Results = dict[str, dict[str, float]]

@@ -194,5 +194,6 @@ def _search(
         trials=trials,
         seed=seed,
         first=[space.initial],
+        alone=True,
         on_trial=finish,
     )

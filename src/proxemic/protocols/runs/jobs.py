@@ -15,7 +15,7 @@ from typing import Any
 
 from proxemic.allocator import keep_freed_memory
 from proxemic.errors import Interrupted, OutOfMemory, UserError
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.recipe_content import same_recipe
 from proxemic.safe_path import safe_path
 
 RUN_THREADS = 1
@@ -123,19 +123,18 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         jobs: Sequence[Job],
         *,
         on_result: Callable[[Job, dict[str, Any]], object],
-        on_failure: Callable[[Job, Exception], object] | None = None,
+        on_failure: Callable[[Job, Exception], object],
     ) -> None:
         """Run jobs.
 
         Args:
             jobs: The runs to train.
             on_result: Called with each finished job and its metrics.
-            on_failure: Called with each failed job and its error, while the others go on. None ends all of them at the
-                first failure; the workers cannot be used afterwards.
+            on_failure: Called with each failed job and its error, while the others go on.
 
         Raises:
             Interrupted: After Ctrl-C.
-            UserError: If a job fails, or a worker was killed.
+            UserError: If a worker was killed.
         """
         with self._guarded():
             submitted = {self._pool.submit(_logged, job): job for job in jobs}
@@ -146,8 +145,6 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 except Interrupted:
                     raise
                 except (UserError, ValueError, OSError) as error:
-                    if on_failure is None:
-                        raise UserError(f"{job.out}: {error}") from error
                     on_failure(job, error)
                 else:
                     on_result(job, metrics)

@@ -8,7 +8,7 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_text
 from proxemic.protocols.directories import StudyDirectory
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.recipe_content import same_recipe
 from proxemic.protocols.tuning.search import FinishedTrial
 from proxemic.protocols.tuning.study import Pruner, Sampler
 

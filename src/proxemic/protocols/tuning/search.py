@@ -120,6 +120,7 @@ def search(
     seed: int | None = 0,
     first: Sequence[Mapping[str, Any]] = (),
     settings: Mapping[str, Any] | None = None,
+    alone: bool = False,
     on_trial: Callable[[FinishedTrial], object] | None = None,
 ) -> FinishedTrial:
     """Maximise an objective and return the best trial; calls with the same storage and study share the trials.
@@ -143,6 +144,7 @@ def search(
         seed: Of the sampler, with which a search that one process makes without a break is repeated; None for others.
         first: Parameters of the first trials, moved into the dimensions where they lie outside; not used in a grid.
         settings: What else all processes must agree on.
+        alone: No other process works on the study, so that running trials are those of a killed one.
         on_trial: Called with each trial that this process finished.
     """
     total = trials or 50
@@ -159,6 +161,9 @@ def search(
         shared.pruner = make_pruner(pruner, steps)
         for point in _points(first, dimensions) if sampler != "grid" else ():
             shared.enqueue_trial(point, skip_if_exists=True)
+        for trial in shared.get_trials(states=(TrialState.RUNNING,)) if alone else ():
+            shared.tell(trial.number, state=TrialState.FAIL)
+            RETRY(shared, trial)
         own = _Search(shared, objective, dimensions, steps, learns_nothing_from_failures=sampler == "gp")
         while True:
             check_stopped()
