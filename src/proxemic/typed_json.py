@@ -45,18 +45,22 @@ def _build(value: Any, form: Any, name: str) -> Any:
         return origin(_build(each, inner[0], name) for each in value)
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {key: _build(each, inner[1], f"{name} {key}".strip()) for key, each in value.items()}
+    if is_typeddict(form) and isinstance(value, dict):
+        return _typed_dict(value, form)
     if is_dataclass(form) and isinstance(value, dict):
         return _dataclass(value, form)
-    if is_typeddict(form) and isinstance(value, dict):
-        hints = get_type_hints(form)
-        if missing := [key for key in sorted(form.__required_keys__) if key not in value]:
-            raise ValueError(f"{missing[0]} is missing")
-        return {key: _build(each, hints.get(key, Any), key) for key, each in value.items()}
     if form is float and isinstance(value, int | float) and not isinstance(value, bool) and _fits(value):
         return float(value)
     if form in (str, int, bool, types.NoneType) and type(value) is form and _fits(value):
         return value
     raise ValueError(f"{name or 'its content'} is {str(value)[:40]!r}")
+
+
+def _typed_dict(content: Mapping[str, Any], form: Any) -> dict[str, Any]:
+    hints = get_type_hints(form)
+    if missing := [key for key in sorted(form.__required_keys__) if key not in content]:
+        raise ValueError(f"{missing[0]} is missing")
+    return {key: _build(each, hints.get(key, Any), key) for key, each in content.items()}
 
 
 def _dataclass(content: Mapping[str, Any], form: Any) -> Any:
