@@ -146,9 +146,7 @@ def run_sweep(
 ) -> dict[Sweep, list[dict[int, Result]]]:
     """Train what is not finished of what `plan_sweep` returned, and return the results of each point by seed."""
     finish_comparison(comparison, workers=workers, report=report)
-    failed = comparison.failed()
-    if failed:
-        raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
+    comparison.check_finished()
     results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
     return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
 
