@@ -128,8 +128,6 @@ def read_trials(file: Path) -> list[dict[str, str]]:
             rows = list(csv.DictReader(opened))
     except OSError as error:
         raise UserError(f"{file.parent} holds no finished trial: go on with the search first.") from error
-    if rows and "epochs" not in rows[0]:
-        raise UserError(f"{file.parent} is a search of an earlier version, which kept no epochs of its trials.")
     return rows
 
 

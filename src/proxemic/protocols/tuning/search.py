@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -202,7 +203,8 @@ def _under_way(study: optuna.Study) -> int:
     for trial in running:
         assert trial.datetime_start is not None
         if not trial.params and datetime.now() - trial.datetime_start > timedelta(seconds=GRACE):
-            study.tell(trial.number, state=TrialState.FAIL)  # killed before its first heartbeat
+            with suppress(ValueError, UpdateFinishedTrialError):  # another process was quicker
+                study.tell(trial.number, state=TrialState.FAIL)  # killed before its first heartbeat
     return len(running)
 
 
@@ -227,7 +229,9 @@ class _Search:
 
         try:
             self.study.optimize(evaluate, n_trials=1)
-        except (UpdateFinishedTrialError, ValueError):  # those of the objective are failures of its parameters
+        except (UpdateFinishedTrialError, ValueError):  # a ValueError of the objective does not come here
+            if not numbers:
+                raise
             return None
         return FinishedTrial.of(self._read(numbers[0]))
 
@@ -236,7 +240,6 @@ class _Search:
 
     def _evaluate(self, trial: optuna.Trial) -> float:
         """The objective as Optuna calls it."""
-        parameters = {name: _suggest(trial, name, each) for name, each in self.dimensions.items()}
 
         def report(step: int, value: float) -> None:
             check_stopped()
@@ -245,6 +248,7 @@ class _Search:
                 raise optuna.TrialPruned
 
         try:
+            parameters = {name: _suggest(trial, name, each) for name, each in self.dimensions.items()}
             value = self.objective(Trial(_number(self._read(trial.number)), parameters, report))
             if not math.isfinite(value):
                 raise TrialFailed(f"The value is {value}.")
