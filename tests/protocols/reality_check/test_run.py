@@ -34,6 +34,9 @@ def test_recipes_need_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         reality_check([recipe, recipe], out=tmp_path / "twice")
     with pytest.raises(UserError, match="--resume takes everything but"):
         reality_check([recipe], resume=out)
+    other = load(tmp_path / "tiny.yaml", optim={"lr": 0.5})
+    with pytest.raises(UserError, match=r"base\.yaml is another recipe than AllPairMultiProxyAnchorLoss is now"):
+        reality_check([other], out=out, trials=1, folds=2, embedding_size=8)
 
 
 def test_a_space_of_one_s_own_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,5 +61,5 @@ def test_a_space_of_one_s_own_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(begun) == 4
     assert {job.flags[0] for job in begun} == {"--optim.lr"}
     space.write_text("- search: {optim.lr: {factor: 2}}\n")
-    with pytest.raises(UserError, match="out was begun with another search space than it is now"):
+    with pytest.raises(UserError, match="holds a reality check with another spaces"):
         reality_check([recipe], **options)

@@ -2,30 +2,33 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import new_directory, write_csv, write_text
+from proxemic.files import new_directory, write_csv, write_json, write_text
 from proxemic.protocols.comparison.entries import find_names
+from proxemic.protocols.directories import StudyDirectory
 from proxemic.protocols.reality_check.against_paper import reality_against_paper
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
-from proxemic.protocols.reality_check.directory import Plan, RealityCheck, RealityCheckDirectory, folder_of
+from proxemic.protocols.reality_check.directory import RealityCheck, directory_of, folder_of, recipe_file
 from proxemic.protocols.reality_check.search import CheckSpaces, default_stages, find_best
 from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows
+from proxemic.protocols.recipe_content import same_recipe
 from proxemic.protocols.runs.jobs import Workers
 from proxemic.protocols.tuning.spaces import load_space
 from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.tables import percent
+from proxemic.typed_json import read_typed
 
 with optional_dependency("train"):
     import yaml
 
     from proxemic.data import Splits
-    from proxemic.protocols.tuning.run import recipe_file
+    from proxemic.protocols.tuning.run import recipe_file as file_of
     from proxemic.recipes.reader import read_recipe
     from proxemic.training.recipe import Recipe
 
@@ -95,57 +98,69 @@ def reality_check(
             raise UserError(
                 "--resume takes everything but --workers and --against from the check that it goes on with."
             )
-        directory = RealityCheckDirectory(Path(resume))
+        directory = directory_of(Path(resume))
         check = directory.read()
-        plans = {recipe: directory.of(recipe).read_plan() for recipe in check.recipes}
+        files = {recipe: recipe_file(directory.path / folder_of(recipe)) for recipe in check.recipes}
+        bases = {recipe: file.read_text(encoding="utf-8") for recipe, file in files.items()}
     else:
         named = [_loss_name(recipe) if isinstance(recipe, Recipe) else str(recipe) for recipe in recipes]
         made = {name: recipe for name, recipe in zip(named, recipes, strict=True) if isinstance(recipe, Recipe)}
         patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in named]
         names = tuple(name for matches in patterns for name in matches)
-        flags, known = tuple(as_flags(overrides or {})), tuple(spaces)
-        check = RealityCheck(names, flags, trials, repeats, folds, embedding_size, metric, seed, known)
-        directory = RealityCheckDirectory(new_directory("reality-check") if out is None else Path(out))
-        searched = known * len(names) if len(known) == 1 else known
+        if len(spaces) not in (0, 1, len(names)):
+            raise ValueError(
+                f"--space is given {len(spaces)} times, but must be given once, or once for each of the {len(names)} "
+                "recipes, in their order."
+            )
+        flags = tuple(as_flags(overrides or {}))
+        check = RealityCheck(names, flags, trials, repeats, folds, embedding_size, metric, seed)
+        directory = directory_of(new_directory("reality-check") if out is None else Path(out))
         begun = directory.is_begun([folder_of(recipe) for recipe in names])
-        plans = {  # all are read before any is trained
-            recipe: _plan(check, recipe, made.get(recipe, recipe), space, new=not begun)
-            for recipe, space in zip_longest(names, searched)
-        }
+        bases, contents = {}, list[list[Any]]()
+        searched = [*spaces] * len(names) if len(spaces) == 1 else spaces
+        for recipe, space in zip_longest(names, searched):  # all are read before any is trained
+            bases[recipe], content = _read(check, recipe, made.get(recipe, recipe), space, new=not begun)
+            contents.append(content)
+        check = replace(check, spaces=tuple(contents))
         if begun:
             directory.check_same(check)
-        for recipe, plan in plans.items():
-            directory.of(recipe).write_plan(plan)
+        for recipe, base in bases.items():
+            file = recipe_file(directory.path / folder_of(recipe))
+            if begun and not same_recipe(file.read_text(encoding="utf-8"), base):
+                raise UserError(
+                    f"{file} is another recipe than {recipe} is now: restore the recipe, or take a new --out."
+                )
+            write_text(file, base)
         directory.write(check)
-    results = _check(check, plans, directory, workers, report or logging.getLogger("proxemic").info)
+    results = _check(check, bases, directory, workers, report or logging.getLogger("proxemic").info)
     text = None
     if against is not None:
-        bases = {recipe: yaml.safe_load(plan.recipes["base"]) for recipe, plan in plans.items()}
-        text = reality_against_paper(check, bases, results)
+        contents = {recipe: yaml.safe_load(base) for recipe, base in bases.items()}
+        text = reality_against_paper(check, contents, results)
         write_text(directory.path / "against-paper.md", text)
     return RealityCheckResult(directory.path, tuple(result_rows(results)), markdown(results, check.repeats), text)
 
 
 def _check(
     check: RealityCheck,
-    plans: Mapping[str, Plan],
-    directory: RealityCheckDirectory,
+    bases: Mapping[str, str],
+    directory: StudyDirectory[RealityCheck],
     workers: int,
     report: Callable[[str], object],
 ) -> dict[str, Repeats]:
+    out = directory.path
     report(
-        f"{directory.path}: {len(plans)} losses, for each {check.trials} trials of {check.folds} folds (and as many of "
-        f"a second phase), then {check.repeats} repetitions"
+        f"{out}: {len(bases)} losses, for each {check.trials} trials of {check.folds} folds (and as many of a second "
+        f"phase), then {check.repeats} repetitions"
     )
     results: dict[str, Repeats] = {}
     with directory.at_work(alone=True), Workers(workers) as pool:
-        for recipe, plan in plans.items():
-            here = directory.of(recipe)
-            validation = CrossValidation(here, pool, folds=check.folds, metric=check.metric)
-            spaces = CheckSpaces.of(
-                validation.base, read_flags(check.flags), plan.space, f"The search space of {recipe}"
-            )
-            if here.best is None:
+        for (recipe, base), space in zip(bases.items(), check.spaces, strict=True):
+            validation = CrossValidation(out / folder_of(recipe), base, check, pool)
+            pinned = read_flags(check.flags)
+            spaces = CheckSpaces.of(validation.base, pinned, space, f"The search space of {recipe}")
+            kept = validation.out / "best.json"
+            if not kept.exists():
                 parameters, value = find_best(
                     spaces,
                     validation,
@@ -153,26 +168,30 @@ def _check(
                     seed=check.seed,
                     report=lambda line, recipe=recipe: report(f"{recipe}: {line}"),
                 )
-                here.write_best(parameters, check.metric, value)
+                write_json(kept, {"parameters": parameters, check.metric: value})
             validation.drop_weights("*trials")
-            flags = spaces.flags(here.best or {})
+            flags = spaces.flags(read_typed(kept, _Best)["parameters"])
             repeats: dict[int, Mapping[str, Mapping[str, float]]] = {}
             results[recipe] = repeats
             for number in range(check.repeats):
                 repeats[number] = validation.repeat(number, flags)
-                values = ", ".join(
-                    f"{kind} {percent(values[check.metric])}" for kind, values in repeats[number].items()
-                )
-                report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
-                write_csv(directory.path / "results.csv", ResultRow._fields, result_rows(results))
-                write_text(directory.path / "table.md", markdown(results, check.repeats))
+                shown = (f"{kind} {percent(values[check.metric])}" for kind, values in repeats[number].items())
+                report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {', '.join(shown)}")
+                write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
+                write_text(out / "table.md", markdown(results, check.repeats))
     return results
 
 
-def _plan(check: RealityCheck, name: str, recipe: Recipe | str, space: str | None, *, new: bool) -> Plan:
-    """Read a recipe and its search space, and check that they fit each other and, of a new check, the images."""
+class _Best(TypedDict):
+    parameters: dict[str, Any]
+
+
+def _read(
+    check: RealityCheck, name: str, recipe: Recipe | str, space: str | None, *, new: bool
+) -> tuple[str, list[Any]]:
+    """Read a recipe and its search space, which must fit each other and, of a new check, the images."""
     where, pinned = f"The search space {space or f'of the loss of {name}'}", read_flags(check.flags)
-    with recipe_file(recipe) as file:
+    with file_of(recipe) as file:
         read = read_recipe(file, check.flags, own_code=True)
         base: dict[str, Any] = yaml.safe_load(read.yaml)
         if new:
@@ -188,15 +207,8 @@ def _plan(check: RealityCheck, name: str, recipe: Recipe | str, space: str | Non
             _ = first.recipe
         except (UserError, ValueError) as error:
             raise UserError(f"{where} does not fit {name}: {error}") from error
-    recipes = plan_folds(
-        base,
-        name,
-        folds=check.folds,
-        embedding_size=check.embedding_size,
-        metric=check.metric,
-        split_seed=check.seed,
-    )
-    return Plan(recipes, content)
+    plan_folds(base, name, check)  # which refuses what folds cannot have
+    return read.yaml, content
 
 
 def _check_folds(folds: int, name: str, splits: Splits) -> None:

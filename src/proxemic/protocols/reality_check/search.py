@@ -8,6 +8,7 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, FoldFailed
+from proxemic.protocols.reality_check.directory import recipe_file
 from proxemic.protocols.tuning.search import FinishedTrial, Trial, TrialFailed, best_of, finished_trials, search
 from proxemic.protocols.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
 from proxemic.protocols.tuning.study import open_study
@@ -149,7 +150,7 @@ def find_best(
     values = dict(best.parameters)
     if two_phases:
         flags = spaces.first.flags(values)
-        space = spaces.second(yaml.safe_load(read_recipe(validation.file("base"), flags, own_code=True).yaml))
+        space = spaces.second(yaml.safe_load(read_recipe(recipe_file(validation.out), flags, own_code=True).yaml))
         if space.dimensions:
             first = validation.out / "trials" / str(best.number)
             best = _search(
