@@ -29,7 +29,7 @@ class FoldFailed(UserError):
 
 
 def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[str, str]:
-    """Derive the recipes of the complete model and of the folds: texts by names, such as ``complete`` and ``fold-0``."""
+    """Derive the recipes of the complete model and of the folds: texts by name, ``complete`` and ``fold-0`` on."""
     if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
         raise UserError(
             f"{name} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
