@@ -16,7 +16,7 @@ def class_name(value: Mapping[str, Any]) -> str:
 
 
 def data_key(recipe: Mapping[str, Any]) -> str:
-    """The key of a published data set, such as ``cub``; of other sources their name, such as ``own-images``."""
+    """Return the key of a published data set, such as ``cub``; for other sources their name, such as ``own-images``."""
     source = find_object("data", recipe["data"]["class_path"], inspect.isclass, own_code=False)
     if facts := getattr(source, "facts", None):
         return facts.key

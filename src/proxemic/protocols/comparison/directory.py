@@ -54,7 +54,7 @@ class Cell:
         return "begun" if (self.path / "recipe.yaml").exists() else "not begun"
 
     def result(self) -> Result | None:
-        """The result, or None if the run is not finished; a run of another recipe or seed raises `UserError`."""
+        """Return the result, or None if the run is not finished; a run of another recipe or seed raises `UserError`."""
         if self.state != "finished":
             return None
         if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.entry.with_seed(self.seed)):
@@ -161,7 +161,7 @@ class Comparison:
         self.directory.write(_Settings(recipes, self.seeds, self.flags, self.baseline, self.metrics))
 
     def recipe_file(self, slug: str) -> Path:
-        """The file with all values of a recipe, as they were when it was added."""
+        """Return the file with all values of a recipe, as they were when it was added."""
         return self.path / "recipes" / f"{slug}.yaml"
 
     def cell(self, entry: Entry, seed: int) -> Cell:
@@ -173,7 +173,7 @@ class Comparison:
         return (self.cell(entry, seed) for seed in self.seeds for entry in self.entries)
 
     def results(self) -> dict[Entry, dict[int, Result]]:
-        """The results of the finished cells by recipe and seed; recipes without any have an empty mapping."""
+        """Return the results of the finished cells by recipe and seed; recipes without any have an empty mapping."""
         results: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
         for cell in self.cells():
             if result := cell.result():
@@ -181,7 +181,7 @@ class Comparison:
         return results
 
     def failed(self) -> list[Cell]:
-        """The cells whose last training failed."""
+        """Return the cells whose last training failed."""
         return [cell for cell in self.cells() if cell.state == "failed"]
 
     def check_finished(self) -> None:
@@ -190,7 +190,7 @@ class Comparison:
             raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
 
     def states(self) -> str:
-        """The states of each recipe's seeds, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
+        """Describe each recipe's seeds, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
         lines = []
         for entry in self.entries:
             seeds: dict[str, list[str]] = {}
@@ -201,19 +201,19 @@ class Comparison:
         return "\n".join(lines)
 
     def datasets(self) -> dict[str, list[Entry]]:
-        """The recipes of each table."""
+        """Return the recipes of each table."""
         return {
             name: [entry for entry in self.entries if entry.dataset == name]
             for name in dict.fromkeys(entry.dataset for entry in self.entries)
         }
 
     def baseline_of(self, entries: Sequence[Entry]) -> Entry:
-        """The baseline of the recipes of a data set: the first that `baseline` names, or else the first."""
+        """Return the baseline of the recipes of a data set: the first that `baseline` names, or else the first."""
         named = (entry for entry in entries if self.baseline is not None and entry.is_named(self.baseline))
         return next(named, entries[0])
 
     def shown_metrics(self, entries: Sequence[Entry]) -> list[str]:
-        """The metrics to show for some recipes; the first is the main one."""
+        """Return the metrics to show for some recipes; the first is the main one."""
         computed = [computed_metrics(entry) for entry in entries]
         wanted = self.metrics or ("recall@1", "map@r", "ndcg@8")
         return [metric for metric in wanted if any(metric in each for each in computed)] or ["map@r"]

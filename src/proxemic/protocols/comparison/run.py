@@ -198,7 +198,7 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
 
 
 def _duration(seconds: float) -> str:
-    """A time for people.
+    """Format a duration for people.
 
     >>> _duration(7.4), _duration(190), _duration(9000)
     ('7 s', '3 min', '2.5 h')

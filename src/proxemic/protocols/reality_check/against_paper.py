@@ -34,7 +34,7 @@ def reality_against_paper(
 
 
 def _as_evaluated(check: RealityCheck, recipe: Mapping[str, Any], figure: PublishedFigure) -> dict[str, Any]:
-    """The recipe with the embedding size of what is evaluated, and all training classes, which the folds share."""
+    """Return the recipe with the embedding size that is evaluated, and all training classes, which the folds share."""
     folds = 1 if figure.variant == "separated" else check.folds
     return {
         **recipe,

@@ -150,7 +150,7 @@ def _rounded_up(epochs: Iterable[int]) -> int:
 
 
 def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same data without validation classes: the folds take theirs from the training classes."""
+    """Return the same data without validation classes: the folds take theirs from the training classes."""
     return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
 
 

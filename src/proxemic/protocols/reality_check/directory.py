@@ -32,16 +32,16 @@ class RealityCheck:
 
 
 def directory_of(path: Path) -> StudyDirectory[RealityCheck]:
-    """The directory of a check; it has a folder for each recipe."""
+    """Return the directory of a check; it has a folder for each recipe."""
     return StudyDirectory(path, "reality-check.json", "reality check", "reality-check", RealityCheck)
 
 
 def folder_of(recipe: str) -> str:
-    """The folder of a recipe in the directory of a check."""
+    """Return the name of a recipe's folder in the directory of a check."""
     path = Path(recipe)
     return path.stem if path.suffix in (".yaml", ".yml") else recipe.replace("/", "-")
 
 
 def recipe_file(out: Path, name: str = "base") -> Path:
-    """A recipe in the folder of a loss: ``base``, of which ``complete`` and ``fold-0``, … are derived."""
+    """Return the file of a recipe in the folder of a loss: ``base``, or a derived one such as ``fold-0``."""
     return out / "recipes" / f"{name}.yaml"

@@ -31,12 +31,12 @@ class PhaseSpace:
     initial: Mapping[str, Any]
 
     def middle(self) -> dict[str, Any]:
-        """A value of each dimension, by which to check that the recipe can be read."""
+        """Return a value of each dimension, to check that the recipe can be read with it."""
         values = {name: each.values() for name, each in self.dimensions.items()}
         return {name: each[len(each) // 2] for name, each in values.items()}
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """The flags that give a recipe the values of a trial."""
+        """Return the flags that give a recipe the values of a trial."""
         return as_flags({**self.fixed, **parameters})
 
 
@@ -80,7 +80,7 @@ class CheckSpaces:
         return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
 
     def second(self, best: Mapping[str, Any]) -> PhaseSpace:
-        """What the second phase varies, given the recipe in full with the best values of the first phase."""
+        """Return what the second phase varies, given the recipe in full with the best values of the first phase."""
         if self.later is not None:
             dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
         else:
@@ -93,7 +93,7 @@ class CheckSpaces:
         return PhaseSpace(_of_second(searched), self._fixed_later(), _of_second(initial))
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """The flags that give a recipe the best values of both phases."""
+        """Return the flags that give a recipe the best values of both phases."""
         return as_flags({**self.first.fixed, **self._fixed_later(), **parameters})
 
     def _fixed_later(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class CheckSpaces:
 
 
 def default_stages(base: Mapping[str, Any]) -> list[Any]:
-    """The package's space for the loss of a recipe, without the stage of a second phase where the recipe has none."""
+    """Return the package's space for the loss of a recipe, without a stage for a phase that the recipe lacks."""
     content = default_space(base, two_phases=True)
     two = base.get("second_phase") is not None
     return content if two else [stage for stage in content if stage.get("start_from") is None]
@@ -112,7 +112,7 @@ def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> Range | None:
-    """The range of the second phase; None for choices and whole numbers, which do not change.
+    """Return the range of the second phase; None for choices and whole numbers, which do not change.
 
     Learning rates fall by a factor of up to 100. Other numbers lie around the best value of the first phase, in a range
     half as wide as that of the first phase.

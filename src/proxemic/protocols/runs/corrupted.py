@@ -48,7 +48,7 @@ def _evaluated_on(run: FinishedRun) -> tuple[object, ...]:
 def measure_corrupted(
     runs: Sequence[FinishedRun], corruptions: Sequence[Corruption], metric: str
 ) -> dict[Path, list[float]]:
-    """A metric of runs that pass the checks above, in [0, 1] by path: on clean test images, then under each corruption.
+    """Measure a metric of runs, in [0, 1] by path: on clean test images, then under each corruption.
 
     Runs with the same preprocessing embed the same corrupted images, so that each image is corrupted once for all.
     """

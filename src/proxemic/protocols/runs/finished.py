@@ -148,7 +148,7 @@ class FinishedRun(Run):
         return loss
 
     def untrained_loss(self) -> Loss:
-        """The loss of the first phase before training, as the recipe's seed initializes it."""
+        """Make the loss of the first phase before training, as the recipe's seed initializes it."""
         config = replace(self.recipe.model, input_size=self.model.config.input_size)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)

@@ -54,7 +54,7 @@ class TuningDirectory(StudyDirectory[TuningOptions]):
         return f"sqlite:///{(self.path / 'study.db').resolve()}"
 
     def runs(self, stage: int, number: int, seeds: int) -> list[Path]:
-        """The run directories of a trial, one for each seed, as absolute paths, since recipes name them."""
+        """Return the run directories of a trial, one for each seed, as absolute paths, since recipes name them."""
         trial = (self.path / "trials" / f"{stage}-{number}").resolve()
         return [trial] if seeds == 1 else [trial / f"seed-{seed}" for seed in range(seeds)]
 

@@ -194,7 +194,7 @@ def _content(recipe: Recipe | str | Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
-    """The YAML file of a recipe; for a `Recipe`, a temporary one that exists within the block."""
+    """Provide the YAML file of a recipe; for a `Recipe`, a temporary one that exists within the block."""
     if not isinstance(recipe, Recipe):
         yield find_recipe(str(recipe))
         return

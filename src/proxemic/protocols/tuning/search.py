@@ -188,7 +188,7 @@ def search(
 
 
 def _points(first: Sequence[Mapping[str, Any]], dimensions: Mapping[str, Range | Choices]) -> list[dict[str, Any]]:
-    """The parameters of the first trials, without what the dimensions have not."""
+    """Return the parameters of the first trials as far as there are such dimensions."""
     points = []
     for given in first:
         near = {name: each.nearest(given[name]) for name, each in dimensions.items() if name in given}
@@ -197,7 +197,7 @@ def _points(first: Sequence[Mapping[str, Any]], dimensions: Mapping[str, Range |
 
 
 def _under_way(study: optuna.Study) -> int:
-    """The number of running trials; those of dead processes are failed, and retried if they had begun."""
+    """Count the running trials; fail those of dead processes, and retry them if they had begun."""
     optuna.storages.fail_stale_trials(study)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     for trial in running:
@@ -239,7 +239,7 @@ class _Search:
         return self.study.get_trials(deepcopy=False)[number]
 
     def _evaluate(self, trial: optuna.Trial) -> float:
-        """The objective as Optuna calls it."""
+        """Compute the objective as Optuna calls it."""
 
         def report(step: int, value: float) -> None:
             check_stopped()
@@ -272,7 +272,7 @@ class _Search:
 
 
 def _number(trial: FrozenTrial) -> int:
-    """The number of a trial; of its first attempt, which Optuna's callback records, where it was retried."""
+    """Return the number of a trial; if it was retried, that of its first attempt, which Optuna's callback records."""
     return trial.system_attrs.get("failed_trial", trial.number)
 
 

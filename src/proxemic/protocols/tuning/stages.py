@@ -50,7 +50,7 @@ def shares(stages: Sequence[Stage], total: int) -> list[int]:
 
 
 def first_values(recipe: Mapping[str, Any], stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """What each stage searches, as a recipe has it: a stage that is the second phase, as its second phase has it."""
+    """Return the values of a recipe for each stage; a stage that is the second phase takes those of that phase."""
     phases = [(recipe.get("second_phase") or {}) if stage.from_best else recipe for stage in stages]
     return [
         {name: _plain(value) for name in stage.search if (value := recipe_value(phase, name)) is not None}
@@ -59,7 +59,7 @@ def first_values(recipe: Mapping[str, Any], stages: Sequence[Stage]) -> list[dic
 
 
 def _plain(value: Any) -> Any:
-    """A value as `Choices` hold it."""
+    """Return a value as `Choices` hold it."""
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
@@ -138,7 +138,7 @@ class StageSearch:
         return self.stage.dimensions(self.common)
 
     def first(self) -> dict[str, Any]:
-        """The recipe's own values, which the first trial takes; of the second phase, with the best of the first."""
+        """Return the recipe's own values, for the first trial; in a second phase, with the best of the first."""
         values = {name: _plain(recipe_value(self.common, name)) for name in self.stage.search}
         base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         return values | (first_values(base, [self.stage])[0] if self.stage.from_best else {})
@@ -164,7 +164,7 @@ class StageSearch:
         return fmean(result["validation"][self.metric] for result in results)
 
     def weights(self, best: FinishedTrial) -> list[Path]:
-        """The run directories of this stage's best trial, trained again where they are not on this machine."""
+        """Return the run directories of this stage's best trial, trained again if they are not on this machine."""
         runs = self.directory.runs(self.number, best.number, self.seeds)
         with lock_in_turn(self.directory.path / ".best"):  # one process trains them, the others wait
             for seed, run in enumerate(runs):

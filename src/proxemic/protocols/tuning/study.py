@@ -172,7 +172,7 @@ def halving_rungs(steps: int) -> list[int]:
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
-    """The importance of each parameter by PED-ANOVA, largest first; {} for trials that are too few or do not differ."""
+    """Return the importance of each parameter by PED-ANOVA, largest first; {} for too few trials, or equal ones."""
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

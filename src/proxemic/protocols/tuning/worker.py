@@ -118,7 +118,7 @@ class TuningWorker:
         write_json(self.directory.path / "best.json", summary)
 
     def _progress(self, number: int, wanted: int | None) -> Callable[[FinishedTrial], None]:
-        """What is written and reported after each trial of a stage that this process made."""
+        """Make the function that writes and reports after each trial of a stage that this process made."""
         study, in_epochs = self._study(number), self.options.budget is not None
         done = spent if in_epochs else len
         began, before = time.monotonic(), done(finished_trials(study))

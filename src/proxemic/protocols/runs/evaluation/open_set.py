@@ -79,7 +79,7 @@ class OpenSetComparison:
         return cls(tuple(sets), table)
 
     def text(self, form: Format) -> str:
-        """A table for people: rates in percent, thresholds as they are."""
+        """Return a table for people: rates in percent, thresholds as they are."""
         first = self.sets[0]
         mated, non_mated = first.found.mated.labels, first.found.non_mated.labels
         title = (

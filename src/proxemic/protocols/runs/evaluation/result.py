@@ -84,7 +84,7 @@ class Evaluation:
         write_text(path, self.text(format_of(path)) + "\n")
 
     def text(self, form: Format = "table") -> str:
-        """The evaluation as text."""
+        """Return the evaluation as text."""
         if form == "json":
             return json.dumps(self._content(), indent=2)
         if form == "csv":
@@ -111,7 +111,7 @@ class Evaluation:
         return rows + [({"category": ""} if with_category else {}) | row for row in of_open_set]
 
     def class_rows(self) -> list[dict[str, Any]]:
-        """The metrics of each class with an evaluated query, worst first, of the first model."""
+        """Return the metrics of each class with an evaluated query, worst first, of the first model."""
         target = self.targets[0]
         names = target.rows.class_names or ()
         counts = self.metrics.labels[self.metrics.evaluated].bincount()
@@ -122,7 +122,7 @@ class Evaluation:
         return sorted(rows, key=lambda row: row[target.metric])
 
     def query_rows(self) -> list[dict[str, Any]]:
-        """The metrics of each evaluated query, by path or row of the file from 1, worst first, of the first model."""
+        """Return the metrics of each evaluated query of the first model, by path or row (from 1), worst first."""
         target, metrics = self.targets[0], self.metrics
         rows, names, labels = target.rows, target.rows.class_names or (), metrics.labels.tolist()
         places = range(len(labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
@@ -138,7 +138,7 @@ class Evaluation:
         return sorted(queries, key=lambda row: row[target.metric])
 
     def worst(self, count: int) -> list[Table]:
-        """The first rows of `class_rows` and of `query_rows`, as two tables."""
+        """Return the first rows of `class_rows` and of `query_rows` as two tables."""
         metric = self.targets[0].metric
         return [
             Table([key, metric], [[row[key], percent(row[metric])] for row in rows[:count]], f"{title} by {metric}")
