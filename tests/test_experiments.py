@@ -16,8 +16,8 @@ from proxemic.protocols.reality_check import RealityCheckResult
 from proxemic.protocols.reality_check.tables import ResultRow
 from proxemic.protocols.runs.jobs import Workers
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
+from proxemic.protocols.tuning.search import FinishedTrial
 from proxemic.protocols.tuning.spaces import default_space, load_space, read_stages, resolve_factors
-from proxemic.protocols.tuning.trials import FinishedTrial
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe, read_yaml
 from proxemic.tables import Table
@@ -282,7 +282,7 @@ def searched(folder: Path, recipe: str, root: str | None = None) -> None:
     options = TuningOptions(recipe, [], space, recipe, None, "tpe", "halving", None, "s", 0, budget=2.0)
     flags = [] if root is None else [f"--data.root={root}"]
     text = read_recipe(find_recipe(recipe), flags).yaml
-    directory.create(options, text)
+    directory.begin(options, text)
     directory.write_trials([[FinishedTrial(n, "complete", 0.5 + n / 10, {}, 1.0, steps=20) for n in range(3)]])
     directory.best_recipe.write_text("# Found by proxemic tune: map@r 0.7.\n" + text, encoding="utf-8")
 

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from command_line import Here, assert_refused
-from found import not_yet
 from images import write_folder
 
 

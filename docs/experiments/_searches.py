@@ -2,7 +2,8 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -153,6 +154,21 @@ def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kep
     known.keep_search(name, folder)
 
 
+def parser_of(doc: str, datasets: Iterable[str], out: str, **choices: Iterable[str]) -> ArgumentParser:
+    """Make the parser of a script: a data set, further words with their choices, losses, and where things lie."""
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    for name, values in {"dataset": datasets, **choices}.items():
+        parser.add_argument(name, choices=values)
+    parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of the losses (all)")
+    parser.add_argument(
+        "--root", type=Path, metavar="PATH", help="Omniglot's images, or the features that cars.py wrote"
+    )
+    parser.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help="for searches and runs")
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
+    return parser
+
+
 def run_script(main: Callable[[], None]) -> None:
     """Run a script; what is the matter with its arguments or files ends it by a sentence."""
     try:
@@ -243,8 +259,7 @@ def make_runs(
     known.keep_runs(loss, {metric: metric_values(results, metric) for metric in (*METRICS, TAR)}, condition)
     for cell in compared.cells():  # gigabytes that no table needs
         RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
-    if failed := compared.failed():
-        raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
+    compared.check_finished()
 
 
 def commit() -> str:

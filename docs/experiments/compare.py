@@ -6,12 +6,10 @@ Losses whose search is not finished are left out; the same command adds them lat
 script.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from _kept import METRICS, Kept, Values
-from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, make_runs, run_script, searched
+from _searches import DATA_SETS, SEARCHES, check_losses, keep_table, kept, make_runs, parser_of, run_script, searched
 
 from proxemic.protocols.comparison.directory import Result
 from proxemic.protocols.comparison.statistics import seed_variation
@@ -49,14 +47,8 @@ ON_CARS = (
 
 def main() -> None:
     """Read the flags, and do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=DATA_SETS)
-    parser.add_argument("losses", nargs="*", metavar="LOSS", help="to train; all whose search is finished by default")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="of Omniglot's images, or the file of cars.py")
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="for the runs")
+    parser = parser_of(__doc__, DATA_SETS, "runs/compare")
     parser.add_argument("--seeds", type=int, metavar="N", help="(10 on features, 3 on photographs, else 5)")
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
     arguments = parser.parse_intermixed_args()
     dataset = arguments.dataset
     known, seeds = kept(dataset, arguments.kept), range(arguments.seeds or DATA_SETS[dataset].seeds)

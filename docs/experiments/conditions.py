@@ -7,7 +7,6 @@ Every loss has the values that its search found; the runs under no condition are
 search is not finished are left out, and added by the same command later. Finished runs are kept beside this script.
 """
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from _kept import TAR, Kept
-from _searches import HERE, check_losses, keep_table, kept, make_runs, read_features, run_script
+from _searches import check_losses, keep_table, kept, make_runs, parser_of, read_features, run_script
 from compare import paired
 
 from proxemic.files import write_atomically
@@ -56,15 +55,8 @@ COMPARED = {"proxies": ("K=8", "K=1")}
 
 def main() -> None:
     """Read the flags, and do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=["glyphs-small", "cars-features"])
-    parser.add_argument("condition", choices=CONDITIONS)
-    parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of those of the condition (all)")
-    parser.add_argument("--root", type=Path, metavar="FILE", help="the file of cars.py, for cars-features")
-    parser.add_argument("--out", type=Path, default=Path("runs/conditions"), metavar="DIR", help="for the runs")
+    parser = parser_of(__doc__, ["glyphs-small", "cars-features"], "runs/conditions", condition=CONDITIONS)
     parser.add_argument("--seeds", type=int, default=5, metavar="N")
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the table of what is kept")
     arguments = parser.parse_intermixed_args()
     dataset, condition = arguments.dataset, arguments.condition
     known, seeds = kept(dataset, arguments.kept), range(arguments.seeds)

@@ -9,14 +9,11 @@ and trains the other one. A stopped search continues by the same command, and fi
 this script. --table writes a table of both, with the differences.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from _kept import METRICS, Kept
 from _searches import (
     DATA_SETS,
-    HERE,
     OTHER_NORM,
     WITH_NORM,
     WITHOUT_NORM,
@@ -24,6 +21,7 @@ from _searches import (
     keep_table,
     kept,
     make_runs,
+    parser_of,
     run_script,
     run_search,
 )
@@ -35,13 +33,7 @@ from proxemic.tables import Table
 
 def main() -> None:
     """Parse the flags and run the searches and trainings, or write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=["glyphs-small", "omniglot"])
-    parser.add_argument("losses", nargs="*", metavar="LOSS", help=f"some of {', '.join(OTHER_NORM)} (all)")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="the folder of Omniglot's images")
-    parser.add_argument("--out", type=Path, default=Path("runs/norm"), metavar="DIR", help="for searches and runs")
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the table to this folder")
+    parser = parser_of(__doc__, ["glyphs-small", "omniglot"], "runs/norm")
     arguments = parser.parse_intermixed_args()
     known, seeds = kept(arguments.dataset, arguments.kept), range(DATA_SETS[arguments.dataset].seeds)
     if arguments.table is not None:

@@ -8,13 +8,12 @@ The check of each loss goes on by the same command where it was stopped, and is 
 finished. With --table nothing is trained.
 """
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from _kept import Kept
-from _searches import HERE, LEAN, SEARCHES, check_losses, keep_table, kept, place_of, run_script
+from _searches import LEAN, SEARCHES, check_losses, keep_table, kept, parser_of, place_of, run_script
 
 import proxemic
 from proxemic.protocols.statistics import format_estimate, t_interval
@@ -47,13 +46,7 @@ CHECKS = {
 
 def main() -> None:
     """Read the flags, and do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=CHECKS)
-    parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of those of the data set (all)")
-    parser.add_argument("--root", type=Path, metavar="FILE", help="the features that cars.py writes, for cars-features")
-    parser.add_argument("--out", type=Path, default=Path("runs/reality"), metavar="DIR", help="for the checks")
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the table of what is kept")
+    parser = parser_of(__doc__, CHECKS, "runs/reality")
     arguments = parser.parse_intermixed_args()
     dataset = arguments.dataset
     check, known = CHECKS[dataset], kept(dataset, arguments.kept)

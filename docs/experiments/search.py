@@ -10,11 +10,10 @@ is kept is not made again, unless --kept names another folder. --table writes th
 kept.
 """
 
-import argparse
 from pathlib import Path
 
 from _kept import Kept
-from _searches import DATA_SETS, HERE, SEARCHES, check_losses, keep_table, kept, run_script, run_search, searched
+from _searches import DATA_SETS, SEARCHES, check_losses, keep_table, kept, parser_of, run_script, run_search, searched
 
 from proxemic.protocols.tuning import draw_search_curves
 from proxemic.tables import Table
@@ -22,13 +21,7 @@ from proxemic.tables import Table
 
 def main() -> None:
     """Read the flags, and do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=DATA_SETS)
-    parser.add_argument("losses", nargs="*", metavar="LOSS", help=f"of {', '.join(SEARCHES)} (all)")
-    parser.add_argument("--out", type=Path, default=Path("runs/searches"), metavar="DIR", help="for all searches")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="of Omniglot's images, or the file of cars.py")
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="search nothing; write what there is to this folder")
+    parser = parser_of(__doc__, DATA_SETS, "runs/searches")
     arguments = parser.parse_intermixed_args()
     known = kept(arguments.dataset, arguments.kept)
     if arguments.table is not None:

@@ -203,7 +203,7 @@ def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path,
     (tmp_path / "letter.txt").write_text("dear")
     assert_refused(here("reality-check", "glyphs", "--out", tmp_path), ["holds something else"])
     assert_refused(here("reality-check", "--resume", tmp_path), ["holds no reality check"])
-    assert_refused(here("reality-check", "glyphs", "--out", checked), ["other settings"])
+    assert_refused(here("reality-check", "glyphs", "--out", checked), ["holds a reality check with another recipes"])
     for words in (["glyphs"], ["--trials", "3"]):
         assert_refused(here("reality-check", *words, "--resume", checked), ["--resume takes everything"])
 

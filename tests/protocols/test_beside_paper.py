@@ -1,7 +1,6 @@
 """Reality check, robustness and verification beside the papers' figures; the comparison is in test_compare_against."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import yaml
 
 from comparisons import interval
 from proxemic.protocols.reality_check.against_paper import reality_against_paper
-from proxemic.protocols.reality_check.run import RealityCheck
+from proxemic.protocols.reality_check.directory import RealityCheck
 from proxemic.protocols.runs.corrupted import robustness_against_paper
 from proxemic.protocols.runs.verify import verification_against_paper
 from proxemic.recipes import find_recipe
@@ -30,16 +29,13 @@ def shown(text: str) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
-def test_four_models_together_beside_tables_vi_to_viii(tmp_path: Path) -> None:
+def test_four_models_together_beside_tables_vi_to_viii() -> None:
     recipe, other = "cub/reality-check/cosface", "cub/cosface"
     check = RealityCheck((recipe, other), flags=("--training.epochs", "9"), trials=3, repeats=2)
-    for name in check.recipes:
-        file = tmp_path / name.replace("/", "-") / "recipes" / "base.yaml"
-        file.parent.mkdir(parents=True)
-        file.write_text(text_of(name))
+    recipes = {name: content(name) for name in check.recipes}
     kinds = {kind: {"map@r": 0.25, "recall@1": 0.5} for kind in ("separated", "concatenated", "complete")}
     more = {**kinds, "separated": {"map@r": 0.27, "recall@1": 0.5}}
-    text = reality_against_paper(check, tmp_path, {recipe: {0: kinds, 1: more}, other: {}})
+    text = reality_against_paper(check, recipes, {recipe: {0: kinds, 1: more}, other: {}})
     found = shown(text)
     assert len(found) == 9
     mean, half = interval(25.0, 27.0)
@@ -47,7 +43,9 @@ def test_four_models_together_beside_tables_vi_to_viii(tmp_path: Path) -> None:
     assert found["concatenated precision@1"] == ("50.00 ± 0.00", "67.07 ± 0.18 (95% ci)")
     assert found["complete r_precision"] == ("–", "37.69 ± 0.21 (95% ci)")
     assert "with the flags `--training.epochs 9`" in text
-    assert "with the flags" not in reality_against_paper(RealityCheck(check.recipes), tmp_path, {recipe: {}})
+    assert "with the flags" not in reality_against_paper(
+        RealityCheck((recipe,)), {recipe: recipes[recipe]}, {recipe: {}}
+    )
     assert "seeds: ours 2, theirs 10" in text
     assert "embedding size" not in text  # 128 of the separated, four times as much of the others
     assert text.endswith("These name no row of the papers' tables that they stand for: `cub/cosface`.\n")

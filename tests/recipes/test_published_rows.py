@@ -9,7 +9,7 @@ import yaml
 
 from proxemic.errors import UserError
 from proxemic.protocols.beside_paper import SHOWN_BY, PaperRow, paper_rows, shown_by
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.recipe_content import same_recipe
 from proxemic.protocols.tuning.stages import recipe_fingerprint
 from proxemic.published import PublishedFigure, published_figures
 from proxemic.recipes import find_recipe, list_recipes

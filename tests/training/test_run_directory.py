@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from images import write_folder, write_recipe
-from proxemic.errors import UserNote
+from proxemic.errors import UserError, UserNote
 from proxemic.training import RunDirectory, train
 from proxemic.training.embed import load_embedder
 
@@ -43,4 +43,5 @@ def test_where_an_unfinished_run_has_stopped(tmp_path: Path) -> None:
     run.metrics.unlink()
     assert run.stopped == "stopped after epoch 5 of 5, before it was evaluated"
     run.environment.write_text(json.dumps(json.loads(run.environment.read_text()) | {"epochs": "\x1b[31m"}))
-    assert run.stopped == "stopped in epoch 6"  # text of others is not shown
+    with pytest.raises(UserError, match=r"environment\.json is damaged \(epochs is "):
+        _ = run.stopped

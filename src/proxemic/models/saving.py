@@ -208,7 +208,7 @@ def has_own_backbone(path: str | Path) -> bool:
 def _described(path: str | Path, key: str) -> Any:
     file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
     try:
-        return json.loads(file.read_text(encoding="utf-8"))[key]
+        return _parse(file)[key]
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
 
@@ -245,7 +245,7 @@ class _Unfilled(TorchFunctionMode):
 
 def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = _parse(file)
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
         config: dict[str, Any] = {**content["config"]} | _custom_backbone(content["config"].get("backbone"), backbone)
@@ -255,6 +255,15 @@ def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
     except (AttributeError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
+
+
+def _parse(file: Path) -> Any:
+    if file.exists() and not file.is_file():
+        raise ValueError("it is not a regular file")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _custom_backbone(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:

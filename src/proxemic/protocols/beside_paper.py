@@ -31,13 +31,13 @@ class PaperRow:
     figures: tuple[PublishedFigure, ...]
 
     def of(self, command: Command) -> "PaperRow":
-        """The row with the figures that one command shows."""
+        """Return the row with the figures that one command shows."""
         figures = tuple(each for each in self.figures if command in shown_by(each))
         return replace(self, figures=figures)
 
 
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
-    """The rows of the papers' tables that a recipe, given in full, stands for."""
+    """Return the rows of the papers' tables that a recipe, given in full, stands for."""
     return [
         PaperRow(named, tuple(each for each in named.figures(data_key(recipe)) if _is_its_loss(each, recipe)))
         for named in (PublishedRow(**each) for each in recipe.get("published") or ())
@@ -45,7 +45,7 @@ def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
 
 
 def shown_by(figure: PublishedFigure) -> tuple[Command, ...]:
-    """The commands that show a figure beside ours."""
+    """Return the commands that show a figure beside ours."""
     if figure.metric == "accuracy":
         return ("verify",)
     if figure.settings.startswith("corruption="):
@@ -85,7 +85,7 @@ def page(
 
 
 def _elsewhere(rows: Sequence[PaperRow], command: Command) -> Iterator[str]:
-    """A sentence for every other command that shows figures of the rows."""
+    """Name every other command that shows figures of the rows, in a sentence each."""
     hidden = [figure for row in rows for figure in row.figures if command not in shown_by(figure)]
     for other, what in SHOWN_BY.items():
         tables = dict.fromkeys(figure.table for figure in hidden if shown_by(figure)[0] == other)
@@ -130,7 +130,7 @@ def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
 
 
 def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The loss at the end of the training: of the second phase where there is one."""
+    """Return the loss at the end of the training: that of the second phase if there is one."""
     return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
 
 
@@ -177,7 +177,7 @@ def _compared(
 
 
 def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> Iterator[str]:
-    """The row's own numbers that flags have changed; `_compared` has the number of proxies."""
+    """List the row's own numbers that flags have changed; `_compared` has the number of proxies."""
     for key, value in re.findall(r"\b(\w+)=([\d.]+)(?!\S)", figure.settings):
         given = ours.get(key)
         if key != "proxies_per_class" and isinstance(given, int | float) and given != float(value):

@@ -1,22 +1,100 @@
-"""Directories of results: whether one is new, holds the work that it is given for, or something else."""
+"""Directories of many runs: a comparison, a search or a reality check, which the same command continues."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from proxemic.errors import UserError
+from proxemic.errors import Interrupted, UserError
+from proxemic.files import remove_stale_temporaries, write_json
+from proxemic.locks import exclusive_lock
+from proxemic.recipes.flags import read_flags
+from proxemic.typed_json import read_typed
+
+Settings = TypeVar("Settings")
 
 
-def is_begun(path: Path, marker: str, kind: str, leftovers: Collection[str] = ()) -> bool:
-    """Whether a directory holds work that was begun, which the file ``marker`` describes; False if new or empty.
+@dataclass(frozen=True)
+class StudyDirectory(Generic[Settings]):
+    """A directory of many runs that a command makes, with a JSON file of the settings that it was begun with.
 
-    A process that is killed before it writes ``marker`` leaves hidden or temporary files and ``leftovers``; anything
-    else raises `UserError`.
+    Args:
+        path: The directory.
+        file: The name of the file of settings, which is written first.
+        kind: What the directory holds, such as ``comparison``.
+        command: The command that makes it, such as ``compare``.
+        form: The dataclass of the settings.
     """
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, but --out needs a folder: choose another name.")
-    if (path / marker).exists():
-        return True
-    names = [file.name for file in path.iterdir()] if path.exists() else []
-    if any(not (name in leftovers or name.startswith(".") or name.endswith(".tmp")) for name in names):
-        raise UserError(f"{path} holds something else than {kind}: choose a new or an empty folder for --out.")
-    return False
+
+    path: Path
+    file: str
+    kind: str
+    command: str
+    form: type[Settings]
+
+    @property
+    def resume(self) -> str:
+        """The command that continues the work."""
+        return f"proxemic {self.command} --resume {self.path}"
+
+    def is_begun(self, leftovers: Collection[str] = ()) -> bool:
+        """Return whether work was begun here; False for a new or empty directory.
+
+        A process that is killed before it writes the settings leaves hidden or temporary files and ``leftovers``;
+        anything else raises `UserError`.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, but --out needs a folder: choose another name.")
+        if (self.path / self.file).exists():
+            return True
+        names = [file.name for file in self.path.iterdir()] if self.path.exists() else []
+        if any(not (name in leftovers or name.startswith(".") or name.endswith(".tmp")) for name in names):
+            raise UserError(
+                f"{self.path} holds something else than a {self.kind}: choose a new or an empty folder for --out."
+            )
+        return False
+
+    def read(self) -> Settings:
+        """Read the settings; `UserError` if there are none, or they are damaged."""
+        if not (self.path / self.file).exists():
+            raise UserError(
+                f"{self.path} holds no {self.kind} (there is no {self.file} in it): give a directory that "
+                f"proxemic {self.command} made."
+            )
+        return read_typed(self.path / self.file, self.form)
+
+    def write(self, settings: Settings) -> None:
+        """Write the settings; `read` returns them."""
+        write_json(self.path / self.file, asdict(settings))  # pyright: ignore[reportArgumentType]
+
+    def check_same(self, settings: Settings) -> None:
+        """Raise `UserError` where work was begun with other settings; the spelling of flags does not matter."""
+        kept, given = _comparable(self.read()), _comparable(settings)
+        if different := [name for name in given if kept[name] != given[name]]:
+            raise UserError(
+                f"{self.path} holds a {self.kind} with another {', '.join(different)}: choose another --out, or go on "
+                f"with that one by {self.resume}"
+            )
+
+    @contextmanager
+    def at_work(self, *, alone: bool) -> Iterator[None]:
+        """Work in the directory within the block; ``alone`` refuses other processes.
+
+        Errors within the block name the command that continues all runs, instead of the one that continues a run.
+        """
+        try:
+            with exclusive_lock(self.path) if alone else nullcontext():
+                remove_stale_temporaries(self.path)
+                yield
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(f"Stopped; all that was saved is kept: go on with {self.resume}") from None
+        except UserError as error:
+            sentence = re.sub(r"proxemic train --resume \S+(?=\.$)|the same command", lambda _: self.resume, str(error))
+            raise UserError(sentence) from error
+
+
+def _comparable(settings: Any) -> Mapping[str, Any]:
+    values = asdict(settings)
+    return values | {"flags": dict(read_flags(values["flags"]))}

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from proxemic.recipes.importing import find_object
 
 
@@ -14,7 +16,7 @@ def class_name(value: Mapping[str, Any]) -> str:
 
 
 def data_key(recipe: Mapping[str, Any]) -> str:
-    """The key of a published data set, such as ``cub``; of other sources their name, such as ``own-images``."""
+    """Return the key of a published data set, such as ``cub``; for other sources their name, such as ``own-images``."""
     source = find_object("data", recipe["data"]["class_path"], inspect.isclass, own_code=False)
     if facts := getattr(source, "facts", None):
         return facts.key
@@ -25,3 +27,20 @@ def metric_names(evaluation: Mapping[str, Any]) -> list[str]:
     """Names of the metrics that an evaluation with these settings computes."""
     names = [f"{name}@{k}" for name in ("recall", "precision", "map", "ndcg") for k in evaluation[f"{name}_at"]]
     return [*names, "map@r", "r_precision", *(("nmi", "nmi_geometric", "ami") if evaluation["nmi"] else ())]
+
+
+def same_recipe(kept: str, given: str) -> bool:
+    """Whether two recipes in full, as YAML, train the same: ``published`` does not change the results.
+
+    >>> same_recipe("{seed: 1, published: null}", "{seed: 1, published: []}"), same_recipe("seed: 1", "seed: [")
+    (True, False)
+    """
+    try:
+        return kept == given or _trained(kept) == _trained(given)
+    except yaml.YAMLError:
+        return False
+
+
+def _trained(text: str) -> Any:
+    content = yaml.safe_load(text)
+    return content | {"published": None} if isinstance(content, dict) else content

@@ -38,7 +38,7 @@ def t_interval(values: Sequence[float], *, confidence: float = 0.95) -> Estimate
 
 
 def t_test(values: Sequence[float]) -> float:
-    """The probability of a mean as far from 0 where the truth is 0, by Student's t; two values at least.
+    """Return the probability of a mean as far from 0 if the truth is 0, by Student's t, for two values or more.
 
     >>> round(t_test([0.02, 0.01, 0.03]), 4)
     0.0742
@@ -80,7 +80,7 @@ def format_estimate(estimate: Estimate | None, factor: float = 100) -> str:
 
 
 def few_classes(classes: int) -> str:
-    """A warning for metrics that are means over few classes; empty where there are enough."""
+    """Return a warning for metrics that are means over few classes; it is empty if there are enough."""
     from proxemic.metrics import FEWEST_CLASSES  # imports torch
 
     if classes >= FEWEST_CLASSES:

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Required, Self, TypedDict
 
 import torch
 
 from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
 from proxemic.data.sources.own_source import OwnSource
 from proxemic.errors import UserError
-from proxemic.files import read_json, write_atomically, write_csv, write_json, write_text
+from proxemic.files import write_atomically, write_csv, write_json, write_text
 from proxemic.locks import LOCK
+from proxemic.typed_json import read_typed
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class RunClasses:
 
     root: str | None
     train: tuple[str, ...]
-    validation: tuple[str, ...] | None
-    test: tuple[str, ...] | None
+    validation: tuple[str, ...] | None = None
+    test: tuple[str, ...] | None = None
     earlier: tuple[str, ...] = ()
 
     @property
@@ -40,16 +41,44 @@ class RunClasses:
         """All classes that the network was trained on, also before this run."""
         return frozenset({*self.train, *self.earlier})
 
-    @classmethod
-    def read(cls, path: Path) -> "RunClasses":
-        content = read_json(path)
-        root, train = content.get("root"), content.get("train")
-        names = {name: content.get(name) for name in ("validation", "test", "earlier")}
-        lists = all(isinstance(part, list | None) for part in names.values())
-        if not isinstance(root, str | None) or not isinstance(train, list) or not lists:
-            raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
-        validation, test = (part and tuple(map(str, part)) for part in (names["validation"], names["test"]))
-        return cls(root, tuple(map(str, train)), validation, test, tuple(map(str, names["earlier"] or ())))
+
+class RunMetrics(TypedDict, total=False):
+    """The content of ``metrics.json``, as far as it is read again; metrics lie in [0, 1]."""
+
+    test: dict[str, float]
+    start: dict[str, float]
+    untrained: dict[str, float]
+    validation: dict[str, float]
+    measured: dict[str, float]
+    measured_before: dict[str, float]
+    chance: dict[str, float]
+    epoch: Required[int]
+    kept: str
+    selected_on: Required[str]
+    seed: int
+    precision: str
+    phases: list[dict[str, Any]]
+    test_classes: int | None
+    test_queries: int
+    train_classes: int
+    train_images: int
+
+
+class Environment(TypedDict, total=False):
+    """The content of ``environment.json``: the machine, the command, and what the run was begun with."""
+
+    command: list[str]
+    python: str
+    platform: str
+    packages: dict[str, str]
+    processors: int | None
+    threads: int
+    accelerator: str | None
+    processes: int
+    images: str
+    test: bool
+    epochs: int | None
+    precision: dict[str, Any]
 
 
 class RunDirectory:
@@ -105,7 +134,7 @@ class RunDirectory:
     @property
     def keeps_features(self) -> bool:
         """Whether a finished run keeps the network as it came, without a head and a loss: no epoch was better."""
-        return self.metrics.exists() and read_json(self.metrics).get("kept") == "start"
+        return self.metrics.exists() and self.read_metrics().get("kept") == "start"
 
     @property
     def stopped(self) -> str | None:
@@ -113,14 +142,22 @@ class RunDirectory:
         if self.metrics.exists() or not (self.recipe.is_file() and self.environment.is_file()):
             return None
         done = len(self.history.read_text(encoding="utf-8").splitlines()) - 1 if self.history.exists() else 0
-        epochs = read_json(self.environment).get("epochs")
+        epochs = self.read_environment().get("epochs")
         if done == epochs:
             return f"stopped after epoch {done} of {epochs}, before it was evaluated"
         return f"stopped in epoch {done + 1}{f' of {epochs}' if isinstance(epochs, int) else ''}"
 
+    def read_metrics(self) -> RunMetrics:
+        """Read ``metrics.json``; `UserError` if it is missing or damaged."""
+        return read_typed(self.metrics, RunMetrics)
+
+    def read_environment(self) -> Environment:
+        """Read ``environment.json``; `UserError` if it is missing or damaged."""
+        return read_typed(self.environment, Environment)
+
     def record_epochs(self, epochs: int) -> None:
         """Record how many epochs the run is to have at most, for `stopped`."""
-        environment = read_json(self.environment)
+        environment = self.read_environment()
         if environment.get("epochs") != epochs:
             write_json(self.environment, environment | {"epochs": epochs})
 
@@ -143,7 +180,7 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
-        if test and not read_json(self.environment).get("test", True):
+        if test and not self.read_environment().get("test", True):
             raise UserError(
                 f"{self.path} is a trial of a search, which must not be evaluated on the test classes: go on with the "
                 "search, or train its recipe.yaml into a new --out."
@@ -159,7 +196,7 @@ class RunDirectory:
 
     def has_images(self, split_fingerprint: str) -> bool:
         """Whether images have the classes and labels that the run was begun with."""
-        return read_json(self.environment).get("images") == split_fingerprint
+        return self.read_environment().get("images") == split_fingerprint
 
     def create(
         self,
@@ -189,7 +226,7 @@ class RunDirectory:
 
     def read_classes(self) -> RunClasses | None:
         """The content of ``classes.json``; None for an older run, which has none."""
-        return RunClasses.read(self.classes) if self.classes.exists() else None
+        return read_typed(self.classes, RunClasses) if self.classes.exists() else None
 
     def locate(self, source: ImageSource) -> ImageSource:
         """The source of the run's images, also from another working directory than the one where the run began."""
@@ -257,7 +294,9 @@ class RunDirectory:
         write_csv(self.history, list(rows[0]), ([row[name] for name in rows[0]] for row in rows))
 
     def read_history(self) -> list[dict[str, float]]:
-        """One dictionary per epoch."""
+        """Return one dictionary per epoch; none before the first one has ended."""
+        if not self.history.exists():
+            return []
         with self.history.open(newline="") as file:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import check_folder, new_directory, read_json, remove_stale_temporaries, write_text
+from proxemic.files import check_folder, new_directory, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
@@ -140,7 +140,7 @@ def train(
             _check_shared(run, processes)
             if run.metrics.exists() and epochs is None:
                 report(f"{run.path} is finished; these are its results.")
-                return TrainingResult(run.path, read_json(run.metrics))
+                return TrainingResult(run.path, run.read_metrics())
         check_accelerator(recipe)
         recipe = recipe.from_its_first_phase()
         if resume and not overrides:

@@ -34,6 +34,9 @@ def test_recipes_need_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         reality_check([recipe, recipe], out=tmp_path / "twice")
     with pytest.raises(UserError, match="--resume takes everything but"):
         reality_check([recipe], resume=out)
+    other = load(tmp_path / "tiny.yaml", optim={"lr": 0.5})
+    with pytest.raises(UserError, match=r"base\.yaml is another recipe than AllPairMultiProxyAnchorLoss is now"):
+        reality_check([other], out=out, trials=1, folds=2, embedding_size=8)
 
 
 def test_a_space_of_one_s_own_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +51,7 @@ def test_a_space_of_one_s_own_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     options = {"out": tmp_path / "out", "trials": 1, "folds": 2, "embedding_size": 8, "spaces": [str(space)]}
     with pytest.raises(UserError, match="not a readable YAML file"):
         reality_check([recipe], **options)
+    assert not (tmp_path / "out").exists()
     space.write_text("- search: {optim.lr: {factor: 10}}\n")
     with pytest.raises(UserError, match="The disk is full"):
         reality_check([recipe], **options)
@@ -57,5 +61,5 @@ def test_a_space_of_one_s_own_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(begun) == 4
     assert {job.flags[0] for job in begun} == {"--optim.lr"}
     space.write_text("- search: {optim.lr: {factor: 2}}\n")
-    with pytest.raises(UserError, match=r"out was begun with another search space than .*space\.yaml is now"):
-        reality_check(resume=tmp_path / "out")
+    with pytest.raises(UserError, match="holds a reality check with another spaces"):
+        reality_check([recipe], **options)

@@ -12,7 +12,8 @@ from images import write_folder, write_recipe
 from proxemic.errors import TrainingDiverged, UserError
 from proxemic.protocols.reality_check import cross_validation
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
-from proxemic.protocols.reality_check.search import CheckSpaces, PhaseSpace, find_best
+from proxemic.protocols.reality_check.directory import RealityCheck
+from proxemic.protocols.reality_check.search import CheckSpaces, PhaseSpace, default_stages, find_best
 from proxemic.protocols.runs.jobs import Job, Workers
 from proxemic.protocols.tuning.spaces import Range, load_space, recipe_value
 from proxemic.recipes import find_recipe, list_recipes
@@ -43,66 +44,65 @@ class FakeWorkers(Workers):
                 on_failure(job, self.outcome)
 
 
+CHECK = RealityCheck(("tiny",), folds=2, embedding_size=8)
+
+
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A recipe in full."""
     folder = tmp_path_factory.mktemp("plan")
     recipe = write_recipe(folder / "tiny.yaml", write_folder(folder / "images", classes=1, images=1))
-    flags = ("--loss", "ProxyAnchorLoss")
-    return plan_folds(recipe, flags, folds=2, embedding_size=8, metric="map@r", split_seed=0)
+    return _read(recipe, ("--loss", "ProxyAnchorLoss"))
 
 
-def search(plan: dict[str, str], workers: Workers, out: Path) -> tuple[dict[str, Any], float, list[str]]:
-    validation = CrossValidation(plan, out, workers, folds=2, metric="map@r")
-    spaces = CheckSpaces.of(validation.base, (), None, "mine.yaml")
+def validated(base: str, out: Path, workers: Workers) -> CrossValidation:
+    return CrossValidation(out, base, CHECK, workers)
+
+
+def search(base: str, workers: Workers, out: Path) -> tuple[dict[str, Any], float, list[str]]:
+    validation = validated(base, out, workers)
+    spaces = CheckSpaces.of(validation.base, (), default_stages(validation.base), "mine.yaml")
     lines: list[str] = []
     parameters, value = find_best(spaces, validation, trials=2, seed=0, report=lines.append)
     return parameters, value, lines
 
 
-def test_a_trial_is_the_mean_of_its_folds_and_the_first_is_the_recipe(plan: dict[str, str], tmp_path: Path) -> None:
+def test_a_trial_is_the_mean_of_its_folds_and_the_first_is_the_recipe(base: str, tmp_path: Path) -> None:
     workers = FakeWorkers({"validation": {"map@r": 0.25}})
-    parameters, value, lines = search(plan, workers, tmp_path)
+    parameters, value, lines = search(base, workers, tmp_path)
     assert (value, parameters["optim.lr"]) == (0.25, 0.002)
     assert [job.out.relative_to(tmp_path).as_posix() for job in workers.jobs] == [
         f"trials/{trial}/fold-{fold}" for trial in (0, 1) for fold in (0, 1)
     ]
     assert not any(job.test for job in workers.jobs)
     assert [line.split(", ")[0] for line in lines] == ["trial 1/2", "trial 2/2"]
-    assert all(line.endswith("map@r 0.2500") for line in lines)
+    assert all(line.endswith("map@r 25.00") for line in lines)
 
 
-def test_trials_that_diverge_are_noted_and_the_search_goes_on(plan: dict[str, str], tmp_path: Path) -> None:
+def test_trials_that_diverge_are_noted_and_the_search_goes_on(base: str, tmp_path: Path) -> None:
     diverged = FakeWorkers(TrainingDiverged("The loss became nan: try a tenth of the learning rate."))
     with pytest.raises(UserError, match=r"None of the 2 trials worked.*became nan"):
-        search(plan, diverged, tmp_path)
+        search(base, diverged, tmp_path)
     assert {job.out.parent.name for job in diverged.jobs} == {"0", "1"}
 
 
-def test_a_failure_that_is_not_of_the_parameters_ends_the_search(plan: dict[str, str], tmp_path: Path) -> None:
+def test_a_failure_that_is_not_of_the_parameters_ends_the_search(base: str, tmp_path: Path) -> None:
     full = FakeWorkers(UserError("The disk is full."))
     with pytest.raises(UserError, match="fold-0: The disk is full"):
-        search(plan, full, tmp_path)
+        search(base, full, tmp_path)
     workers = FakeWorkers({"validation": {"map@r": 0.5}})
-    search(plan, workers, tmp_path)
-    assert {job.out.parent.name for job in workers.jobs} == {"0", "1"}  # the first is retried
-
-
-def test_a_directory_of_another_recipe_is_refused(plan: dict[str, str], tmp_path: Path) -> None:
-    workers = FakeWorkers({})
-    CrossValidation(plan, tmp_path, workers, folds=2, metric="map@r")
-    other = {name: text.replace("0.002", "0.003") for name, text in plan.items()}
-    with pytest.raises(UserError, match="begun with another recipe"):
-        CrossValidation(other, tmp_path, workers, folds=2, metric="map@r")
+    search(base, workers, tmp_path)
+    assert {job.out.parent.name for job in workers.jobs} == {"0", "2"}  # the first is retried
 
 
 def test_a_schedule_that_waits_for_held_out_classes_is_refused() -> None:
     flags = ("--optim.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau")
     with pytest.raises(UserError, match="has the schedule ReduceLROnPlateau, which waits for held-out classes"):
-        plan_folds(find_recipe("glyphs-small"), flags, folds=2, embedding_size=8, metric="map@r", split_seed=0)
+        plan_folds(read(find_recipe("glyphs-small"), flags), "glyphs-small", CHECK)
 
 
-def test_the_best_trial_alone_keeps_its_weights(plan: dict[str, str], tmp_path: Path) -> None:
-    validation = CrossValidation(plan, tmp_path, FakeWorkers({}), folds=2, metric="map@r")
+def test_the_best_trial_alone_keeps_its_weights(base: str, tmp_path: Path) -> None:
+    validation = validated(base, tmp_path, FakeWorkers({}))
     weights = [tmp_path / f"trials/{trial}/fold-{fold}/model.safetensors" for trial in (0, 1) for fold in (0, 1)]
     for file in weights:
         file.parent.mkdir(parents=True)
@@ -112,11 +112,11 @@ def test_the_best_trial_alone_keeps_its_weights(plan: dict[str, str], tmp_path: 
 
 
 def test_one_phase_is_repeated_for_the_mean_epochs_of_the_folds(
-    plan: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_validation, "concatenated", lambda runs: {"map@r": len(runs) / 4})
     workers = FakeWorkers({"test": {"map@r": 0.25}, "epoch": 7})
-    validation = CrossValidation(plan, tmp_path, workers, folds=2, metric="map@r")
+    validation = validated(base, tmp_path, workers)
     results = validation.repeat(3, ("--optim.lr", "0.1"))
     expected = {"separated": {"map@r": 0.25}, "concatenated": {"map@r": 0.5}, "complete": {"map@r": 0.25}}
     assert results == expected
@@ -127,10 +127,8 @@ def test_one_phase_is_repeated_for_the_mean_epochs_of_the_folds(
 
 def test_a_second_phase_in_which_nothing_varies_is_not_searched(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images", classes=1, images=1))
-    flags = ("--training.epochs=3", "--second_phase.epochs=1")
-    two = plan_folds(recipe, flags, folds=2, embedding_size=8, metric="map@r", split_seed=0)
     workers = FakeWorkers({"validation": {"map@r": 0.25}})
-    validation = CrossValidation(two, tmp_path / "out", workers, folds=2, metric="map@r")
+    validation = validated(_read(recipe, ("--training.epochs=3", "--second_phase.epochs=1")), tmp_path / "out", workers)
     whole = [{"search": {"loss.proxies_per_class": {"low": 1, "high": 4, "int": True}}}]
     spaces = CheckSpaces.of(validation.base, (), whole, "mine.yaml")
     parameters, value = find_best(spaces, validation, trials=2, seed=0, report=lambda _: None)
@@ -152,7 +150,8 @@ def _read(recipe: Path, flags: tuple[str, ...]) -> str:
 
 
 def spaces_of(base: dict[str, Any], flags: tuple[str, ...] = (), space: str | None = None) -> CheckSpaces:
-    return CheckSpaces.of(base, dict(read_flags(flags)), None if space is None else load_space(space), "mine.yaml")
+    content = default_stages(base) if space is None else load_space(space)
+    return CheckSpaces.of(base, dict(read_flags(flags)), content, "mine.yaml")
 
 
 def after(recipe: Path, space: PhaseSpace) -> dict[str, Any]:

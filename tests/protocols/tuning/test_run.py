@@ -10,15 +10,6 @@ from proxemic.protocols.tuning import tune
 from proxemic.recipes import load
 
 
-def test_a_search_needs_a_recipe_or_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--recipe is missing"):
-        tune(out=tmp_path / "out")
-    with pytest.raises(UserError, match="--resume takes everything"):
-        tune("glyphs", resume=tmp_path / "out")
-    with pytest.raises(UserError, match="holds no search"):
-        tune(resume=tmp_path / "out")
-
-
 def test_overrides_are_values_of_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="select_on is last"):
         tune("glyphs", out=tmp_path / "out", overrides={"evaluation.select_on": "last"})

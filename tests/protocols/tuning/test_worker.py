@@ -24,7 +24,7 @@ def test_an_earlier_stage_that_was_better_is_noted(
     recipe = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images", classes=1, images=1))
     directory = TuningDirectory(tmp_path / "out")
     options = TuningOptions(str(recipe), [], SPACE, "mine.yaml", 3, "tpe", "none", None, "out", 0)
-    directory.create(options, read_recipe(recipe).yaml)
+    directory.begin(options, read_recipe(recipe).yaml)
     monkeypatch.setattr(StageSearch, "objective", lambda stage, _: {1: 0.5, 2: last}[stage.number])
     lines: list[str] = []
     worker = TuningWorker(directory.path, None, lines.append)
@@ -32,8 +32,10 @@ def test_an_earlier_stage_that_was_better_is_noted(
     best, finished = worker.finish()
     assert [len(stage) for stage in finished] == [2, 1]
     assert (best.value, best.parameters["optim.loss_lr"]) == (last, finished[1][0].parameters["optim.loss_lr"])
-    assert lines[2].startswith(f"trial 2-0  map@r {last:.4f}  (best {last:.4f}, trial 2-0)  1 of 1, 0 s left")
-    note = ["NOTE: stage 1 came to map@r 0.5000, more than the last stage's 0.2500."] if last < 0.5 else []
+    assert lines[2].startswith(
+        f"trial 2-0  map@r {100 * last:.2f}  (best {100 * last:.2f}, trial 2-0)  1 of 1, 0 s left"
+    )
+    note = ["NOTE: stage 1 reached map@r 50.00, more than the last stage's 25.00."] if last < 0.5 else []
     assert lines[3:] == note
     content = yaml.safe_load(directory.best_recipe.read_text())
     assert content["optim"]["lr"] == pytest.approx(worker.best[0].parameters["optim.lr"])

@@ -1,16 +1,15 @@
 """The directory of a comparison: what is compared, and a run directory for every recipe and seed."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from proxemic.errors import UserError
-from proxemic.files import read_json, write_json, write_text
+from proxemic.files import write_text
 from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.recipe_content import metric_names
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.directories import StudyDirectory
+from proxemic.protocols.recipe_content import metric_names, same_recipe
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Result:
         test_classes: Number of test classes; None where that is not known.
     """
 
-    values: dict[str, dict[str, float]]
+    values: Mapping[str, Mapping[str, float]]
     epoch: int
     selected_on: str
     seconds: float
@@ -55,17 +54,19 @@ class Cell:
         return "begun" if (self.path / "recipe.yaml").exists() else "not begun"
 
     def result(self) -> Result | None:
-        """The result, or None if the run is not finished; a run of another recipe or seed raises `UserError`."""
+        """Return the result, or None if the run is not finished; a run of another recipe or seed raises `UserError`."""
         if self.state != "finished":
             return None
         if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.entry.with_seed(self.seed)):
             raise UserError(
                 f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
             )
-        content = read_json(self.path / "metrics.json")
+        from proxemic.training import RunDirectory  # imports torch
+
+        content = RunDirectory(self.path).read_metrics()
         seconds = sum(row["seconds"] for row in self.history())
         splits = ("test", "start", "untrained", "validation", "measured", "measured_before")
-        values = {split: content[split] for split in splits if split in content}
+        values = {split: values for split in splits if (values := content.get(split)) is not None}
         return Result(values, content["epoch"], content["selected_on"], seconds, content.get("test_classes"))
 
     def history(self) -> list[dict[str, float]]:
@@ -93,6 +94,27 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class _NamedRecipe:
+    """What ``comparison.json`` keeps of an `Entry`, whose values are in a file."""
+
+    name: str
+    slug: str
+    dataset: str
+    loss: str
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The content of ``comparison.json``."""
+
+    recipes: tuple[_NamedRecipe, ...]
+    seeds: tuple[int, ...]
+    flags: tuple[str, ...]
+    baseline: str | None
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Recipes × seeds, and where their runs are.
 
@@ -112,37 +134,35 @@ class Comparison:
     baseline: str | None = None
     metrics: tuple[str, ...] = ()
 
+    @property
+    def directory(self) -> StudyDirectory[_Settings]:
+        """The directory, which the command continues."""
+        return StudyDirectory(self.path, "comparison.json", "comparison", "compare", _Settings)
+
     @classmethod
     def read(cls, path: Path) -> "Comparison":
         """Read the comparison in a directory; `UserError` if there is none, or it is damaged."""
-        file = path / "comparison.json"
-        if not file.is_file():
-            raise UserError(
-                f"{path} holds no comparison (there is no comparison.json in it): give a directory that "
-                "proxemic compare made."
-            )
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            entries = tuple(
-                Entry(**each, yaml=(path / "recipes" / f"{each['slug']}.yaml").read_text(encoding="utf-8"))
-                for each in content.pop("recipes")
-            )
-            lists = {key: tuple(content.pop(key)) for key in ("seeds", "flags", "metrics")}
-            return cls(path, entries, **lists, **content)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file} or a recipe beside it is damaged: begin anew with another --out.") from error
+        empty = cls(path, (), ())
+        kept = empty.directory.read()
+        texts = [empty.recipe_file(each.slug) for each in kept.recipes]
+        if missing := [file for file in texts if not file.is_file()]:
+            raise UserError(f"{missing[0]}, a recipe of the comparison, is missing: put the file back from a copy.")
+        entries = tuple(
+            Entry(**vars(each), yaml=file.read_text(encoding="utf-8"))
+            for each, file in zip(kept.recipes, texts, strict=True)
+        )
+        return cls(path, entries, kept.seeds, kept.flags, kept.baseline, kept.metrics)
 
     def write(self) -> None:
         """Write what is compared; `read` gives it back."""
         for entry in self.entries:
-            write_text(self.recipe_file(entry), entry.yaml)
-        recipes = [{key: getattr(each, key) for key in ("name", "slug", "dataset", "loss")} for each in self.entries]
-        settings = {key: getattr(self, key) for key in ("seeds", "flags", "baseline", "metrics")}
-        write_json(self.path / "comparison.json", {"recipes": recipes, **settings})
+            write_text(self.recipe_file(entry.slug), entry.yaml)
+        recipes = tuple(_NamedRecipe(each.name, each.slug, each.dataset, each.loss) for each in self.entries)
+        self.directory.write(_Settings(recipes, self.seeds, self.flags, self.baseline, self.metrics))
 
-    def recipe_file(self, entry: Entry) -> Path:
-        """The file with all values of a recipe, as they were when it was added."""
-        return self.path / "recipes" / f"{entry.slug}.yaml"
+    def recipe_file(self, slug: str) -> Path:
+        """Return the file with all values of a recipe, as they were when it was added."""
+        return self.path / "recipes" / f"{slug}.yaml"
 
     def cell(self, entry: Entry, seed: int) -> Cell:
         """One recipe with one seed."""
@@ -153,7 +173,7 @@ class Comparison:
         return (self.cell(entry, seed) for seed in self.seeds for entry in self.entries)
 
     def results(self) -> dict[Entry, dict[int, Result]]:
-        """The results of the finished cells by recipe and seed; recipes without any have an empty mapping."""
+        """Return the results of the finished cells by recipe and seed; recipes without any have an empty mapping."""
         results: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
         for cell in self.cells():
             if result := cell.result():
@@ -161,11 +181,16 @@ class Comparison:
         return results
 
     def failed(self) -> list[Cell]:
-        """The cells whose last training failed."""
+        """Return the cells whose last training failed."""
         return [cell for cell in self.cells() if cell.state == "failed"]
 
+    def check_finished(self) -> None:
+        """Raise `UserError`, which names the first run that failed, if there is one."""
+        if failed := self.failed():
+            raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
+
     def states(self) -> str:
-        """The states of each recipe's seeds, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
+        """Describe each recipe's seeds, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
         lines = []
         for entry in self.entries:
             seeds: dict[str, list[str]] = {}
@@ -176,19 +201,19 @@ class Comparison:
         return "\n".join(lines)
 
     def datasets(self) -> dict[str, list[Entry]]:
-        """The recipes of each table."""
+        """Return the recipes of each table."""
         return {
             name: [entry for entry in self.entries if entry.dataset == name]
             for name in dict.fromkeys(entry.dataset for entry in self.entries)
         }
 
     def baseline_of(self, entries: Sequence[Entry]) -> Entry:
-        """The baseline of the recipes of a data set: the first that `baseline` names, or else the first."""
+        """Return the baseline of the recipes of a data set: the first that `baseline` names, or else the first."""
         named = (entry for entry in entries if self.baseline is not None and entry.is_named(self.baseline))
         return next(named, entries[0])
 
     def shown_metrics(self, entries: Sequence[Entry]) -> list[str]:
-        """The metrics to show for some recipes; the first is the main one."""
+        """Return the metrics to show for some recipes; the first is the main one."""
         computed = [computed_metrics(entry) for entry in entries]
         wanted = self.metrics or ("recall@1", "map@r", "ndcg@8")
         return [metric for metric in wanted if any(metric in each for each in computed)] or ["map@r"]

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.errors import UserError
-from proxemic.files import new_directory, remove_stale_temporaries, write_text
-from proxemic.locks import exclusive_lock
+from proxemic.files import new_directory, write_text
 from proxemic.protocols.comparison.against_paper import against_paper
 from proxemic.protocols.comparison.directory import Comparison, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
-from proxemic.protocols.directories import is_begun
-from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.recipe_content import same_recipe
+from proxemic.protocols.runs.jobs import Job, Workers
 from proxemic.recipes.flags import as_flags, read_flags
 
 
@@ -134,7 +132,7 @@ def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[s
 
 def _begun(out: Path) -> Comparison | None:
     # A call that was killed at once may have left recipes.
-    return Comparison.read(out) if is_begun(out, "comparison.json", "a comparison", ["recipes"]) else None
+    return Comparison.read(out) if Comparison(out, (), ()).directory.is_begun(["recipes"]) else None
 
 
 def finish_comparison(
@@ -143,8 +141,7 @@ def finish_comparison(
     """Train what is not finished, and write tables and plots."""
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
-    with exclusive_lock(comparison.path):
-        remove_stale_temporaries(comparison.path)
+    with comparison.directory.at_work(alone=True):
         kept = _begun(comparison.path)
         # Another process may have added what this one, which read the directory before, would forget.
         if kept and not ({*kept.entries} <= {*comparison.entries} and {*kept.seeds} <= {*comparison.seeds}):
@@ -186,9 +183,11 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
         rest = f"; {left} left, about {_duration((time.monotonic() - began) / number * left)}" if left else ""
         report(f"[{number}/{len(waiting)}] {line}{rest}")
 
-    jobs = [Job(comparison.recipe_file(cell.entry), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()]
+    jobs = [
+        Job(comparison.recipe_file(cell.entry.slug), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()
+    ]
     try:
-        with going_on_with(f"proxemic compare --resume {comparison.path}"), Workers(workers) as pool:
+        with Workers(workers) as pool:
             pool.run(jobs, on_result=on_result, on_failure=on_failure)
     finally:
         write_tables(comparison)
@@ -199,7 +198,7 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
 
 
 def _duration(seconds: float) -> str:
-    """A time for people.
+    """Format a duration for people.
 
     >>> _duration(7.4), _duration(190), _duration(9000)
     ('7 s', '3 min', '2.5 h')

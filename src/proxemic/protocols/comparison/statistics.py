@@ -29,7 +29,7 @@ class SeedVariation:
 
 
 def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Estimate | None:
-    """The mean of a metric over the seeds that have it; None where none has."""
+    """Return the mean of a metric over the seeds that have it; None if none has."""
     values = metric_values(results, metric, split)
     return t_interval(list(values.values())) if values else None
 
@@ -42,7 +42,7 @@ def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], me
 
 
 def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:
-    """The variation of a test metric, relative to that of ``against``; None without two recipes of two seeds."""
+    """Return the variation of a test metric relative to that of ``against``; None without two recipes of two seeds."""
     pairs = [[list(metric_values(each, name).values()) for name in (metric, against)] for each in results]
     pairs = [(values, unit) for values, unit in pairs if len(values) > 1]
     if len(pairs) < 2:
@@ -60,6 +60,6 @@ def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against
 
 
 def metric_values(results: Mapping[int, Result], metric: str, split: str = "test") -> dict[int, float]:
-    """The values of a metric by seed, of the seeds that have it."""
+    """Return the values of a metric by seed, for the seeds that have it."""
     values = {seed: result.values.get(split, {}).get(metric) for seed, result in results.items()}
     return {seed: value for seed, value in values.items() if value is not None}

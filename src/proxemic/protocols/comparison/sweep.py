@@ -67,7 +67,7 @@ class Sweep:
         return ",".join(axis.name for axis in self.axes)
 
     def points(self) -> list[dict[str, str]]:
-        """The values of all keys at each point; the last axis varies fastest.
+        """Return the values of all keys at each point; the last axis varies fastest.
 
         >>> Sweep((Axis(("k1",), ("0.5", "1")), Axis(("k2",), ("1", "2")))).points()[1]
         {'k1': '0.5', 'k2': '2'}
@@ -146,9 +146,7 @@ def run_sweep(
 ) -> dict[Sweep, list[dict[int, Result]]]:
     """Train what is not finished of what `plan_sweep` returned, and return the results of each point by seed."""
     finish_comparison(comparison, workers=workers, report=report)
-    failed = comparison.failed()
-    if failed:
-        raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
+    comparison.check_finished()
     results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
     return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
 
@@ -211,7 +209,7 @@ def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str
 
 
 def _places(values: Sequence[str]) -> list[float]:
-    """The values themselves where they are numbers, and otherwise their indices."""
+    """Return the values themselves if they are numbers, and otherwise their indices."""
     try:
         return [float(value) for value in values]
     except ValueError:

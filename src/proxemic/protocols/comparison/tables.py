@@ -78,12 +78,12 @@ def _variation_rows(comparison: Comparison, results: _Results) -> Iterator[tuple
 
 
 def _measured(results: Iterable[Result]) -> list[tuple[str, str]]:
-    """Splits with their metrics, each once."""
+    """Return splits with their metrics, each once."""
     return list(dict.fromkeys((split, name) for each in results for split, of in each.values.items() for name in of))
 
 
 def markdown(comparison: Comparison, results: _Results | None = None) -> str:
-    """A table per data set, with what is not finished and what failed."""
+    """Write a table per data set, with what is not finished and what failed."""
     results = comparison.results() if results is None else results
     parts = [_title(comparison, results)]
     for dataset, entries in comparison.datasets().items():

@@ -1,24 +1,19 @@
 """A reality check beside the figures that the papers print in Tables VI to VIII."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from proxemic.extras import optional_dependency
 from proxemic.protocols.beside_paper import SAME, PaperRow, page, tables_beside
 from proxemic.protocols.reality_check.cross_validation import all_training_classes
-from proxemic.protocols.reality_check.run import RealityCheck, folder_of
+from proxemic.protocols.reality_check.directory import RealityCheck
 from proxemic.protocols.reality_check.tables import Repeats, cell
 from proxemic.published import PublishedFigure
 
-with optional_dependency("train"):
-    import yaml
 
-
-def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, Repeats]) -> str:
-    """Markdown that shows the results in a check's directory beside the rows of the papers' tables."""
-    files = {recipe: out / folder_of(recipe) / "recipes" / "base.yaml" for recipe in results}
-    recipes = {recipe: yaml.safe_load(file.read_text(encoding="utf-8")) for recipe, file in files.items()}
+def reality_against_paper(
+    check: RealityCheck, recipes: Mapping[str, Mapping[str, Any]], results: Mapping[str, Repeats]
+) -> str:
+    """Markdown that shows the results of a check, by recipe, beside the rows of the papers' tables."""
 
     def parts(recipe: str, rows: Sequence[PaperRow]) -> Iterator[str]:
         repeats = results[recipe]
@@ -39,7 +34,7 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
 
 
 def _as_evaluated(check: RealityCheck, recipe: Mapping[str, Any], figure: PublishedFigure) -> dict[str, Any]:
-    """The recipe with the embedding size of what is evaluated, and all training classes, which the folds share."""
+    """Return the recipe with the embedding size that is evaluated, and all training classes, which the folds share."""
     folds = 1 if figure.variant == "separated" else check.folds
     return {
         **recipe,

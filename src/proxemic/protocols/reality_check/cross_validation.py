@@ -1,6 +1,5 @@
 """The folds, trials and repetitions of one loss in the reality check."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 from proxemic.errors import TrainingDiverged, UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
+from proxemic.protocols.reality_check.directory import RealityCheck, recipe_file
 from proxemic.protocols.runs.jobs import Job, Workers
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.typed_json import read_typed
 
 with optional_dependency("train"):
     import yaml
@@ -20,33 +20,34 @@ with optional_dependency("train"):
     from proxemic.training import EvaluationConfig, RunDirectory
 
 
+Results = dict[str, dict[str, float]]
+"""The metrics of one repetition by kind: ``separated``, ``concatenated`` and ``complete``."""
+
+
 class FoldFailed(UserError):
     """Raised for a training that fails with these hyper-parameters, but may work with others."""
 
 
-def plan_folds(
-    recipe: Path, flags: Sequence[str], *, folds: int, embedding_size: int, metric: str, split_seed: int
-) -> dict[str, str]:
-    """Derive from a recipe those of the folds and of the complete model: texts by names (``base``, ``fold-0``, …)."""
-    base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
+def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[str, str]:
+    """Derive the recipes of the complete model and of the folds: texts by name, ``complete`` and ``fold-0`` on."""
     if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
         raise UserError(
-            f"{recipe} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
+            f"{name} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
             "has none: give another one with --optim.schedule."
         )
 
     def changed(data: Mapping[str, Any], size: int, select_on: str) -> dict[str, Any]:
-        evaluation = {"select_on": select_on, "start": False, "untrained": False, "metric": metric}
+        evaluation = {"select_on": select_on, "start": False, "untrained": False, "metric": check.metric}
         model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
-        return base | {"data": data, "model": model, "evaluation": evaluation}
+        return {**base, "data": data, "model": model, "evaluation": evaluation}
 
-    complete = changed(all_training_classes(base["data"]), folds * embedding_size, "last")
+    complete = changed(all_training_classes(base["data"]), check.folds * check.embedding_size, "last")
     complete["training"] = base["training"] | {"until_plateau": None, "interpolate": []}
-    recipes = {"base": base, "complete": complete}
-    for fold in range(folds):
-        dealt = {"source": all_training_classes(base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
-        data = {"class_path": "proxemic.data.Fold", "init_args": dealt}
-        recipes[f"fold-{fold}"] = changed(data, embedding_size, "validation")
+    recipes = {"complete": complete}
+    for fold in range(check.folds):
+        dealt = {"source": all_training_classes(base["data"]), "folds": check.folds, "fold": fold}
+        data = {"class_path": "proxemic.data.Fold", "init_args": {**dealt, "split_seed": check.seed}}
+        recipes[f"fold-{fold}"] = changed(data, check.embedding_size, "validation")
     EvaluationConfig(**recipes["complete"]["evaluation"])  # whether the metric is computed
     return {name: yaml.safe_dump(content, sort_keys=False) for name, content in recipes.items()}
 
@@ -54,17 +55,19 @@ def plan_folds(
 class CrossValidation:
     """Trains the folds of one recipe, and the model on all training classes, with any flags.
 
-    The recipes are those of `plan_folds`; if the directory was begun with other ones, `UserError` is raised.
+    Args:
+        out: The folder of the recipe in the directory of a check.
+        base: The recipe in full, as YAML.
+        check: The settings.
+        workers: The processes that train.
     """
 
-    def __init__(self, recipes: Mapping[str, str], out: Path, workers: Workers, *, folds: int, metric: str) -> None:
-        self.out, self.workers, self.folds, self.metric = out, workers, folds, metric
-        self.base: dict[str, Any] = yaml.safe_load(recipes["base"])
-        for name, text in recipes.items():
-            file = self.file(name)
-            if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), text):
-                raise UserError(f"{out} was begun with another recipe than it is now: restore it, or take a new --out.")
-            write_text(file, text)
+    def __init__(self, out: Path, base: str, check: RealityCheck, workers: Workers) -> None:
+        self.out, self.workers, self.folds, self.metric = out, workers, check.folds, check.metric
+        self.base: dict[str, Any] = yaml.safe_load(base)
+        for name, text in plan_folds(self.base, out.name, check).items():
+            write_text(recipe_file(out, name), text)
+        write_text(recipe_file(out), base)
 
     def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
         """Mean over the folds of the metric on their validation classes, at each fold's best epoch.
@@ -85,12 +88,12 @@ class CrossValidation:
         """The most epochs that the first phase, or the only one, may have."""
         return self.base["training"]["epochs"] - (self.base["second_phase"] or {"epochs": 0})["epochs"]
 
-    def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
+    def repeat(self, number: int, flags: Sequence[str]) -> Results:
         """Separated, concatenated and complete results on the test classes, for one seed."""
         folder = self.out / "repeats" / str(number)
         kept = folder / "results.json"
         if kept.exists():
-            return json.loads(kept.read_text(encoding="utf-8"))
+            return read_typed(kept, Results)
         seeded = [*flags, "--seed", str(number)]
         jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.folds)]
         folds = self._run(jobs)
@@ -107,7 +110,7 @@ class CrossValidation:
 
     def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool, first: Path | None = None) -> Job:
         name = f"fold-{fold}"
-        return Job(self.file(name), tuple(flags), folder / name, test, first and first / name)
+        return Job(recipe_file(self.out, name), tuple(flags), folder / name, test, first and first / name)
 
     def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
         """One model on all training classes, for as many epochs as the folds needed."""
@@ -119,7 +122,9 @@ class CrossValidation:
             # Folds that were best before the second phase began do without it.
             length = ["--second_phase.epochs", str(second)] if second else ["--second_phase", "null"]
             total = max(total, second + 5)  # both rounded up may leave nothing of the first
-        return Job(self.file("complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete")
+        return Job(
+            recipe_file(self.out, "complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete"
+        )
 
     def _run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         results: dict[Path, dict[str, Any]] = {}
@@ -134,9 +139,6 @@ class CrossValidation:
             raise kind(f"{job.out}: {error}") from error
         return [results[job.out] for job in jobs]
 
-    def file(self, name: str) -> Path:
-        return self.out / "recipes" / f"{name}.yaml"
-
 
 def _rounded_up(epochs: Iterable[int]) -> int:
     """Their mean, rounded up to a multiple of 5.
@@ -148,7 +150,7 @@ def _rounded_up(epochs: Iterable[int]) -> int:
 
 
 def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same data without validation classes: the folds take theirs from the training classes."""
+    """Return the same data without validation classes: the folds take theirs from the training classes."""
     return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
 
 

@@ -8,12 +8,13 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, FoldFailed
-from proxemic.protocols.tuning.search import search
+from proxemic.protocols.reality_check.directory import recipe_file
+from proxemic.protocols.tuning.search import FinishedTrial, Trial, TrialFailed, best_of, finished_trials, search
 from proxemic.protocols.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
 from proxemic.protocols.tuning.study import open_study
-from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed, best_of, finished_trials
 from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
+from proxemic.tables import percent
 
 with optional_dependency("train"):
     import yaml
@@ -30,12 +31,12 @@ class PhaseSpace:
     initial: Mapping[str, Any]
 
     def middle(self) -> dict[str, Any]:
-        """A value of each dimension, by which to check that the recipe can be read."""
+        """Return a value of each dimension, to check that the recipe can be read with it."""
         values = {name: each.values() for name, each in self.dimensions.items()}
         return {name: each[len(each) // 2] for name, each in values.items()}
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """The flags that give a recipe the values of a trial."""
+        """Return the flags that give a recipe the values of a trial."""
         return as_flags({**self.fixed, **parameters})
 
 
@@ -52,18 +53,13 @@ class CheckSpaces:
     pinned: frozenset[str]
 
     @classmethod
-    def of(
-        cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any] | None, where: str
-    ) -> "CheckSpaces":
-        """Read a space for a recipe in full, or the package's for its loss, without the keys that flags give.
+    def of(cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any], where: str) -> "CheckSpaces":
+        """Read a space for a recipe in full, without the keys that flags give.
 
         The stages that do not begin with the best weights of the stages before are searched at once: the first of them
         that searches a value gives its range, the last one gives the fixed values.
         """
         two = base.get("second_phase") is not None
-        if content is None:
-            content = default_space(base, two_phases=True)
-            content = content if two else [stage for stage in content if stage.get("start_from") is None]
         left, _ = pin(content, given, where)
         stages = read_stages(left, where)
         if any("training.epochs" in (*each.search, *each.fixed) for each in stages):
@@ -84,7 +80,7 @@ class CheckSpaces:
         return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
 
     def second(self, best: Mapping[str, Any]) -> PhaseSpace:
-        """What the second phase varies, given the recipe in full with the best values of the first phase."""
+        """Return what the second phase varies, given the recipe in full with the best values of the first phase."""
         if self.later is not None:
             dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
         else:
@@ -97,11 +93,18 @@ class CheckSpaces:
         return PhaseSpace(_of_second(searched), self._fixed_later(), _of_second(initial))
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """The flags that give a recipe the best values of both phases."""
+        """Return the flags that give a recipe the best values of both phases."""
         return as_flags({**self.first.fixed, **self._fixed_later(), **parameters})
 
     def _fixed_later(self) -> dict[str, Any]:
         return {} if self.later is None else _of_second(self.later.fixed)
+
+
+def default_stages(base: Mapping[str, Any]) -> list[Any]:
+    """Return the package's space for the loss of a recipe, without a stage for a phase that the recipe lacks."""
+    content = default_space(base, two_phases=True)
+    two = base.get("second_phase") is not None
+    return content if two else [stage for stage in content if stage.get("start_from") is None]
 
 
 def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> Range | None:
-    """The range of the second phase; None for choices and whole numbers, which do not change.
+    """Return the range of the second phase; None for choices and whole numbers, which do not change.
 
     Learning rates fall by a factor of up to 100. Other numbers lie around the best value of the first phase, in a range
     half as wide as that of the first phase.
@@ -147,7 +150,7 @@ def find_best(
     values = dict(best.parameters)
     if two_phases:
         flags = spaces.first.flags(values)
-        space = spaces.second(yaml.safe_load(read_recipe(validation.file("base"), flags, own_code=True).yaml))
+        space = spaces.second(yaml.safe_load(read_recipe(recipe_file(validation.out), flags, own_code=True).yaml))
         if space.dimensions:
             first = validation.out / "trials" / str(best.number)
             best = _search(
@@ -178,10 +181,11 @@ def _search(
             raise TrialFailed(str(error)) from error
 
     def finish(trial: FinishedTrial) -> None:
-        best = best_of(finished_trials(open_study(storage, study)))
+        done = finished_trials(open_study(storage, study))
+        best = best_of(done)
         validation.drop_weights(folder.name, but=best and folder / str(best.number))
-        value = trial.failure if trial.value is None else f"{validation.metric} {trial.value:.4f}"
-        report(f"trial {trial.number + 1}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
+        value = trial.failure if trial.value is None else f"{validation.metric} {percent(trial.value)}"
+        report(f"trial {len(done)}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
 
     return search(
         evaluate,
@@ -191,5 +195,6 @@ def _search(
         trials=trials,
         seed=seed,
         first=[space.initial],
+        alone=True,
         on_trial=finish,
     )

@@ -35,7 +35,7 @@ def result_rows(results: Mapping[str, Repeats]) -> list[ResultRow]:
 
 
 def markdown(results: Mapping[str, Repeats], expected: int) -> str:
-    """The table of the reality check in percent, with 95% intervals over the repetitions and dashes for missing values.
+    """Write the table in percent, with 95% intervals over the repetitions and dashes for missing values.
 
     >>> values = {kind: {"map@r": 0.25, "r_precision": 0.5, "recall@1": 0.75} for kind in KINDS}
     >>> print(markdown({"cub/softmax": {0: values}}, 1).splitlines()[2])
@@ -56,6 +56,6 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
 
 
 def cell(repeats: Repeats, kind: str, metric: str) -> str:
-    """The mean of a metric in percent with its interval, or a dash where it was not measured."""
+    """Format the mean of a metric in percent with its interval, or a dash if it was not measured."""
     values = [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]]
     return format_estimate(t_interval(values) if values else None)

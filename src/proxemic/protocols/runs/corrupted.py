@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from proxemic.data.corruptions import CorruptedPixels, Corruption
@@ -19,6 +18,7 @@ from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.published import PublishedFigure
 from proxemic.tables import MISSING
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+from proxemic.training.start import SideBySide
 
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
@@ -48,7 +48,7 @@ def _evaluated_on(run: FinishedRun) -> tuple[object, ...]:
 def measure_corrupted(
     runs: Sequence[FinishedRun], corruptions: Sequence[Corruption], metric: str
 ) -> dict[Path, list[float]]:
-    """A metric of runs that pass the checks above, in [0, 1] by path: on clean test images, then under each corruption.
+    """Measure a metric of runs, in [0, 1] by path: on clean test images, then under each corruption.
 
     Runs with the same preprocessing embed the same corrupted images, so that each image is corrupted once for all.
     """
@@ -73,7 +73,7 @@ def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Seque
     if corruption is not None:
         images = replace(images, pixels=CorruptedPixels(images.pictures, corruption, recipe.images))
     embeddings = embed_images(
-        _SideBySide([run.model for run in group]).to(pick_device("auto")),
+        SideBySide([run.model for run in group]).to(pick_device("auto")),
         images,
         recipe.images if corruption is None else replace(recipe.images, resize=None),
         batch_size=recipe.evaluation.batch_size,
@@ -109,14 +109,3 @@ def robustness_against_paper(
 
     introduction = f"{metric} on corrupted test pictures, in percent, ours of {of}, with a 95% interval over seeds; "
     return page([f"{introduction}theirs as printed."], recipes, parts, "analyze robustness")
-
-
-class _SideBySide(nn.Module):
-    """Several networks as one, which concatenates their embeddings."""
-
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.models = nn.ModuleList(models)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.cat([model(images) for model in self.models], dim=1)

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
-from proxemic.files import read_json
 from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import warm_start
 from proxemic.training.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, split_fingerprint
+from proxemic.training.run_directory import RunDirectory, RunMetrics, split_fingerprint
+from proxemic.typed_json import read_typed
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Run:
         return path.parent.name if path.name.startswith("seed-") else path.name
 
     @cached_property
-    def metrics(self) -> dict[str, Any] | None:
+    def metrics(self) -> RunMetrics | None:
         """The content of ``metrics.json``; None before the run is finished."""
-        path = RunDirectory(self.path).metrics
-        return read_json(path) if path.exists() else None
+        run = RunDirectory(self.path)
+        return run.read_metrics() if run.metrics.exists() else None
 
     @property
     def state(self) -> str:
@@ -82,13 +82,12 @@ class Run:
     def measured_before(self) -> dict[str, float]:
         """What callbacks measured before the first epoch; empty without callbacks, and in older runs."""
         path = RunDirectory(self.path).measured_before
-        return read_json(path) if path.exists() else {}
+        return read_typed(path, dict[str, float]) if path.exists() else {}
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
         """One mapping per finished epoch."""
-        run = RunDirectory(self.path)
-        return run.read_history() if run.history.exists() else []
+        return RunDirectory(self.path).read_history()
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class FinishedRun(Run):
         return loss
 
     def untrained_loss(self) -> Loss:
-        """The loss of the first phase before training, as the recipe's seed initializes it."""
+        """Make the loss of the first phase before training, as the recipe's seed initializes it."""
         config = replace(self.recipe.model, input_size=self.model.config.input_size)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)

@@ -26,7 +26,7 @@ def repetitions(runs: Sequence[AnyRun]) -> dict[str, list[AnyRun]]:
 
 
 def distinct_names(runs: Sequence[Run]) -> list[str]:
-    """A name for each run without the words that all begin with, or its path where two have the same name."""
+    """Name each run without the words that all begin with, or by its path if two have the same name."""
     if len({run.name for run in runs}) < len(runs):
         return [str(run.path) for run in runs]
     words = [run.name.split("-") for run in runs]

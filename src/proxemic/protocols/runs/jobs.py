@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,8 +15,7 @@ from typing import Any
 
 from proxemic.allocator import keep_freed_memory
 from proxemic.errors import Interrupted, OutOfMemory, UserError
-from proxemic.files import read_json
-from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.recipe_content import same_recipe
 from proxemic.safe_path import safe_path
 
 RUN_THREADS = 1
@@ -80,7 +78,7 @@ def run_job(
             f"{job.out} was begun with another recipe than {job.recipe} is now: give the one it had, or a new folder."
         )
     if begun and run.metrics.exists():
-        return read_json(run.metrics)
+        return dict(run.read_metrics())
     if job.begin is not None and not begun:
         branch(RunDirectory(job.begin), run, read.yaml, sum(read.recipe.lengths))
         begun = True
@@ -95,25 +93,6 @@ def run_job(
         on_epoch=on_epoch,
         processes=Processes(),
     ).metrics
-
-
-@contextlib.contextmanager
-def going_on_with(command: str) -> Iterator[None]:
-    """Let errors in the block name the command that resumes all runs, not ``proxemic train --resume`` of one.
-
-    >>> with going_on_with("proxemic compare --resume runs/all"):
-    ...     raise Interrupted("Stopped: continue with proxemic train --resume runs/all/one")
-    Traceback (most recent call last):
-        ...
-    proxemic.errors.Interrupted: Stopped; all that was saved is kept: go on with proxemic compare --resume runs/all
-    """
-    try:
-        yield
-    except Interrupted:
-        raise Interrupted(f"Stopped; all that was saved is kept: go on with {command}") from None
-    except UserError as error:
-        sentence = re.sub(r"proxemic train --resume \S+(?=\.$)|the same command", lambda _: command, str(error))
-        raise UserError(sentence) from error
 
 
 class Workers(contextlib.AbstractContextManager["Workers"]):
@@ -144,19 +123,18 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         jobs: Sequence[Job],
         *,
         on_result: Callable[[Job, dict[str, Any]], object],
-        on_failure: Callable[[Job, Exception], object] | None = None,
+        on_failure: Callable[[Job, Exception], object],
     ) -> None:
         """Run jobs.
 
         Args:
             jobs: The runs to train.
             on_result: Called with each finished job and its metrics.
-            on_failure: Called with each failed job and its error, while the others go on. None ends all of them at the
-                first failure; the workers cannot be used afterwards.
+            on_failure: Called with each failed job and its error, while the others go on.
 
         Raises:
             Interrupted: After Ctrl-C.
-            UserError: If a job fails, or a worker was killed.
+            UserError: If a worker was killed.
         """
         with self._guarded():
             submitted = {self._pool.submit(_logged, job): job for job in jobs}
@@ -167,8 +145,6 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 except Interrupted:
                     raise
                 except (UserError, ValueError, OSError) as error:
-                    if on_failure is None:
-                        raise UserError(f"{job.out}: {error}") from error
                     on_failure(job, error)
                 else:
                     on_result(job, metrics)
@@ -253,26 +229,6 @@ def _stop_worker(number: int, frame: object) -> None:
     # While a run trains it has a handler of its own, which saves; this one is for the time before and after.
     global _stopped
     _stopped = True
-
-
-@contextlib.contextmanager
-def deferring_interrupts() -> Iterator[None]:
-    """Let Ctrl-C that comes outside a training take effect at the next `check_stopped`; a second one does at once.
-
-    In the middle of a library's writing to a database it would leave that in disorder.
-    """
-    global _stopped
-
-    def stop(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _stop_worker(number, frame)
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        _stopped = False
 
 
 def _logged(job: Job) -> dict[str, Any]:

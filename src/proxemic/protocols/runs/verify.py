@@ -54,7 +54,7 @@ class Verification:
         write_text(path, self.text(format_of(path)) + "\n")
 
     def text(self, form: Format = "table") -> str:
-        """The metrics as text."""
+        """Return the metrics as text."""
         if form == "json":
             facts: dict[str, Any] = {"model": self.model, "data": self.data}
             facts |= {"distance": self.distance, "flip": self.flip}
@@ -226,7 +226,7 @@ def _settings(target: Path, workers: int | None) -> "tuple[EvaluationConfig, Ima
 
 
 def _place(data: Path | None, source: "ImageSource | None", table: Path | None, of_vectors: bool) -> Path:
-    """The folder of the sets, or of the images of a table of pairs, or the file of vectors."""
+    """Find the folder of the sets, or of the images of a table of pairs, or the file of vectors."""
     from proxemic.data import FaceFolders, OwnVectors, RecordFaces
 
     if of_vectors:

@@ -7,6 +7,6 @@ what a search of another length would have found.
 
 from proxemic.protocols.tuning.curves import SearchCurve, draw_search_curves, search_curve
 from proxemic.protocols.tuning.run import TuningResult, tune
-from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.protocols.tuning.search import FinishedTrial
 
 __all__ = ["FinishedTrial", "SearchCurve", "TuningResult", "draw_search_curves", "search_curve", "tune"]

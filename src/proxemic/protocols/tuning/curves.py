@@ -27,7 +27,7 @@ DASHES = ("-", "--", ":", "-.")
 def expected_best(
     values: Float[np.ndarray, "*samples trials"], draws: int | None = None
 ) -> Float[np.ndarray, "*samples draws"]:
-    """The expected largest of n draws with replacement, for n from 1 to ``draws`` (None: to the number of trials).
+    """Return the expected largest of n draws with replacement, for n from 1 to ``draws`` (None: the number of trials).
 
     ``Σ_i v_(i) ((i/N)^n − ((i−1)/N)^n)`` over the N sorted values (Dodge et al., "Show Your Work", 2019, equation 7).
 
@@ -60,13 +60,13 @@ class SearchCurve:
     high: Float[np.ndarray, " trials"]
 
     def rows(self) -> list[list[Any]]:
-        """A row for each number of trials, as `HEADER` names the columns."""
+        """Return a row for each number of trials, with the columns that `HEADER` names."""
         columns = (self.full_runs, self.found, self.expected, self.low, self.high)
         return [[self.name, n, *row] for n, row in enumerate(zip(*(each.tolist() for each in columns), strict=True), 1)]
 
 
 def search_curve(directory: str | Path, name: str | None = None, seed: int = 0) -> SearchCurve:
-    """The curve of the search in a directory.
+    """Compute the curve of the search in a directory.
 
     Raises:
         UserError: If the directory holds no search with finished trials.
@@ -80,7 +80,7 @@ def search_curve(directory: str | Path, name: str | None = None, seed: int = 0) 
 
 
 def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, seed: int = 0) -> SearchCurve:
-    """The curve of the last stage of a search, with the cost of those before.
+    """Compute the curve of the last stage of a search, with the cost of those before.
 
     A trial that was pruned counts by the value that it had come to, one that failed by 0. Draws are independent, but a
     sampler learns from the trials before: they are the curve of a search that draws at random what this one has tried,
@@ -122,14 +122,12 @@ def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -
 
 
 def read_trials(file: Path) -> list[dict[str, str]]:
-    """The rows of a search's ``trials.csv``."""
+    """Read the rows of a search's ``trials.csv``."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
             rows = list(csv.DictReader(opened))
     except OSError as error:
         raise UserError(f"{file.parent} holds no finished trial: go on with the search first.") from error
-    if rows and "epochs" not in rows[0]:
-        raise UserError(f"{file.parent} is a search of an earlier version, which kept no epochs of its trials.")
     return rows
 
 

@@ -9,9 +9,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from proxemic.extras import optional_dependency
 from proxemic.plots import save_figure
+from proxemic.protocols.tuning.search import FinishedTrial
 from proxemic.protocols.tuning.spaces import Choices, Range
 from proxemic.protocols.tuning.study import importances
-from proxemic.protocols.tuning.trials import FinishedTrial
 
 with optional_dependency("tune"):
     import optuna

@@ -12,14 +12,14 @@ from typing import Any
 from proxemic.addresses import MASK, without_password
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import new_directory, remove_stale_temporaries, write_text
-from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, deferring_interrupts, going_on_with
+from proxemic.files import new_directory, write_text
+from proxemic.locks import lock_in_turn
+from proxemic.protocols.runs.jobs import RUN_THREADS, Workers
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.protocols.tuning.search import Pruner
+from proxemic.protocols.tuning.search import FinishedTrial
 from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages, resolve_factors
-from proxemic.protocols.tuning.stages import budgets, check_stages, first_values
-from proxemic.protocols.tuning.study import open_storage, storage_at_work
-from proxemic.protocols.tuning.trials import FinishedTrial, Sampler
+from proxemic.protocols.tuning.stages import check_stages, first_values, shares
+from proxemic.protocols.tuning.study import Pruner, Sampler, at_work, open_storage
 from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags, read_flags
@@ -97,7 +97,8 @@ def tune(
         storage: Optuna storage URL; None keeps the study in ``out``.
         study: Name of the study in the storage; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
         workers: Processes to start here.
-        seed: Seed of the sampler; the trainings take that of the recipe.
+        seed: Seed of the sampler, with which one process makes the same trials again; the trainings take that of the
+            recipe.
         resume: Go on with the search in this directory, or read the result of a finished one. Everything but
             ``workers``, and a ``storage`` with a password, which is not written to disk, is then taken from there.
         report: Is called with one line per trial, in every worker process, so that several of them need a function that
@@ -132,7 +133,7 @@ def tune(
         content, pinned = pin(content, read_flags(flags), f"The search space {name}")
         stages = read_stages(content, f"The search space {name}")
         if budget is None and (sampler != "grid" or trials is not None):
-            budgets(stages, 50 if trials is None else trials)
+            shares(stages, 50 if trials is None else trials)
         check_stages(file, flags, stages, name)
     given = [first_values(_content(each), stages) for each in first]
     title = "recipe" if isinstance(recipe, Recipe) else str(recipe)
@@ -156,11 +157,13 @@ def tune(
         [list(each) for each in zip(*given, strict=True)],
     )
     directory = TuningDirectory(out)
-    if not directory.is_begun(options, read.yaml):
+    if directory.is_begun():
+        directory.check_same_search(options, read.yaml)
+    else:
         read.recipe.load()  # a folder that is missing is refused before anything is written
     if storage is not None:
         open_storage(storage)
-    directory.create(options, read.yaml)
+    directory.begin(options, read.yaml)
     if pinned:
         report(f"Not searched, as flags give {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
     return _make_trials(out, workers, storage, report)
@@ -192,7 +195,7 @@ def _content(recipe: Recipe | str | Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
-    """The YAML file of a recipe; for a `Recipe`, a temporary one that exists within the block."""
+    """Provide the YAML file of a recipe; for a `Recipe`, a temporary one that exists within the block."""
     if not isinstance(recipe, Recipe):
         yield find_recipe(str(recipe))
         return
@@ -208,24 +211,24 @@ def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[
     options = directory.read()
     storage = options.storage if storage is None else storage
     if storage is not None and MASK in storage:
-        raise UserError(f"{directory.options} does not keep the password of {storage}: give --storage again.")
+        raise UserError(f"{out / directory.file} does not keep the password of {storage}: give --storage again.")
     if storage is not None and without_password(storage) != options.storage:
         kept = options.storage or "in its own folder"
         raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
-    remove_stale_temporaries(out)
-    with going_on_with(f"proxemic tune --resume {out}"), cpu_threads(RUN_THREADS):
+    with directory.at_work(alone=False), cpu_threads(RUN_THREADS):
+        with lock_in_turn(out / ".study"):  # two processes that make the tables at once would disturb each other
+            open_storage(storage or directory.storage)
         if workers > 1:
             with Workers(workers) as pool:
                 pool.share(_work, out, storage, report)
-        with deferring_interrupts():
-            worker = _work(out, storage, report)
-        with storage_at_work(worker.storage):
+        worker = _work(out, storage, report, alone=workers == 1)
+        with at_work(worker.storage):
             best, finished = worker.finish()
         return TuningResult(out, directory.best_recipe, best.value or 0.0, best.parameters, finished)
 
 
-def _work(out: Path, storage: str | None, report: Callable[[str], object]) -> TuningWorker:
-    worker = TuningWorker(out, storage, report)
-    with storage_at_work(worker.storage):
+def _work(out: Path, storage: str | None, report: Callable[[str], object], *, alone: bool = False) -> TuningWorker:
+    worker = TuningWorker(out, storage, report, alone=alone)
+    with at_work(worker.storage):
         worker.make_trials()
     return worker

@@ -1,66 +1,56 @@
 """The stages of a search: the recipes of their trials, and the values that each stage begins with."""
 
-import contextlib
 import hashlib
 import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import read_json
-from proxemic.locks import LOCK
+from proxemic.locks import lock_in_turn
 from proxemic.protocols.runs.jobs import Job, check_stopped, run_job
 from proxemic.protocols.tuning.directory import TuningDirectory
+from proxemic.protocols.tuning.search import FinishedTrial, Trial, TrialFailed
 from proxemic.protocols.tuning.spaces import Choices, Range, Stage, recipe_value
-from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
 from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import RunDirectory
 
 with optional_dependency("train"):
     import yaml
-    from filelock import FileLock
 
 
-def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
-    """The number of trials of each stage; `ValueError` if there are fewer trials than stages.
+def shares(stages: Sequence[Stage], total: int) -> list[int]:
+    """Divide a number of trials, or of epochs, among the stages, of which each has one at least.
 
-    >>> budgets([Stage({}, {}, share=0.4), Stage({}, {})], 50)
+    Raises:
+        ValueError: If there are fewer trials than stages.
+
+    >>> shares([Stage({}, {}, share=0.4), Stage({}, {})], 50)
     [20, 30]
     """
-    if trials < len(stages):
+    if total < len(stages):
         raise ValueError(
-            f"--trials is {trials}, but must be at least {len(stages)}, one for each stage of the search space."
+            f"--trials is {total}, but must be at least {len(stages)}, one for each stage of the search space."
         )
     left = 1 - sum(stage.share or 0 for stage in stages)
     even = left / max(1, sum(stage.share is None for stage in stages))
     counts: list[int] = []
     for after, stage in zip(range(len(stages) - 1, -1, -1), stages, strict=True):
-        wanted = trials - sum(counts) if after == 0 else round(trials * (even if stage.share is None else stage.share))
-        counts.append(min(max(wanted, 1), trials - sum(counts) - after))
+        wanted = total - sum(counts) if after == 0 else round(total * (even if stage.share is None else stage.share))
+        counts.append(min(max(wanted, 1), total - sum(counts) - after))
     return counts
 
 
-def shares(stages: Sequence[Stage], budget: int) -> list[int]:
-    """The part of a budget, in epochs, that each stage has; at least 1.
-
-    >>> shares([Stage({}, {}, share=0.4), Stage({}, {})], 480)
-    [192, 288]
-    """
-    left = 1 - sum(stage.share or 0 for stage in stages)
-    even = left / max(1, sum(stage.share is None for stage in stages))
-    return [max(1, round(budget * (even if stage.share is None else stage.share))) for stage in stages]
-
-
 def first_values(recipe: Mapping[str, Any], stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """What each stage searches, as a recipe has it: a stage that is the second phase, as its second phase has it."""
+    """Return the values of a recipe for each stage; a stage that is the second phase takes those of that phase."""
     phases = [(recipe.get("second_phase") or {}) if stage.from_best else recipe for stage in stages]
     return [
         {name: _plain(value) for name in stage.search if (value := recipe_value(phase, name)) is not None}
@@ -69,7 +59,7 @@ def first_values(recipe: Mapping[str, Any], stages: Sequence[Stage]) -> list[dic
 
 
 def _plain(value: Any) -> Any:
-    """A value as `Choices` hold it."""
+    """Return a value as `Choices` hold it."""
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
@@ -109,15 +99,12 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
 
 
 def recipe_fingerprint(base: Mapping[str, Any]) -> str:
-    """Hash of a recipe without what changes no result or may differ between the machines that share a search."""
+    """Hash a recipe without what changes no result or may differ between the machines that share a search."""
     content = json.loads(json.dumps(base))
     content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)
-    content["batches"].pop("workers", None)
-    # By the key's earlier name, so that studies begun with it go on.
-    content["batches"].setdefault("parts", content["batches"].pop("micro_batches", None))
-    content["training"].pop("accelerator", None)
-    content["training"].pop("threads", None)
+    for section, key in (("batches", "workers"), ("training", "accelerator"), ("training", "threads")):
+        content[section].pop(key, None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -146,11 +133,12 @@ class StageSearch:
         """Content of the recipe before a trial's parameters are applied."""
         return self.recipe({})
 
+    @cached_property
     def dimensions(self) -> dict[str, Range | Choices]:
         return self.stage.dimensions(self.common)
 
     def first(self) -> dict[str, Any]:
-        """The recipe's own values, which the first trial takes; of the second phase, with the best of the first."""
+        """Return the recipe's own values, for the first trial; in a second phase, with the best of the first."""
         values = {name: _plain(recipe_value(self.common, name)) for name in self.stage.search}
         base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         return values | (first_values(base, [self.stage])[0] if self.stage.from_best else {})
@@ -163,61 +151,49 @@ class StageSearch:
                 shutil.rmtree(run)  # killed before it began
         try:
             if self.seeds > 1:
-                return self._train_together(runs, trial)
-            result = self._train(
-                runs[0], 0, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric])
-            )
-        except ValueError as error:
-            raise TrialFailed(" ".join(str(error).split())) from error
+                results = self._train_together(runs, trial)
+            else:
+                report = partial(_report_epoch, trial, self.metric)
+                results = [self._train(runs[0], 0, trial.parameters, report)]
         except UserError as error:
             if type(error) in (UserError, Interrupted):  # not due to the hyper-parameters, but to a full disk, say
                 raise
             # The checkpoint of which it speaks is not kept.
             reason = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
             raise TrialFailed(reason) from error
-        return result["validation"][self.metric]
+        return fmean(result["validation"][self.metric] for result in results)
 
     def weights(self, best: FinishedTrial) -> list[Path]:
-        """The run directories of this stage's best trial, trained again where they are not on this machine."""
+        """Return the run directories of this stage's best trial, trained again if they are not on this machine."""
         runs = self.directory.runs(self.number, best.number, self.seeds)
-        with FileLock(self.directory.path / LOCK):  # one process trains them, the others wait
+        with lock_in_turn(self.directory.path / ".best"):  # one process trains them, the others wait
             for seed, run in enumerate(runs):
                 if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
                     if (run / "metrics.json").exists() or not (run / "recipe.yaml").exists():
                         shutil.rmtree(run, ignore_errors=True)
-                    self._train(run, seed, best.parameters, None)
+                    self._train(run, seed, best.parameters)
         return runs
 
-    def _train_together(self, runs: Sequence[Path], trial: Trial) -> float:
-        """Train the runs of all seeds, up to one rung after the other; the mean of their metrics."""
+    def _train_together(self, runs: Sequence[Path], trial: Trial) -> list[dict[str, Any]]:
+        """Train the runs of all seeds, up to one rung after the other, and then to their ends."""
         epochs = self.common["training"]["epochs"]
-        for rung in [*self.rungs, epochs]:
+        for rung in [each for each in self.rungs if each < epochs]:
             for seed, run in enumerate(runs):
-                self._train_until(rung if rung < epochs else None, run, seed, trial.parameters)
+                if len(RunDirectory(run).read_history()) < rung:
+                    with suppress(_Paused):
+                        self._train(run, seed, trial.parameters, partial(_pause, rung))
             histories = [RunDirectory(run).read_history() for run in runs]
             trial.report(rung, fmean(rows[min(rung, len(rows)) - 1][self.metric] for rows in histories))
-        return fmean(read_json(run / "metrics.json")["validation"][self.metric] for run in runs)
-
-    def _train_until(self, epoch: int | None, run: Path, seed: int, parameters: Mapping[str, Any]) -> None:
-        """Train a run until an epoch has ended, from where it goes on later, or (None) to its end."""
-        history = RunDirectory(run).history
-        if epoch is not None and history.exists() and len(RunDirectory(run).read_history()) >= epoch:
-            return
-
-        def pause(row: Mapping[str, float]) -> None:
-            check_stopped()
-            if epoch is not None and row["epoch"] >= epoch:
-                raise _Paused
-
-        with contextlib.suppress(_Paused):
-            self._train(run, seed, parameters, pause)
+        results = [self._train(run, seed, trial.parameters, lambda _: check_stopped()) for seed, run in enumerate(runs)]
+        trial.report(epochs, fmean(RunDirectory(run).read_history()[-1][self.metric] for run in runs))
+        return results
 
     def _train(
         self,
         run: Path,
         seed: int,
         parameters: Mapping[str, Any],
-        on_epoch: Callable[[Mapping[str, float]], object] | None,
+        on_epoch: Callable[[Mapping[str, float]], object] | None = None,
     ) -> dict[str, Any]:
         # A trial is worth what its training reaches: where that is less than the start, by how much is worth knowing.
         values = {**self.values, **parameters, "evaluation.start": False}
@@ -233,6 +209,16 @@ class _Paused(Exception):
     """Raised after the epoch of a rung; the run goes on once those of the other seeds have come there, too."""
 
 
+def _report_epoch(trial: Trial, metric: str, row: Mapping[str, float]) -> None:
+    trial.report(int(row["epoch"]), row[metric])
+
+
+def _pause(rung: int, row: Mapping[str, float]) -> None:
+    check_stopped()
+    if row["epoch"] >= rung:
+        raise _Paused
+
+
 def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial]) -> dict[str, Any]:
     """Content of the best recipe, which trains in one run what the best trials of the stages so far reached."""
     content = searches[-1].recipe(best[-1].parameters)
@@ -240,7 +226,7 @@ def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial])
         return content
     before = searches[-2].recipe(best[-2].parameters)
     # The weights that the last stage began with are those of the epoch that was chosen.
-    chosen = round(fmean(read_json(start / "metrics.json")["epoch"] for start in searches[-1].begins))
+    chosen = round(fmean(RunDirectory(start).read_metrics()["epoch"] for start in searches[-1].begins))
     epochs = content["training"]["epochs"]
     before["training"]["epochs"] = chosen + epochs
     before["second_phase"] = {"epochs": epochs, "loss": content["loss"], "optim": content["optim"]}

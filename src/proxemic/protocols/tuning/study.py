@@ -1,58 +1,111 @@
-"""An Optuna study that processes share: opened, checked, and freed of trials whose process died."""
+"""Optuna studies: the storage that processes share, with heartbeats, samplers and pruners."""
 
 import contextlib
 import functools
-import os
-import re
-import socket
-import time
 import warnings
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from proxemic.addresses import without_password
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import process_runs
+from proxemic.protocols.tuning.spaces import Choices, Range
 
 with optional_dependency("tune"):
     import optuna
-    from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
-    from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-    from optuna.storages._heartbeat import BaseHeartbeat
-    from optuna.storages.journal import BaseJournalBackend, JournalRedisBackend
-    from optuna.trial import FrozenTrial, TrialState
+    from optuna.exceptions import ExperimentalWarning
+    from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+    from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, TPESampler
+    from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
+    from optuna.storages.journal import JournalRedisBackend
     from sqlalchemy import event
-    from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+    from sqlalchemy.exc import SQLAlchemyError
 
-HEARTBEAT, GRACE = 30, 150
+Sampler = Literal["tpe", "gp", "random", "grid"]
+Pruner = Literal["halving", "median", "none"]
+
+HEARTBEAT, GRACE = 10, 60
 """Seconds between the heartbeats of a trial, and without one until the trial counts as dead."""
-BEATS, PROCESS = "beat", "process"
-"""Attributes of a trial: in a journal, the number of its heartbeats, and the process that makes it."""
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    RETRY = RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
 
 
-def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = None) -> optuna.Study:
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Optuna's log, and its warnings about what is experimental, repeated or moved into a range."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            warnings.filterwarnings(
+                "ignore", "Fixed parameter|The reported value is ignored|The value .* is out of range"
+            )
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@quiet()
+def open_study(url: str, name: str) -> optuna.Study:
     """Open a study that maximises, in a database that SQLAlchemy knows or in redis, or begin it."""
-    with quiet():
-        study = optuna.create_study(
-            storage=open_storage(url),
-            study_name=name,
-            direction="maximize",
-            load_if_exists=True,
-            pruner=pruner or optuna.pruners.NopPruner(),
-        )
+    storage = open_storage(url)
+    study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
     if study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
         raise UserError(f"The study {name} of this storage does not maximise one value: choose another --study.")
     return study
 
 
+def has_heartbeats(url: str) -> bool:
+    """Return whether trials of dead processes are noticed, as in databases; redis keeps no heartbeats."""
+    return not url.startswith(("redis://", "rediss://"))
+
+
+@functools.lru_cache(maxsize=8)
+@quiet()
+def open_storage(url: str) -> BaseStorage:
+    """Open an Optuna storage, once per process."""
+    is_sqlite = url.startswith("sqlite")
+    try:
+        if not has_heartbeats(url):
+            return JournalStorage(JournalRedisBackend(url))
+        storage = _Database(
+            url,
+            # Without an isolation level, the driver begins no transactions by itself.
+            engine_kwargs={"connect_args": {"timeout": 60, "isolation_level": None}} if is_sqlite else {},
+            heartbeat_interval=HEARTBEAT,
+            grace_period=GRACE,
+            heartbeat_stale_trial_callback=RETRY,
+        )
+    except (ImportError, RuntimeError, ValueError, SQLAlchemyError) as error:
+        if is_sqlite and "unable" not in str(error):  # the disk is full, or the file may not be written
+            raise _failed(url, error) from error
+        raise UserError(
+            f"The storage {without_password(url)} cannot be opened ({_reason(error)}): give an Optuna storage URL, "
+            "such as sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
+        ) from error
+    if is_sqlite:
+        # SQLite has no row locks: two processes that both read that a trial is waiting would both take it. So every
+        # transaction takes the write lock at its beginning.
+        event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return storage
+
+
+class _Database(RDBStorage):
+    """A storage whose heartbeat thread does not end in a traceback: a single missed heartbeat does no harm."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        with contextlib.suppress(Exception):
+            super().record_heartbeat(trial_id)
+
+
 @contextlib.contextmanager
-def storage_at_work(url: str) -> Iterator[None]:
+def at_work(url: str) -> Iterator[None]:
     """Raise `UserError` in one sentence where the storage fails in the block, above all because the disk is full."""
     try:
-        yield
+        with quiet():
+            yield
     except UserError:
         raise
     except Exception as error:
@@ -61,31 +114,18 @@ def storage_at_work(url: str) -> Iterator[None]:
             cause = cause.__cause__ or cause.__context__
         if cause is None:
             raise
-        raise _failed(url, _reason(cause)) from error
+        raise _failed(url, cause) from error
 
 
-def _failed(url: str, reason: str) -> UserError:
+def _failed(url: str, error: BaseException) -> UserError:
     return UserError(
-        f"The storage {without_password(url)} failed ({reason[:200]}): free some space, or check its folder or server; "
-        "the same command goes on."
+        f"The storage {without_password(url)} failed ({_reason(error)}): free some space, or check its folder or "
+        "server; the same command goes on."
     )
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(getattr(error, "orig", None) or error).split())
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence Optuna's log, and its warnings that heartbeats and retries are experimental."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(before)
+    return " ".join(str(getattr(error, "orig", None) or error).split())[:200]
 
 
 def agree(study: optuna.Study, settings: Mapping[str, Any]) -> None:
@@ -100,125 +140,42 @@ def agree(study: optuna.Study, settings: Mapping[str, Any]) -> None:
         )
 
 
-def fail_dead_trials(study: optuna.Study) -> None:
-    """Fail the trials whose process is dead, so that they are retried.
+def make_sampler(
+    sampler: Sampler, dimensions: Mapping[str, Range | Choices], trials: int, seed: int | None
+) -> BaseSampler:
+    """Make a sampler; of ``trials``, a quarter, from 3 to 10, are random before ``tpe`` or ``gp`` learns from them."""
+    startup = min(10, max(3, trials // 4))
+    if sampler == "tpe":
+        return TPESampler(seed=seed, n_startup_trials=startup)
+    if sampler == "gp":
+        return GPSampler(seed=seed, n_startup_trials=startup)
+    if sampler == "grid":
+        return GridSampler({name: each.values() for name, each in dimensions.items()})
+    return RandomSampler(seed=seed)
 
-    On other machines, Optuna's heartbeats tell. On this one the process itself is looked up: a resumed search that
-    waited for heartbeats would meanwhile make other trials than an uninterrupted search.
+
+def make_pruner(pruner: Pruner, steps: int) -> BasePruner:
+    """Make a pruner of trials that have ``steps`` at most."""
+    if pruner == "halving":
+        return SuccessiveHalvingPruner(min_resource=halving_rungs(steps)[0], reduction_factor=2)
+    return MedianPruner(n_startup_trials=5, n_warmup_steps=steps // 4) if pruner == "median" else NopPruner()
+
+
+def halving_rungs(steps: int) -> list[int]:
+    """Return the steps after which successive halving compares trials: a quarter of all, rounded up, and its double.
+
+    >>> halving_rungs(20), halving_rungs(3)
+    ([5, 10], [1, 2])
     """
-    optuna.storages.fail_stale_trials(study)
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if is_dead(trial):
-            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # another process was quicker
-                study.tell(trial.number, state=TrialState.FAIL)
+    quarter = -(-steps // 4)
+    return [quarter, 2 * quarter]
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
-    """The importance of each parameter by PED-ANOVA, largest first; {} for trials that are too few or do not differ."""
+    """Return the importance of each parameter by PED-ANOVA, largest first; {} for too few trials, or equal ones."""
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return optuna.importance.get_param_importances(study)
     except (RuntimeError, ValueError):
         return {}
-
-
-def process_mark() -> list[Any]:
-    """What tells this process from all others, also from a later one with the same process ID."""
-    return [socket.gethostname(), os.getpid(), _started(os.getpid())]
-
-
-def is_dead(trial: FrozenTrial) -> bool:
-    """Whether a running trial's process was on this machine and has ended."""
-    mark = trial.user_attrs.get(PROCESS)
-    if mark is None:  # killed between the trial's start and its mark
-        born = trial.datetime_start
-        return born is not None and datetime.now() - born > timedelta(seconds=GRACE)
-    host, pid, started = mark
-    return host == socket.gethostname() and _started(pid) != started
-
-
-def _started(pid: int) -> str | None:
-    """The start time of a process in clock ticks, "" where the system does not tell it; None if there is none."""
-    if not Path("/proc/self/stat").exists():
-        return "" if os.name != "posix" or process_runs(pid) else None
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return stat.rpartition(")")[2].split()[19]
-
-
-class _DatabaseStorage(RDBStorage):
-    """A storage whose heartbeat thread does not end in a traceback: a single missed heartbeat does no harm."""
-
-    def record_heartbeat(self, trial_id: int) -> None:
-        with contextlib.suppress(Exception):
-            super().record_heartbeat(trial_id)
-
-
-class JournalWithHeartbeats(JournalStorage, BaseHeartbeat):
-    """Optuna's journal, as redis keeps it, with heartbeats, which Optuna itself has for databases alone.
-
-    An attribute of the trial counts them, and every process times the counts by its own clock, so that the clocks of
-    two machines are never compared.
-    """
-
-    def __init__(self, backend: BaseJournalBackend) -> None:
-        super().__init__(backend)
-        self._first_seen: dict[tuple[int, int], float] = {}
-
-    def record_heartbeat(self, trial_id: int) -> None:
-        with contextlib.suppress(Exception):
-            beats = self.get_trial(trial_id).user_attrs.get(BEATS, 0)
-            self.set_trial_user_attr(trial_id, BEATS, beats + 1)
-
-    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
-        now = time.monotonic()
-        running = self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,))
-        beats = [(trial._trial_id, trial.user_attrs.get(BEATS, 0)) for trial in running]
-        self._first_seen = {beat: self._first_seen.get(beat, now) for beat in beats}
-        return [trial_id for (trial_id, _), since in self._first_seen.items() if now - since > GRACE]
-
-    def get_heartbeat_interval(self) -> int:
-        return HEARTBEAT
-
-    def get_heartbeat_stale_trial_callback(self) -> None:
-        return None
-
-
-@functools.lru_cache(maxsize=8)
-@quiet()
-def open_storage(url: str) -> BaseStorage:
-    """Open an Optuna storage, once per process."""
-    is_sqlite = url.startswith("sqlite")
-    for attempt in range(50):
-        try:
-            if url.startswith(("redis://", "rediss://")):
-                return JournalWithHeartbeats(JournalRedisBackend(url))
-            storage = _DatabaseStorage(
-                url,
-                # Without an isolation level, the driver begins no transactions by itself.
-                engine_kwargs={"connect_args": {"timeout": 60, "isolation_level": None}} if is_sqlite else {},
-                heartbeat_interval=HEARTBEAT,
-                grace_period=GRACE,
-            )
-        except (ImportError, RuntimeError, ValueError, SQLAlchemyError) as error:
-            # Two processes may make the tables at the same time.
-            again = isinstance(error, IntegrityError) or re.search("already exists|locked", str(error))
-            if again and attempt < 49:
-                time.sleep(0.1)
-                continue
-            reason = _reason(error)
-            if re.search("disk|readonly", reason):  # what SQLite says of one that is full or may not be written
-                raise _failed(url, reason) from error
-            raise UserError(
-                f"The storage {without_password(url)} cannot be opened ({reason[:200]}): give an Optuna storage URL, "
-                "such as sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
-            ) from error
-        if is_sqlite:
-            # SQLite has no row locks: two processes that both read that a trial is waiting, and then write that they
-            # take it, would both train it. So every transaction takes the write lock at its beginning.
-            event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-        return storage
-    raise AssertionError

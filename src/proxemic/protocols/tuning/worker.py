@@ -9,18 +9,11 @@ from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
 from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.plots import draw_importance, draw_slices
-from proxemic.protocols.tuning.search import search
+from proxemic.protocols.tuning.search import FinishedTrial, best_of, finished_trials, search, spent
 from proxemic.protocols.tuning.spaces import read_stages
-from proxemic.protocols.tuning.stages import (
-    StageSearch,
-    budgets,
-    compose_best,
-    recipe_fingerprint,
-    shares,
-    stage_values,
-)
-from proxemic.protocols.tuning.study import open_study
-from proxemic.protocols.tuning.trials import FinishedTrial, best_of, finished_trials, halving_rungs, spent
+from proxemic.protocols.tuning.stages import StageSearch, compose_best, recipe_fingerprint, shares, stage_values
+from proxemic.protocols.tuning.study import halving_rungs, open_study
+from proxemic.tables import percent
 from proxemic.training import RunDirectory
 
 with optional_dependency("tune"):
@@ -30,55 +23,63 @@ with optional_dependency("train"):
 
 
 class TuningWorker:
-    """One process of a search, which makes trials of the stages one after the other."""
+    """One process of a search, which makes trials of the stages one after the other.
 
-    def __init__(self, out: Path, storage: str | None, report: Callable[[str], object]) -> None:
-        self.directory, self.report = TuningDirectory(out), report
+    Args:
+        out: The directory of the search.
+        storage: URL of the study; None takes that in the directory.
+        report: Called with a line for each trial.
+        alone: Seed the sampler, so that the search can be repeated; not where several processes begin at once.
+    """
+
+    def __init__(self, out: Path, storage: str | None, report: Callable[[str], object], *, alone: bool = True) -> None:
+        self.directory, self.report, self.alone = TuningDirectory(out), report, alone
         self.storage = storage or self.directory.storage
         self.options = self.directory.read()
         self.base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         self.metric: str = self.base["evaluation"]["metric"]
         self.stages = read_stages(self.options.space, f"The search space {self.options.space_name}")
         trials, budget = self.options.trials, self.options.budget
-        whole_grid = self.options.sampler == "grid" and trials is None
-        in_trials = not whole_grid and budget is None
-        self.totals = budgets(self.stages, trials or 50) if in_trials else [None] * len(self.stages)
-        epochs = round((budget or 0) * self.base["training"]["epochs"])
-        self.budgets = [None] * len(self.stages) if budget is None else shares(self.stages, epochs)
+        self.trials: Sequence[int | None] = [None] * len(self.stages)
+        self.epochs: Sequence[int | None] = self.trials
+        if budget is not None:
+            self.epochs = shares(self.stages, round(budget * self.base["training"]["epochs"]))
+        elif self.options.sampler != "grid" or trials is not None:
+            self.trials = shares(self.stages, trials or 50)
         self.searches: list[StageSearch] = []
         self.best: list[FinishedTrial] = []
 
     def make_trials(self) -> None:
         """Make the trials of all stages, shared with other processes."""
         options = self.options
-        for number, (stage, total, budget) in enumerate(zip(self.stages, self.totals, self.budgets, strict=True), 1):
+        for number, (stage, trials, budget) in enumerate(zip(self.stages, self.trials, self.epochs, strict=True), 1):
             carried = {name: value for trial in self.best for name, value in trial.parameters.items()}
             values = stage_values(self.base, self.stages, number, carried)
             begins = self.searches[-1].weights(self.best[-1]) if stage.from_best else []
-            trials = StageSearch(self.directory, number, stage, values, self.metric, options.seeds, begins)
-            epochs = trials.common["training"]["epochs"]
+            here = StageSearch(self.directory, number, stage, values, self.metric, options.seeds, begins)
+            epochs = here.common["training"]["epochs"]
             if options.pruner == "halving":
-                trials = replace(trials, rungs=halving_rungs(epochs))
-            self.searches.append(trials)
+                here = replace(here, rungs=halving_rungs(epochs))
+            self.searches.append(here)
             best = search(
-                trials.objective,
-                trials.dimensions(),
+                here.objective,
+                here.dimensions,
                 storage=self.storage,
-                study=f"{options.study}-{number}",
-                trials=total,
+                study=self._study_name(number),
+                trials=trials,
                 budget=budget,
                 sampler=options.sampler,
                 pruner=options.pruner,
                 steps=epochs,
-                seed=options.seed + number - 1,
-                first=[trials.first(), *(options.first[number - 1] if options.first else [])],
+                seed=options.seed + number - 1 if self.alone else None,
+                first=[here.first(), *(options.first[number - 1] if options.first else [])],
                 settings={
                     "recipe": recipe_fingerprint(self.base),
                     "metric": self.metric,
                     "fixed values": dict(stage.fixed),
-                    **({"seeds": options.seeds} if options.seeds > 1 else {}),
+                    "seeds": options.seeds,
                 },
-                on_trial=self._progress(number, total, budget),
+                on_trial=self._progress(number, trials if budget is None else budget),
             )
             self.best.append(best)
 
@@ -90,17 +91,20 @@ class TuningWorker:
         self.directory.write_trials(finished)
         self._write_best(self.best)
         draw_importance(studies, self.directory.path)
-        draw_slices(finished, [stage.dimensions() for stage in self.searches], self.metric, self.directory.path)
+        draw_slices(finished, [stage.dimensions for stage in self.searches], self.metric, self.directory.path)
         for number, trial in enumerate(earlier, 1):
             if (trial.value or 0.0) > (best.value or 0.0):
                 self.report(
-                    f"NOTE: stage {number} came to {self.metric} {trial.value:.4f}, more than the last stage's "
-                    f"{best.value:.4f}."
+                    f"NOTE: stage {number} reached {self.metric} {percent(trial.value)}, more than the last stage's "
+                    f"{percent(best.value)}."
                 )
         return best, finished
 
+    def _study_name(self, number: int) -> str:
+        return f"{self.options.study}-{number}"
+
     def _study(self, number: int) -> optuna.Study:
-        return open_study(self.storage, f"{self.options.study}-{number}")
+        return open_study(self.storage, self._study_name(number))
 
     def _write_best(self, best: Sequence[FinishedTrial]) -> None:
         """Write the best recipe, and the best trial of each stage so far."""
@@ -113,10 +117,10 @@ class TuningWorker:
         summary |= {"parameters": dict(best[-1].parameters), "stages": stages}
         write_json(self.directory.path / "best.json", summary)
 
-    def _progress(self, number: int, total: int | None, budget: int | None) -> Callable[[FinishedTrial], None]:
-        """What is written and reported after each trial of a stage that this process made."""
-        study = self._study(number)
-        done, wanted = (len, total) if budget is None else (spent, budget)
+    def _progress(self, number: int, wanted: int | None) -> Callable[[FinishedTrial], None]:
+        """Make the function that writes and reports after each trial of a stage that this process made."""
+        study, in_epochs = self._study(number), self.options.budget is not None
+        done = spent if in_epochs else len
         began, before = time.monotonic(), done(finished_trials(study))
         stages = [finished_trials(self._study(earlier)) for earlier in range(1, number)]
 
@@ -130,20 +134,20 @@ class TuningWorker:
                         RunDirectory(run).drop_weights()
             if best is not None and best.number == trial.number:
                 self._write_best([*self.best, best])
-            result = trial.state if trial.value is None else f"{self.metric} {trial.value:.4f}"
+            result = trial.state if trial.value is None else f"{self.metric} {percent(trial.value)}"
             result += " pruned" if trial.state == "pruned" and trial.value is not None else ""
             line = f"trial {number}-{trial.number}  {result}"
             if best is not None:
-                line += f"  (best {best.value:.4f}, trial {number}-{best.number})"
-            line += f"  {done(finished)} of {wanted or 'the grid'}" + (" epochs" if budget else "")
+                line += f"  (best {percent(best.value)}, trial {number}-{best.number})"
+            line += f"  {done(finished)} of {wanted or 'the grid'}" + (" epochs" if in_epochs else "")
             if wanted is not None and done(finished) > before:
                 left = max(0, wanted - done(finished))
                 seconds = (time.monotonic() - began) / (done(finished) - before) * left
                 line += f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
-            shown = {
-                name: f"{each:.4g}" if isinstance(each, float) else each for name, each in trial.parameters.items()
-            }
-            values = ", ".join(f"{name} {each}" for name, each in shown.items())
-            self.report(f"{line}  {values}  {trial.failure}".rstrip())
+            shown = (
+                f"{name} {f'{each:.4g}' if isinstance(each, float) else each}"
+                for name, each in trial.parameters.items()
+            )
+            self.report(f"{line}  {', '.join(shown)}  {trial.failure}".rstrip())
 
         return note

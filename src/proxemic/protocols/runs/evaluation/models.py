@@ -76,7 +76,7 @@ def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: C
 
 
 def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
-    """The labels of the classes whose names a model was trained on; None if those of one model are not known."""
+    """Return the labels of the classes whose names a model was trained on; None if those of one model are unknown."""
     names: set[str] = set()
     for path in paths:
         classes = RunDirectory.of_model(path).read_classes()
@@ -174,7 +174,7 @@ def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
 def _load(
     source: ImageSource, trained_on: ImageSource | None, split: SplitName | Literal["all"] | None, paths: Sequence[Path]
 ) -> tuple[ImageSet, str, Sequence[str]]:
-    """The images, their split, and notes; ``trained_on`` is the source of the first run's images."""
+    """Return the images, their split, and notes; ``trained_on`` is the source of the first run's images."""
     same, moved, given = type(trained_on) is type(source), None, False
     if isinstance(trained_on, OwnSource) and isinstance(source, OwnSource):
         same = _place(trained_on) == _place(source)
@@ -210,7 +210,7 @@ def _load(
 
 
 def _moved_splits(source: OwnSource, run: RunDirectory) -> Splits | None:
-    """The splits of a run, if these may be its images in another place: the same classes with as many images each."""
+    """Return the splits of a run if these may be its images elsewhere: the same classes with as many images each."""
     classes = run.read_classes()
     if classes is None or source.root is None:
         return None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from proxemic.metrics import (
     paired_differences,
 )
 from proxemic.metrics.open_set import threshold_name
-from proxemic.tables import MISSING, Format, Table, percent
+from proxemic.protocols.runs.evaluation.table import MetricTable
+from proxemic.tables import Format, Table
 
 SPLIT = "open set"
-_NO_INTERVAL = Interval(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,91 +58,43 @@ class OpenSetComparison:
     """Open-set identification of one model with intervals, or of two with their differences."""
 
     sets: tuple[OpenSet, ...]
-    level: float
-    intervals: Mapping[str, Interval] = field(default_factory=dict)
-    differences: Mapping[str, PairedDifference] = field(default_factory=dict)
+    table: MetricTable
 
     @classmethod
     def of(cls, sets: Sequence[OpenSet], level: float, resamples: int) -> "OpenSetComparison":
         """Compute intervals, or differences, each model at thresholds of its own; 0 resamples compute neither."""
         first, *others = (each.found for each in sets)
-        if not resamples:
-            return cls(tuple(sets), level)
-        if not others:
+        intervals: Mapping[str, Interval] = {}
+        differences: Mapping[str, PairedDifference] = {}
+        if resamples and not others:
             intervals = first.intervals(level=level, resamples=resamples)
-            known = {name: each for name, each in intervals.items() if not math.isnan(each.low)}
-            return cls(tuple(sets), level, intervals=known)
-        one, other = (
-            {name: each.per_query[name].double() for name, value in each.values.items() if not math.isnan(value)}
-            for each in (first, *others)
-        )
-        differences = paired_differences(one, other, first.mated.labels, level=level, resamples=resamples)
-        return cls(tuple(sets), level, differences=differences)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row per rate and threshold, with the columns of `Evaluation.rows`."""
-        first, *others = (each.values for each in self.sets)
-        if not others:
-            return [
-                {"metric": name, "split": SPLIT, "value": value, "chance": math.nan}
-                | {bound: getattr(self.intervals.get(name, _NO_INTERVAL), bound) for bound in ("low", "high")}
-                for name, value in first.items()
-            ]
-        none = PairedDifference(math.nan, math.nan, math.nan, math.nan)
-        return [
-            {"metric": name, "split": SPLIT, "first": value, "second": others[0][name]}
-            | vars(self.differences.get(name, none))
-            | {"difference": value - others[0][name]}
-            for name, value in first.items()
-        ]
+            intervals = {name: each for name, each in intervals.items() if not math.isnan(each.low)}
+        elif resamples:
+            one, other = (
+                {name: each.per_query[name].double() for name, value in each.values.items() if not math.isnan(value)}
+                for each in (first, *others)
+            )
+            differences = paired_differences(one, other, first.mated.labels, level=level, resamples=resamples)
+        table = MetricTable([each.values for each in sets], SPLIT, level, intervals, differences)
+        return cls(tuple(sets), table)
 
     def text(self, form: Format) -> str:
-        """A table for people: rates in percent, thresholds as they are."""
-        interval = f"{100 * self.level:g}% interval"
-        bounds = [interval] if self.intervals or self.differences else []
-        if len(self.sets) == 1:
-            header = ["metric", SPLIT, *bounds]
-        else:
-            header = ["metric", "A", "B", "A - B", *bounds, *(["p"] if bounds else [])]
-        rows = []
-        for row in self.rows():
-            shown = _threshold if row["metric"].startswith("threshold") else percent
-            span = MISSING if math.isnan(row["low"]) else f"{shown(row['low'])} … {shown(row['high'])}"
-            if len(self.sets) == 1:
-                cells = [row["metric"], shown(row["value"]), span]
-            else:
-                p_value = MISSING if math.isnan(row["p_value"]) else f"{row['p_value']:.4f}"
-                cells = [row["metric"], *map(shown, (row["first"], row["second"], row["difference"])), span, p_value]
-            rows.append(cells[: len(header)])
-        return Table(header, rows, self._title(), self._notes()).text(form)
-
-    def content(self) -> dict[str, Any]:
-        """For JSON: what is not of one model alone."""
-        intervals = {name: [each.low, each.high] for name, each in self.intervals.items()}
-        differences = {name: vars(each) for name, each in self.differences.items()}
-        named = {"intervals": intervals, "differences": differences}
-        return {name: values for name, values in named.items() if values}
-
-    def _title(self) -> str:
+        """Return a table for people: rates in percent, thresholds as they are."""
         first = self.sets[0]
         mated, non_mated = first.found.mated.labels, first.found.non_mated.labels
-        return (
+        title = (
             f"Open set: a gallery of {first.images:,} images of {first.classes:,} classes, {len(mated):,} queries of "
             f"these, and {len(non_mated):,} of {len(non_mated.unique()):,} classes that it lacks"
         )
-
-    def _notes(self) -> list[str]:
-        found = self.sets[0].found
         notes = []
-        unknown = [f"{rate:g}" for rate, point in found.points.items() if math.isnan(point.threshold)]
-        if unknown:
+        if unknown := [f"{rate:g}" for rate, point in first.found.points.items() if math.isnan(point.threshold)]:
             notes.append(
                 f"Too few queries of classes that the gallery lacks to measure a false alarm rate of "
                 f"{' and '.join(unknown)}."
             )
-        if min(len(each.labels.unique()) for each in (found.mated, found.non_mated)) < FEWEST_CLASSES:
+        if min(len(labels.unique()) for labels in (mated, non_mated)) < FEWEST_CLASSES:
             notes.append(f"With fewer than {FEWEST_CLASSES} classes of each kind no honest interval can be given.")
-        return notes
+        return Table(*self.table.cells(self.table.has_bounds), title, notes).text(form)
 
 
 def identify_open_set(name: str, content: LabelledEmbeddings, distance: Distance, seed: int) -> OpenSet:
@@ -195,7 +147,3 @@ def divide_open_set(rows: RowLabels, seed: int) -> tuple[Bool[Tensor, " rows"], 
         drawn = own[torch.randperm(len(own), generator=generator)]
         is_gallery[drawn[: max(1, len(own) // 2)]] = True
     return is_gallery, ~is_gallery & (labels >= 0)
-
-
-def _threshold(value: float) -> str:
-    return MISSING if math.isnan(value) else f"{value:.4f}"

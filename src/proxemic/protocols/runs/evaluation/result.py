@@ -11,13 +11,12 @@ from proxemic.files import readable, write_text
 from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, RetrievalMetrics, paired_differences
 from proxemic.protocols.runs.evaluation.open_set import OpenSetComparison
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics
+from proxemic.protocols.runs.evaluation.table import MetricTable
 from proxemic.protocols.statistics import few_classes
-from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
+from proxemic.tables import Format, Table, format_of, percent, without_nan
 from proxemic.training.recipe import computed_in
 
 _IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
-_NO_INTERVAL = Interval(math.nan, math.nan, math.nan)
-_NO_DIFFERENCE = PairedDifference(math.nan, math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -73,40 +72,46 @@ class Evaluation:
         """The metrics of the first model."""
         return self.targets[0].metrics
 
+    @property
+    def _table(self) -> MetricTable:
+        first = self.targets[0]
+        values = [each.metrics for each in self.targets]
+        # The queries and their matches, and so chance, are the same for two models.
+        return MetricTable(values, first.split, self.level, self.intervals, self.differences, self.metrics.chance)
+
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
         write_text(path, self.text(format_of(path)) + "\n")
 
     def text(self, form: Format = "table") -> str:
-        """The evaluation as text."""
+        """Return the evaluation as text."""
         if form == "json":
             return json.dumps(self._content(), indent=2)
         if form == "csv":
             return Table.of_records(self.rows()).text("csv")
         whole, *parts = [
-            Table(*each._cells(bool(each.intervals or each.differences)), each._title(), each._notes()).text(form)
+            Table(*each._table.cells(each._table.has_bounds), each._title(), each._notes()).text(form)
             for each in (self, *self.parts)
         ]
         categories = [self._category_table(form)] if self.categories else []
         return "\n\n".join([whole, *categories, *parts, *([self.open_set.text(form)] if self.open_set else [])])
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per metric: of the whole, of the categories, of the parts, of the open set; missing values are NaN.
+        """Return the rows of `MetricTable`: of the whole, of the categories, of the parts, of the open set.
 
-        The columns are metric, split, value, chance, low and high; for two models metric, split, first, second,
-        difference, low, high and p_value. With categories, the first column is category, empty for the whole.
+        With categories, the first column is category, empty for the whole.
         """
         with_category = bool(self.categories) or self.targets[0].category is not None
         rows = [
             ({"category": readable(each.targets[0].category or "")} if with_category else {}) | row
             for each in (self, *self.categories, *self.parts)
-            for row in each._rows()
+            for row in each._table.rows()
         ]
-        of_open_set = self.open_set.rows() if self.open_set else []
+        of_open_set = self.open_set.table.rows() if self.open_set else []
         return rows + [({"category": ""} if with_category else {}) | row for row in of_open_set]
 
     def class_rows(self) -> list[dict[str, Any]]:
-        """The metrics of each class with an evaluated query, worst first, of the first model."""
+        """Return the metrics of each class with an evaluated query, worst first, of the first model."""
         target = self.targets[0]
         names = target.rows.class_names or ()
         counts = self.metrics.labels[self.metrics.evaluated].bincount()
@@ -117,7 +122,7 @@ class Evaluation:
         return sorted(rows, key=lambda row: row[target.metric])
 
     def query_rows(self) -> list[dict[str, Any]]:
-        """The metrics of each evaluated query, by path or row of the file from 1, worst first, of the first model."""
+        """Return the metrics of each evaluated query of the first model, by path or row (from 1), worst first."""
         target, metrics = self.targets[0], self.metrics
         rows, names, labels = target.rows, target.rows.class_names or (), metrics.labels.tolist()
         places = range(len(labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
@@ -133,7 +138,7 @@ class Evaluation:
         return sorted(queries, key=lambda row: row[target.metric])
 
     def worst(self, count: int) -> list[Table]:
-        """The first rows of `class_rows` and of `query_rows`, as two tables."""
+        """Return the first rows of `class_rows` and of `query_rows` as two tables."""
         metric = self.targets[0].metric
         return [
             Table([key, metric], [[row[key], percent(row[metric])] for row in rows[:count]], f"{title} by {metric}")
@@ -144,13 +149,13 @@ class Evaluation:
         ]
 
     def _category_table(self, form: Format) -> str:
-        bounds = any(each.intervals or each.differences for each in self.categories)
-        header = ["category", "classes", "queries", *self.categories[0]._cells(bounds)[0]]
+        bounds = any(each._table.has_bounds for each in self.categories)
+        header = ["category", "classes", "queries", *self.categories[0]._table.cells(bounds)[0]]
         rows = []
         for each in self.categories:
             target = each.targets[0]
             named = [readable(target.category or ""), f"{target.classes:,}", f"{target.metrics.queries:,}"]
-            first, *others = each._cells(bounds)[1]
+            first, *others = each._table.cells(bounds)[1]
             rows += [[*named, *first], *(["", "", "", *row] for row in others)]
         few = min(each.targets[0].classes for each in self.categories) < FEWEST_CLASSES
         notes = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
@@ -166,54 +171,14 @@ class Evaluation:
             more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
         if self.open_set:
             alone = self.open_set.sets[0].content() if len(summaries) == 1 else {}
-            more["open_set"] = alone | self.open_set.content()
+            more["open_set"] = alone | self.open_set.table.bounds()
         if len(summaries) == 1:
-            intervals = {name: [interval.low, interval.high] for name, interval in self.intervals.items()}
-            return without_nan(summaries[0] | ({"intervals": intervals} if intervals else {}) | more)
+            return without_nan(summaries[0] | self._table.bounds() | more)
         models = [
             {"model": target.name} | each | ({"open_set": target.open_set.content()} if target.open_set else {})
             for target, each in zip(self.targets, summaries, strict=True)
         ]
-        differences = {name: vars(difference) for name, difference in self.differences.items()}
-        return without_nan({"models": models} | ({"differences": differences} if differences else {}) | more)
-
-    def _rows(self) -> list[dict[str, Any]]:
-        metrics, split = self.metrics, self.targets[0].split
-        if len(self.targets) == 1:
-            values = [(name, value, self.intervals.get(name, _NO_INTERVAL)) for name, value in metrics.items()]
-            return [
-                {"metric": name, "split": split, "value": value, "chance": metrics.chance.get(name, math.nan)}
-                | {"low": interval.low, "high": interval.high}
-                for name, value, interval in values
-            ]
-        second = self.targets[1].metrics
-        return [
-            {"metric": name, "split": split, "first": value, "second": second[name]}
-            | vars(self.differences.get(name, _NO_DIFFERENCE))
-            | {"difference": value - second[name]}
-            for name, value in metrics.items()
-        ]
-
-    def _cells(self, bounds: bool) -> tuple[list[str], list[list[str]]]:
-        """In percent, as papers print; with bounds where asked for."""
-        interval = f"{100 * self.level:g}% interval"
-        if len(self.targets) == 1:
-            header = ["metric", self.targets[0].split, "chance", *([interval] if bounds else [])]
-            rows = [
-                [row["metric"], percent(row["value"]), percent(row["chance"]), _bounds(row)] for row in self._rows()
-            ]
-            return header, [row[: len(header)] for row in rows]
-        chance = self.metrics.chance  # the queries and their matches are the same for both
-        header = ["metric", "A", "B", "chance", "A - B", *([interval, "p"] if bounds else [])]
-        rows = [
-            [
-                row["metric"], percent(row["first"]), percent(row["second"]), percent(chance.get(row["metric"])),
-                f"{100 * row['difference']:+.2f}", _bounds(row),
-                MISSING if math.isnan(row["p_value"]) else f"{row['p_value']:.4f}",
-            ]
-            for row in self._rows()
-        ]  # fmt: skip
-        return header, [row[: len(header)] for row in rows]
+        return without_nan({"models": models} | self._table.bounds() | more)
 
     def _title(self) -> str:
         target = self.targets[0]
@@ -262,7 +227,3 @@ def _summary(target: TargetMetrics) -> dict[str, Any]:
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
-
-
-def _bounds(row: Mapping[str, Any]) -> str:
-    return MISSING if math.isnan(row["low"]) else f"{percent(row['low'])} … {percent(row['high'])}"

@@ -63,7 +63,7 @@ class Range:
         return self.low <= value <= self.high and not (self.integer and value % 1)
 
     def nearest(self, value: object) -> float | None:
-        """The value of the range that is nearest to a number, the step aside; None for what is no number.
+        """Return the value of the range that is nearest to a number, the step aside; None for anything else.
 
         >>> Range(1, 4, integer=True).nearest(9.5), Range(0.1, 1).nearest(0.2), Range(0.1, 1).nearest(None)
         (4, 0.2, None)
@@ -74,7 +74,7 @@ class Range:
         return round(inside) if self.integer else inside
 
     def values(self) -> tuple[float, ...]:
-        """The values that a grid search takes.
+        """Return the values that a grid search takes.
 
         >>> Range(1, 100, log=True).values(), Range(1, 4, integer=True, points=9).values()
         ((1.0, 10.0, 100.0), (1, 2, 3, 4))
@@ -115,7 +115,7 @@ class Factor:
         Range(self.low, self.high, log=True, points=self.points)
 
     def around(self, name: str, value: Any) -> Range:
-        """The range around the recipe's value of the key ``name``; `UserError` if that is no number above 0."""
+        """Return the range around the recipe's value of the key ``name``; `UserError` unless that is above 0."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise UserError(
                 f"The search space varies {name} by a factor of the recipe's own value, but that is {value!r}: set it "
@@ -142,11 +142,11 @@ class Choices:
         return value in self.choices
 
     def nearest(self, value: object) -> Any:
-        """The value if it is one of the choices; else None."""
+        """Return the value if it is one of the choices, and otherwise None."""
         return value if value in self.choices else None
 
     def values(self) -> tuple[Any, ...]:
-        """The values that a grid search takes."""
+        """Return the values that a grid search takes."""
         return self.choices
 
 

@@ -31,7 +31,7 @@ class Stage:
     share: float | None = None
 
     def dimensions(self, recipe: Mapping[str, Any]) -> dict[str, Range | Choices]:
-        """What is searched, with every `Factor` resolved by the full content of a recipe.
+        """Return what is searched, with every `Factor` resolved by the full content of a recipe.
 
         Raises:
             UserError: If a range is relative to a value that the recipe does not have.
@@ -51,7 +51,7 @@ def list_spaces() -> list[str]:
 
 
 def load_space(name: str) -> list[Any]:
-    """The content of a search space: of the package by name, or any YAML file by path.
+    """Read the content of a search space: of the package by name, or any YAML file by path.
 
     Raises:
         UserError: If there is neither, or it cannot be read.
@@ -72,7 +72,7 @@ def load_space(name: str) -> list[Any]:
 
 
 def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> list[Any]:
-    """The package's space for the loss of a recipe; its last stage also searches what is inside the loss.
+    """Return the package's space for the loss of a recipe; its last stage also searches what is inside the loss.
 
     Args:
         recipe: Full content of the recipe.
@@ -182,7 +182,7 @@ def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str) -> Any:
-    """The value of a key as flags name it; in a list, such as ``loss.regularizers``, that of the last entry.
+    """Return the value of a key as flags name it; in a list, such as ``loss.regularizers``, that of the last entry.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 3, "regularizers": [{"init_args": {"weight": 1}}]}}
     >>> recipe_value({"loss": loss}, "loss.alpha"), recipe_value({"loss": loss}, "loss.regularizers.weight")
@@ -220,7 +220,7 @@ def _read_stage(content: Any, where: str) -> Stage:
 
 
 def _classes(loss: Any) -> list[str]:
-    """The name of the loss's class, then those of the classes inside it that flags can reach."""
+    """Return the name of the loss's class, then those of the classes inside it that flags can reach."""
     arguments = loss.get("init_args") or {} if isinstance(loss, Mapping) else {}
     inside = [arguments.get("loss"), arguments.get("miner"), *(arguments.get("regularizers") or [])[-1:]]
     return [_name(loss), *(_name(each) for each in inside if each)]

@@ -1,0 +1,79 @@
+"""JSON files with a schema: a dataclass or a typed dictionary says which values are allowed."""
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from proxemic.errors import UserError
+from proxemic.files import read_json
+
+T = TypeVar("T")
+
+
+def read_typed(path: Path, form: type[T]) -> T:
+    """Read what `proxemic.files.write_json` wrote, as the dataclass or ``TypedDict`` that describes it.
+
+    A dataclass allows its fields only; a ``TypedDict`` checks the keys that it names and keeps the others.
+
+    Raises:
+        UserError: If the file is missing or damaged.
+    """
+    content = read_json(path)
+    try:
+        return _build(content, form, "")
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): put the file back from a copy.") from error
+
+
+def _build(value: Any, form: Any, name: str) -> Any:
+    """Check a value against a type, and make tuples and dataclasses of lists and mappings."""
+    origin, inner = get_origin(form), get_args(form)
+    if form is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        for option in inner:
+            try:
+                return _build(value, option, name)
+            except ValueError:
+                if option is inner[-1]:
+                    raise
+    if origin is Literal and value in inner:
+        return value
+    if origin in (list, tuple) and isinstance(value, list):
+        return origin(_build(each, inner[0], name) for each in value)
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {key: _build(each, inner[1], f"{name} {key}".strip()) for key, each in value.items()}
+    if is_typeddict(form) and isinstance(value, dict):
+        return _typed_dict(value, form)
+    if is_dataclass(form) and isinstance(value, dict):
+        return _dataclass(value, form)
+    if form is float and isinstance(value, int | float) and not isinstance(value, bool) and _fits(value):
+        return float(value)
+    if form in (str, int, bool, types.NoneType) and type(value) is form and _fits(value):
+        return value
+    raise ValueError(f"{name or 'its content'} is {str(value)[:40]!r}")
+
+
+def _typed_dict(content: Mapping[str, Any], form: Any) -> dict[str, Any]:
+    hints = get_type_hints(form)
+    if missing := [key for key in sorted(form.__required_keys__) if key not in content]:
+        raise ValueError(f"{missing[0]} is missing")
+    return {key: _build(each, hints.get(key, Any), key) for key, each in content.items()}
+
+
+def _dataclass(content: Mapping[str, Any], form: Any) -> Any:
+    hints = get_type_hints(form)
+    known = {field.name: field for field in fields(form)}
+    if unknown := [key for key in content if key not in known]:
+        raise ValueError(f"the key {unknown[0]} is unknown")
+    needed = (each for each in known.values() if each.default is MISSING and each.default_factory is MISSING)
+    if missing := [each.name for each in needed if each.name not in content]:
+        raise ValueError(f"{missing[0]} is missing")
+    return form(**{key: _build(value, hints[key], key) for key, value in content.items()})
+
+
+def _fits(value: Any) -> bool:
+    """Whether a value, if it is an integer, has 64 bits at most."""
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
