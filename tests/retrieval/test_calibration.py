@@ -330,7 +330,7 @@ def test_vectors_that_the_model_made_are_taken(
     found = json.loads(result.stdout)
     assert (found["images"], found["data"]) == (200 - 9 * 8, str(file)), "9 are of other splits"
     write_embeddings(file, content, "another")
-    assert_refused(here("calibrate", copy, "--data.root", file), ["was made by another model (another)"])
+    assert_refused(here("calibrate", copy, "--data.root", file), ["were made by another model (checksum another)"])
     write_embeddings(file, rows)
     assert_refused(here("calibrate", copy, "--data.root", file), ["has 24 numbers", "have 16"])
     np.save(tmp_path / "bare.npy", rows.embeddings[:, :16].numpy())

@@ -206,7 +206,7 @@ def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match=r"s3://bucket/a\.jpg is no file here"):
         away.write(tmp_path / "links")
     np.save(tmp_path / "zero.npy", np.zeros((3, 2), np.float32))
-    with pytest.raises(ValueError, match="vector 0 is zero"):
+    with pytest.raises(ValueError, match="row 0: its vector is zero"):
         cluster(tmp_path / "zero.npy", method="agglomerative", threshold=0.5)
     monkeypatch.setattr(clustering, "MOST", 20)
     with pytest.raises(UserError, match="takes 20 pictures at most, but there are 26: take the method hdbscan"):

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     check_reading(arguments)
     print(f"Calibrating {arguments.model}", file=sys.stderr, flush=True)  # before what takes seconds to import
     from proxemic.retrieval import calibrate
-    from proxemic.retrieval.calibration import calibration_file
+    from proxemic.retrieval.thresholds import calibration_file
 
     if arguments.resamples < 0:
         raise UserError(f"--resamples is {arguments.resamples}, but must be 0 or more.")

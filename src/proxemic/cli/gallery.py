@@ -135,6 +135,8 @@ def _say_added(gallery: "Gallery", added: "Added") -> None:
     if count := len(added.ignored):
         named = ", ".join(added.ignored[:3]) + ", ..." * (count > 3)
         say(f"{count:,} {'file is' if count == 1 else 'files are'} ignored, no pictures by their names: {named}")
+    for note in added.notes:
+        say(note)
     if added.known:
         say(f"{added.known:,} {'was' if added.known == 1 else 'were'} there already and stay as before")
     if added.changed:
@@ -149,8 +151,8 @@ def _remove(arguments: argparse.Namespace) -> None:
     where = read_conditions(arguments.where, "--where")
     if where and arguments.path:
         raise UserError("--where and --path are both given: remove by one of them, then by the other.")
+    from proxemic.data.sources.listing import absolute
     from proxemic.retrieval import Gallery
-    from proxemic.retrieval.pictures import absolute
 
     gallery = Gallery.open(arguments.gallery)
     if arguments.path:

@@ -170,15 +170,15 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", vectors)
     refused(tmp_path, r"v\.npy has no labels: give a table .* \(--data\.labels FILE\)")
     np.save(tmp_path / "l.npy", np.array(names[:-1]))
-    refused(tmp_path, r"l\.npy has 71 labels, but .*v\.npy has 72 vectors", tmp_path / "l.npy")
+    refused(tmp_path, r"l\.npy has 71 rows, but .*v\.npy has 72 vectors", tmp_path / "l.npy")
     np.save(tmp_path / "l.npy", vectors)
     refused(tmp_path, "labels are integers or texts", tmp_path / "l.npy")
     refused(tmp_path, r"gone\.csv is no regular file", tmp_path / "gone.csv")
     refused(tmp_path, r"labels are read from \.csv, \.parquet and \.npy", tmp_path / "l.txt")
     (tmp_path / "l.csv").write_text("\n".join(["label", *names]).replace("class 03", "nan"))
-    refused(tmp_path, r"l\.csv, row 4: label is empty, but every row needs one", tmp_path / "l.csv")
+    refused(tmp_path, r"l\.csv, line 5: label is empty, but every row needs one", tmp_path / "l.csv")
     (tmp_path / "l.csv").write_text("label,split\n" + "\n".join(f"{name},dev" for name in names))
-    refused(tmp_path, r"l\.csv, row 1: split is 'dev', but it must be train, validation", tmp_path / "l.csv")
+    refused(tmp_path, r"l\.csv, line 2: split is 'dev', but it must be train, validation", tmp_path / "l.csv")
     (tmp_path / "l.csv").write_text("label\na\nb,c\n")
     refused(tmp_path, r"l\.csv, line 3: the number of fields", tmp_path / "l.csv")
     (tmp_path / "l.csv").write_text("name\na\n")
@@ -223,7 +223,7 @@ def test_what_holds_no_vectors_is_refused(tmp_path: Path) -> None:
 
 
 def test_large_parquet_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxemic.data.vectors.files._IN_MEMORY", 100)
+    monkeypatch.setattr("proxemic.data.embeddings.formats._IN_MEMORY", 100)
     monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
     vectors, names = some_vectors()
     root = write_table(tmp_path / "v.parquet", vectors.astype(np.float16), label=names)

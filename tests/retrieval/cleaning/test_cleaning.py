@@ -241,7 +241,7 @@ def test_refuses_in_a_sentence(planted: Path, embedder: Embedder, tmp_path: Path
     with pytest.raises(UserError, match="give one with --model"):
         clean(planted)
     np.save(tmp_path / "x.npy", np.full((4, 2), np.nan, np.float32))
-    with pytest.raises(ValueError, match="vector 0 has a number that is not finite"):
+    with pytest.raises(ValueError, match="row 1: the vector has a number that is not finite"):
         clean(tmp_path / "x.npy")
     with pytest.raises(UserError, match="holds vectors, of which one file is looked at"):
         clean([planted, tmp_path / "x.npy"], embedder)

@@ -24,6 +24,9 @@ _FORMAT = b"proxemic pixels1"
 _ROW = np.dtype(("<u4", (3,)))
 
 
+Indices = Sequence[int] | Int64[np.ndarray, " chosen"]
+
+
 class Pixels(ABC):
     """A sequence of images, each a PIL image of mode L or RGB."""
 
@@ -34,7 +37,7 @@ class Pixels(ABC):
     def __getitem__(self, index: int) -> Image.Image: ...
 
     @abstractmethod
-    def select(self, indices: Sequence[int]) -> "Pixels":
+    def select(self, indices: Indices) -> "Pixels":
         """Keep the images at `indices`, in that order."""
 
     def load(self, index: int, side: int | None = None) -> Image.Image:
@@ -62,7 +65,7 @@ class ArrayPixels(Pixels):
     def __getitem__(self, index: int) -> Image.Image:
         return Image.fromarray(self.array[index])
 
-    def select(self, indices: Sequence[int]) -> "ArrayPixels":
+    def select(self, indices: Indices) -> "ArrayPixels":
         return ArrayPixels(self.array[np.asarray(indices, dtype=np.int64)])
 
 
@@ -110,7 +113,7 @@ class FilePixels(Pixels):
             for path, box in zip(self.paths, self.boxes, strict=True)
         )
 
-    def select(self, indices: Sequence[int]) -> "FilePixels":
+    def select(self, indices: Indices) -> "FilePixels":
         return FilePixels([self.paths[index] for index in indices], [self.boxes[index] for index in indices])
 
 
@@ -239,7 +242,7 @@ class CachedPixels(FilePixels):
     def load(self, index: int, side: int | None = None) -> Image.Image:
         return shrink(self[index], side)
 
-    def select(self, indices: Sequence[int]) -> "CachedPixels":
+    def select(self, indices: Indices) -> "CachedPixels":
         chosen = np.asarray(indices, dtype=np.int64)
         whole = super().select(chosen.tolist())
         return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)

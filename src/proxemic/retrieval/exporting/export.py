@@ -18,6 +18,7 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, read_json, write_atomically
 from proxemic.models import EmbeddingModel
+from proxemic.retrieval.calibration import own_splits, run_of
 from proxemic.retrieval.embedder import ONNX_NOTE, Embedder
 from proxemic.retrieval.exporting.card import write_card
 from proxemic.retrieval.exporting.graphs import (
@@ -30,7 +31,6 @@ from proxemic.retrieval.exporting.graphs import (
 )
 from proxemic.retrieval.exporting.parity import Measured, check, labelled_images, measure, whole_classes
 from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
-from proxemic.retrieval.held_out import own_splits, run_of
 from proxemic.tables import percent
 from proxemic.training import RunDirectory
 from proxemic.training.recipe import EvaluationConfig
