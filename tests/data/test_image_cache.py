@@ -199,16 +199,6 @@ def replace_by_text(path: Path) -> None:
     path.write_bytes(b"text " * 1000)
 
 
-def name_another_version(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"pixels1", b"pixels2", 1))
-
-
-def swap_a_height_for_a_width(path: Path) -> None:
-    whole = bytearray(path.read_bytes())
-    whole[-12:-4] = whole[-8:-4] + whole[-12:-8]
-    path.write_bytes(whole)
-
-
 def drop_a_picture(path: Path) -> None:
     file = PixelFile(path)
     write_pixels(path, [file.read(place) for place in range(len(file) - 1)])
@@ -222,8 +212,6 @@ def drop_a_picture(path: Path) -> None:
         lengthen,
         empty,
         replace_by_text,
-        name_another_version,
-        swap_a_height_for_a_width,
         drop_a_picture,
     ],
 )
@@ -237,7 +225,7 @@ def test_a_damaged_cache_is_written_again(tmp_path: Path, decoded: list[Path], d
     (tmp_path / "copy").rename(path)
     damage(path)
     again, notes = cache_images(images, SIDE, tmp_path / "cache")
-    assert notes[0].startswith(f"A cache of images was written again: {path} has ") or "is no file" in notes[0]
+    assert notes[0].startswith(f"A cache of images was written again: {path} has ") or "is no sound file" in notes[0]
     assert len(decoded) == 2 * len(images)
     assert content(again.pictures) == expected
     assert list((tmp_path / "cache").iterdir()) == [path]
