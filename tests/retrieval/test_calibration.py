@@ -218,11 +218,8 @@ def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
         lambda content: content | {"format": 1},
         lambda content: content | {"distance": "hamming"},
         lambda content: content | {"classes": "many"},
-        lambda content: content | {"more": 1},
         lambda content: content | {"thresholds": []},
-        lambda content: content | {"thresholds": [{"rate": 0.1}]},
         lambda content: content | {"thresholds": [dict.fromkeys(content["thresholds"][0], "a")]},
-        lambda content: content | {"thresholds": 5},
         lambda content: {name: value for name, value in content.items() if name != "model"},
     ],
 )

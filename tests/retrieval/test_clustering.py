@@ -147,7 +147,7 @@ def test_a_folder_of_links(photos: Path, embedder: Embedder, tmp_path: Path) -> 
     (photos / "class 01" / "0.png").rename(long)
     Image.effect_noise((32, 32), 90).save(photos / "class 02" / "<b>.png")
     out = tmp_path / "groups"
-    stale = tmp_path / ".groups.999999999.tmp"  # of a process that was killed
+    stale = tmp_path / ".groups.999999999.work"  # of a process that was killed
     (stale / "cluster-0001").mkdir(parents=True)
     found = cluster(photos, embedder, out=out, min_size=4, report=lambda _: None)
     assert not stale.exists()

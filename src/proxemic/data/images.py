@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from proxemic.arrays import number_texts
 from proxemic.data.pixels import Pixels
-from proxemic.data.rows import RowGroups, Rows, number_names, take_parts
+from proxemic.data.rows import RowGroups, Rows, take_parts
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 
@@ -71,7 +72,7 @@ class ImageSet:
         is_gallery: Bool[Tensor, " images"] | None = None,
     ) -> "ImageSet":
         """Number the class names given for each image in the sorted order of their text."""
-        return cls(pixels, *number_names(names), is_query, is_gallery)
+        return cls(pixels, *number_texts(names), is_query, is_gallery)
 
     @classmethod
     def of(cls, rows: Rows, flagged: bool = True) -> "ImageSet":

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from proxemic.arrays import number_texts
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 
@@ -24,13 +25,6 @@ with optional_dependency("train"):
 
 FLAGS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 """Meaning of the texts in a column of truth values, in lower case."""
-
-
-def number_names(names: Sequence[str | None]) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
-    """Number names in the sorted order of their text, None as -1; give the number of each, and the different names."""
-    known = tuple(sorted({name for name in names if name is not None}))
-    number = {name: index for index, name in enumerate(known)}
-    return torch.tensor([-1 if name is None else number[name] for name in names], dtype=torch.int64), known
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +56,7 @@ class RowGroups:
     @classmethod
     def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
         """Number the names of the group of each row in the sorted order of their text; None where no row has one."""
-        numbers, known = number_names(names)
+        numbers, known = number_texts(names)
         return cls(numbers, known) if known else None
 
     def __len__(self) -> int:
@@ -376,5 +370,5 @@ def number_labels(names: Sequence[str | None]) -> RowLabels:
     >>> number_labels(["owl", None, "jay"]).labels
     tensor([ 1, -1,  0])
     """
-    numbers, known = number_names(names)
+    numbers, known = number_texts(names)
     return RowLabels(numbers, known) if known or not names else RowLabels()

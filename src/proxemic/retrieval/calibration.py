@@ -12,16 +12,17 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from proxemic.arrays import number_texts
 from proxemic.data import ImageSet, Preprocessing, Splits
 from proxemic.data.embeddings import LabelledEmbeddings
-from proxemic.data.rows import check_distinct, number_names
+from proxemic.data.rows import check_distinct
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import Interval, bootstrap_intervals
 from proxemic.metrics.clustering import unit_rows
 from proxemic.metrics.open_set import OpenSetIdentification, dir_name, leave_classes_out, threshold_name
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import gather, open_sources
+from proxemic.retrieval.embedding import gather, model_for, open_sources
 from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.linkage import average_linkage, best_cut
 from proxemic.retrieval.searching import embed_queries
@@ -240,7 +241,7 @@ def _embed_held_out(
         assert isinstance(embedder.transform, Preprocessing)
         reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "precision": embedder.precision}
         vectors = embed_images(embedder.model, images, embedder.transform, **reading)
-        sequences = images.sequences and images.sequences.numbers
+        sequences = None if images.sequences is None else images.sequences.numbers
         description = f"{split} classes of {embedder.path}"
         return HeldOut(vectors, images.labels, description, embedder.distance, sequences)
     if isinstance(source, LabelledEmbeddings):
@@ -249,6 +250,11 @@ def _embed_held_out(
     else:
         (opened,), name = open_sources(source), str(source)
         check_distinct(opened.names, source)
+    if model_for(opened, embedder, embedder.checksum, embedder.path) is None and opened.content.dim != embedder.dim:
+        raise UserError(
+            f"{name} has {opened.content.dim} numbers in a row, but embeddings of {embedder.path} have "
+            f"{embedder.dim}: give those that it makes."
+        )
     labels = opened.labels
     known = [row for row, label in enumerate(labels) if label is not None]
     if not known:
@@ -266,13 +272,8 @@ def _embed_held_out(
     for picture, why in rows.unreadable.items():
         report(f"{picture} is left out: {why}.")
     assert rows.embeddings is not None
-    if rows.embeddings.shape[1] != embedder.dim:
-        raise UserError(
-            f"{name} has vectors of {rows.embeddings.shape[1]} numbers, but embeddings of {embedder.path} have "
-            f"{embedder.dim}: give those that it makes."
-        )
-    groups = rows.groups("sequence")
-    return HeldOut(rows.embeddings, rows.numbers("label")[0], name, embedder.distance, groups and groups.numbers)
+    sequences = rows.numbers("sequence")[0] if rows.has("sequence") else None
+    return HeldOut(rows.embeddings, rows.numbers("label")[0], name, embedder.distance, sequences)
 
 
 def _embed_against(
@@ -295,7 +296,7 @@ def _embed_against(
         part = items["label"].to_pylist()
         parts.append(torch.from_numpy(vectors[[label is not None for label in part]].copy()))
         texts += [label for label in part if label is not None]
-    labels, names = number_names(texts)
+    labels, names = number_texts(texts)
     if len(names) < 2:
         raise UserError(f"{address} has {len(names)} labels, but thresholds tell one class from others: add more.")
     is_new = torch.tensor([name not in trained for name in names])

@@ -1,8 +1,6 @@
 """Group pictures that nobody has labelled, by their embeddings."""
 
 import os
-import re
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from torch import Tensor
 from proxemic.data import FilePixels
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import check_folder, process_runs, readable, write_csv, write_errors
+from proxemic.files import check_folder, readable, working_folder, write_csv, write_errors
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
 from proxemic.metrics.clustering import unit_rows
 from proxemic.retrieval.embedder import Embedder
@@ -97,22 +95,17 @@ class Clusters:
             raise UserError(f"--out {out} is a folder for links, but vectors are no pictures: name a .csv file.")
         if remote := next((path for path in self.pixels.paths if isinstance(path, str)), None):
             raise UserError(f"--out {out} is a folder for links, but {remote} is no file here: name a .csv file.")
-        temporary = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.tmp")
-        _remove_stale(out.absolute())
-        try:
-            with write_errors(out):
-                for number in (*range(1, len(self.medoids) + 1), -1):
-                    rows = (self.numbers == number).nonzero()[:, 0]
-                    folder = temporary / (f"cluster-{number:04d}" if number > 0 else "none")
-                    if len(rows) or number > 0:
-                        folder.mkdir(parents=True)
-                    order = rows[self.distances[rows].argsort(stable=True)].tolist()
-                    for place, row in enumerate(order, start=1):
-                        path = Path(self.pixels.paths[row]).absolute()
-                        (folder / f"{place:05d}-{_safe(path)}").symlink_to(path)
-                temporary.replace(out)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with working_folder(out) as temporary, write_errors(out):
+            for number in (*range(1, len(self.medoids) + 1), -1):
+                rows = (self.numbers == number).nonzero()[:, 0]
+                folder = temporary / (f"cluster-{number:04d}" if number > 0 else "none")
+                if len(rows) or number > 0:
+                    folder.mkdir(parents=True)
+                order = rows[self.distances[rows].argsort(stable=True)].tolist()
+                for place, row in enumerate(order, start=1):
+                    path = Path(self.pixels.paths[row]).absolute()
+                    (folder / f"{place:05d}-{_safe(path)}").symlink_to(path)
+            temporary.replace(out)
 
 
 def cluster(
@@ -328,14 +321,6 @@ def _to_medoids(
 def _check_new(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--out {folder} exists: name a new folder, or a .csv file for a table.")
-
-
-def _remove_stale(out: Path) -> None:
-    """Remove what a killed process has left beside a folder."""
-    for path in out.parent.glob(".*.tmp"):
-        match = re.fullmatch(rf"\.{re.escape(out.name)}\.(\d{{1,9}})\.tmp", path.name)
-        if match and (int(match[1]) == os.getpid() or not process_runs(int(match[1]))):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _safe(path: Path) -> str:

@@ -275,7 +275,7 @@ class Gallery:
             added += self._add_rows(rows, update, {"batch_size": batch_size, "workers": workers})
         return added
 
-    def _add_rows(self, rows: Rows, update: bool, reading: Mapping[str, int]) -> Added:
+    def _add_rows(self, rows: Rows, update: bool, reading: dict[str, Any]) -> Added:
         info, address = self.store.info, self.store.address
         is_pictures = isinstance(rows.content, FilePixels)
         if is_pictures:

@@ -186,16 +186,10 @@ class Calibration:
                 for each in content["thresholds"]
             )
             facts = {name: value for name, value in content.items() if name not in ("format", "thresholds")}
-            kinds = {
-                **dict.fromkeys(("model", "data", "distance"), str),
-                **dict.fromkeys(("classes", "images", "searched"), int),
-                **dict.fromkeys(("level", "grouping"), float),
-            }
-            if any(not isinstance(facts[name], kind) for name, kind in kinds.items()):
+            whole = all(isinstance(facts[name], int) for name in ("classes", "images", "searched"))
+            if not whole or not isinstance(facts["grouping"], float) or not isinstance(facts["model"], str):
                 raise ValueError
             if all(math.isnan(each.threshold) for each in thresholds):
-                raise ValueError
-            if not isinstance(facts.get("unfinished"), str | None):
                 raise ValueError
             return cls(**facts, thresholds=thresholds)
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -209,9 +209,6 @@ class CachedPixels(FilePixels):
         places: Where in it each image is.
         paths: The image file that each image came from; it is not opened.
         boxes: The part of it that the image is, as in `FilePixels`; it was cut out before.
-
-    Raises:
-        ValueError: If the parts do not fit together.
     """
 
     def __init__(
@@ -224,13 +221,6 @@ class CachedPixels(FilePixels):
         super().__init__(paths, boxes)
         self.file = file
         self.places = places
-        if len(self.places) != len(self.paths):
-            raise ValueError(f"places has {len(self.places)} entries but paths {len(self.paths)}: give one per image.")
-        if len(self.places) and not 0 <= self.places.min() <= self.places.max() < len(file):
-            raise ValueError(
-                f"places go from {self.places.min()} to {self.places.max()}, but {file.path} has {len(file)} images, "
-                "from 0."
-            )
 
     def __getitem__(self, index: int) -> Image.Image:
         return self.file.read(int(self.places[index]))

@@ -71,12 +71,6 @@ class HuggingFaceDataset(OwnSource):
             notes = (f"Left out: {missing:,} rows without a label.", *notes)
         return replace(rows, notes=notes)
 
-    def class_names(self) -> Sequence[str]:
-        return sorted({name for _, part in self._parts() for name in self._names(part) if name is not None})
-
-    def gives_splits(self) -> bool:
-        return len({split for split, _ in self._parts()}) > 1
-
     def _names(self, part: Any) -> list[str | None]:
         """The label of each row, as text."""
         if self.label not in part.features:

@@ -1,10 +1,9 @@
 """The user's own vectors, of any modality, with their labels."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxemic.data.embeddings.files import open_rows, read_row_columns
+from proxemic.data.embeddings.files import open_rows
 from proxemic.data.rows import Rows, check_distinct
 from proxemic.data.sources.own_source import OwnSource, check_classes, given_splits
 from proxemic.data.tables import ROW_COLUMNS, unused_note
@@ -57,14 +56,6 @@ class OwnVectors(OwnSource):
         self._check_labels(rows)
         check_distinct(rows.names, self.labels or root)
         return replace(rows, notes=unused_note(self.labels or root, rows))
-
-    def class_names(self) -> Sequence[str]:
-        rows = read_row_columns(self._root(), self.labels, ROW_COLUMNS)
-        self._check_labels(rows)
-        return rows.numbers("label")[1]
-
-    def gives_splits(self) -> bool:
-        return self.root is not None and read_row_columns(self._root(), self.labels, ROW_COLUMNS).has("split")
 
     def _root(self) -> Path:
         if self.root is None:

@@ -165,7 +165,7 @@ def read_members(path: Path) -> Iterator[tarfile.TarInfo]:
         try:
             with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
                 while (member := tar.next()) is not None:
-                    tar.members.clear()  # there may be millions
+                    tar.members.clear()  # type: ignore[attr-defined]  # there may be millions
                     if member.size < 0 or (member.isreg() and member.offset_data + member.size > size):
                         raise ValueError(f"{member.name!r} has {member.size:,} bytes, but the file has {size:,}")
                     if member.issparse():

@@ -91,12 +91,6 @@ class WebDatasetShards(OwnSource):
         rows = Rows(pa.table(columns), index.pixels)
         return replace(rows, notes=(*notes, *check_classes(Path(str(self.root)), rows)))
 
-    def class_names(self) -> Sequence[str]:
-        return self._index()[1].class_names
-
-    def gives_splits(self) -> bool:
-        return _splits(self._shards()) is not None
-
     def _index(self) -> tuple[list[Path], ShardIndex]:
         shards = self._shards()
         return shards, index_shards(shards, self.image, self.label)
