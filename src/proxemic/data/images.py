@@ -81,7 +81,7 @@ class ImageSet:
         With `flagged`, the columns is_query and is_gallery say which are queries and which are in the gallery.
         """
         return cls(
-            rows.content,
+            rows.pixels,
             *rows.numbers("label"),
             *(rows.flags() if flagged else (None, None)),
             sequences=rows.groups("sequence"),

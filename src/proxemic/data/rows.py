@@ -103,7 +103,7 @@ class Rows:
     Args:
         columns: One text, or null, per row. `path` is the name that a row is known by, `label` its class; the columns
             that tables of images may have besides are described in docs/own-tables.md, and any others are kept.
-        content: `Pixels` or `Vectors`; None if they are not known.
+        pixels: `Pixels`, or `Vectors` in place of pictures; None if they are not known.
         embeddings: The embedding of each row, ``[rows, dim]``; None before rows are embedded.
         notes: Facts that the user must know, one sentence each.
         unreadable: Why further rows were left out, by their names.
@@ -123,7 +123,7 @@ class Rows:
     """
 
     columns: pa.Table
-    content: Any = None
+    pixels: Any = None
     embeddings: Float[Tensor, "rows dim"] | None = None
     notes: tuple[str, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -135,23 +135,23 @@ class Rows:
     places: Places | None = None
 
     def __post_init__(self) -> None:
-        parts = [part for part in (self.content, self.embeddings) if part is not None]
+        parts = [part for part in (self.pixels, self.embeddings) if part is not None]
         counts = {*map(len, parts)} | ({self.columns.num_rows} if self.columns.num_columns else set())
         if len(counts) > 1:
             raise ValueError(f"the parts of rows have {sorted(counts)} entries, but need one per row each.")
 
     @classmethod
-    def of(cls, content: Any = None, **columns: Sequence[str | None]) -> "Rows":
+    def of(cls, pixels: Any = None, **columns: Sequence[str | None]) -> "Rows":
         """Make rows from lists of texts."""
-        return cls(pa.table({name: _as_array(texts) for name, texts in columns.items()}), content)
+        return cls(pa.table({name: _as_array(texts) for name, texts in columns.items()}), pixels)
 
     @classmethod
-    def join(cls, parts: Sequence["Rows"], content: Any = None) -> "Rows":
+    def join(cls, parts: Sequence["Rows"], pixels: Any = None) -> "Rows":
         """Put rows one after another, with their embeddings; a column that a part lacks is null there."""
         embeddings = [part.embeddings for part in parts if part.embeddings is not None]
         return Rows(
             pa.concat_tables([part.columns for part in parts], promote_options="default"),
-            content,
+            pixels,
             torch.cat(embeddings) if embeddings else None,
             tuple(note for part in parts for note in part.notes),
             {name: why for part in parts for name, why in part.unreadable.items()},
@@ -160,7 +160,7 @@ class Rows:
         )
 
     def __len__(self) -> int:
-        return next((len(part) for part in (self.content, self.embeddings) if part is not None), self.columns.num_rows)
+        return next((len(part) for part in (self.pixels, self.embeddings) if part is not None), self.columns.num_rows)
 
     @property
     def names(self) -> list[str]:
@@ -242,11 +242,11 @@ class Rows:
     def take(self, order: Sequence[int] | Shaped[np.ndarray, " taken"] | Int64[Tensor, " taken"]) -> "Rows":
         """Return the rows at these places, in that order."""
         chosen = np.asarray(order, np.int64)
-        content = None if self.content is None else self.content.select(chosen)
+        pixels = None if self.pixels is None else self.pixels.select(chosen)
         embeddings = None if self.embeddings is None else self.embeddings[torch.from_numpy(chosen)]
         places = self.places and self.places._replace(numbers=self.places.numbers[chosen])
         columns = self.columns.take(pa.array(chosen)) if self.columns.num_columns else self.columns
-        return replace(self, columns=columns, content=content, embeddings=embeddings, places=places)
+        return replace(self, columns=columns, pixels=pixels, embeddings=embeddings, places=places)
 
     def without(self, *names: str) -> "Rows":
         """Drop columns, if they are there."""

@@ -128,7 +128,7 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
     if names is None or len(names) < 2:
         return None
     there = all(is_below(name, roots) and Path(name).is_file() for name in names)
-    rows = replace(judged.rows.as_rows(judged.embeddings), content=FilePixels([*names]) if there else None)
+    rows = replace(judged.rows.as_rows(judged.embeddings), pixels=FilePixels([*names]) if there else None)
     found = examine(rows, judged.config.distance)
     return Section("Doubtful pictures", render("doubtful.html", said=found.summary(), kinds=_kinds(judged, found)))
 

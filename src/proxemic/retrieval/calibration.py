@@ -246,13 +246,13 @@ def _embed_held_out(
         return HeldOut(vectors, images.labels, description, embedder.distance, sequences)
     if isinstance(source, LabelledEmbeddings):
         name, opened = "The vectors", source.rows.as_rows()
-        opened = replace(opened, content=Vectors(VectorArray(source.embeddings.detach().float().cpu())))
+        opened = replace(opened, pixels=Vectors(VectorArray(source.embeddings.detach().float().cpu())))
     else:
         (opened,), name = open_sources(source), str(source)
         check_distinct(opened.names, source)
-    if model_for(opened, embedder, embedder.checksum, embedder.path) is None and opened.content.dim != embedder.dim:
+    if model_for(opened, embedder, embedder.checksum, embedder.path) is None and opened.pixels.dim != embedder.dim:
         raise UserError(
-            f"{name} has {opened.content.dim} numbers in a row, but embeddings of {embedder.path} have "
+            f"{name} has {opened.pixels.dim} numbers in a row, but embeddings of {embedder.path} have "
             f"{embedder.dim}: give those that it makes."
         )
     labels = opened.labels

@@ -202,7 +202,7 @@ def cluster(
         threshold,
         partition_agreement(labels[known], numbers[known]) if known.any() else None,
         rows.unreadable,
-        rows.content if isinstance(rows.content, FilePixels) else None,
+        rows.pixels if isinstance(rows.pixels, FilePixels) else None,
     )
     if out is not None:
         report(f"Written: {clusters.write(out)}")

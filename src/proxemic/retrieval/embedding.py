@@ -42,7 +42,7 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
         if source.rows.paths is None:
             raise ValueError("rows has no paths, by which a gallery knows its rows: give them, or use add_vectors.")
         vectors = Vectors(VectorArray(source.embeddings.detach().float().cpu()))
-        return [replace(source.rows.as_rows(), content=vectors).without("is_query", "is_gallery")]
+        return [replace(source.rows.as_rows(), pixels=vectors).without("is_query", "is_gallery")]
     sources = [source] if isinstance(source, str | os.PathLike) else [*source]
     files = [each for each in sources if is_vector_file(each)]
     others = [each for each in sources if each not in files]
@@ -86,7 +86,7 @@ def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner
         UserError: If pictures come without a model or to one that takes vectors, or another model made the vectors.
     """
     takes_vectors = embedder is not None and embedder.takes_vectors
-    if not isinstance(rows.content, Vectors):
+    if not isinstance(rows.pixels, Vectors):
         if embedder is None:
             raise UserError("Pictures are compared by a model: give one with --model, or a file of vectors.")
         if takes_vectors:
@@ -133,7 +133,7 @@ def embed_rows(
     if embedder is None:
         for first in range(0, len(rows), _AT_ONCE):
             places = range(first, min(first + _AT_ONCE, len(rows)))
-            vectors = rows.content.fetch(places)
+            vectors = rows.pixels.fetch(places)
             for row, why in useless_vectors(vectors, distance).items():
                 raise ValueError(f"{rows.names[first + row]}: its vector {why}: leave it out, or make it anew.")
             yield replace(rows.take(places), embeddings=vectors)
@@ -190,7 +190,7 @@ def gather(
         name, why = next(iter(unreadable.items()))
         further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
         raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another.")
-    files = [part.content for part in parts if isinstance(part.content, FilePixels)]
+    files = [part.pixels for part in parts if isinstance(part.pixels, FilePixels)]
     pixels = None
     if len(files) == len(parts):
         pixels = FilePixels(
@@ -228,10 +228,9 @@ def embed_parts(
     embedder: Embedder, pictures: Rows | ImageSet, *, at_least: int, batch_size: int, workers: int, description: str
 ) -> Iterator[Embedded]:
     """Embed pictures in parts of `at_least`, but for the last."""
-    content = pictures.content if isinstance(pictures, Rows) else pictures.pixels
     held: list[Embedded] = []
-    with tqdm(total=len(content), desc=description, unit="image", leave=False, disable=None) as bar:
-        for batch in embedder.embed_readable(content, batch_size=batch_size, workers=workers):
+    with tqdm(total=len(pictures.pixels), desc=description, unit="image", leave=False, disable=None) as bar:
+        for batch in embedder.embed_readable(pictures.pixels, batch_size=batch_size, workers=workers):
             held.append(batch)
             bar.update(len(batch))
             if sum(map(len, held)) >= at_least:

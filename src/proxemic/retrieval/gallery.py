@@ -169,13 +169,13 @@ class Gallery:
         """
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         given = [] if source is None else open_sources(source)
-        vectors = next((rows for rows in given if isinstance(rows.content, Vectors)), None)
+        vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
         if embedder is not None:
             dim, precision = dim or embedder.dim, embedder.precision
             model = None if embedder.path is None else str(embedder.path)
             info = GalleryInfo(dim, distance or embedder.distance, embedder.checksum, model, precision)  # type: ignore[arg-type]
         elif dim is not None or vectors is not None:
-            dim = dim or (vectors.content.dim if vectors is not None else 0)
+            dim = dim or (vectors.pixels.dim if vectors is not None else 0)
             made = (None, None, None) if vectors is None else (vectors.made_by, None, vectors.precision)
             info = GalleryInfo(dim, distance or "cosine", *made)  # type: ignore[arg-type]
         else:
@@ -277,7 +277,7 @@ class Gallery:
 
     def _add_rows(self, rows: Rows, update: bool, reading: dict[str, Any]) -> Added:
         info, address = self.store.info, self.store.address
-        is_pictures = isinstance(rows.content, FilePixels)
+        is_pictures = isinstance(rows.pixels, FilePixels)
         if is_pictures:
             stamps = [None if size < 0 else f"{size} {time}" for _, size, time in stamps_of(rows)]
             rows = rows.with_texts(path=[absolute(name) for name in rows.names], **{STAMP: stamps})
@@ -314,7 +314,7 @@ class Gallery:
 
     def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
         """Return the model that rows need: none for vectors that are of the gallery, or whose model is not there."""
-        if "embedder" in vars(self) or any(not isinstance(rows.content, Vectors) for rows in given):
+        if "embedder" in vars(self) or any(not isinstance(rows.pixels, Vectors) for rows in given):
             return self.embedder
         info = self.store.info
         is_needed = any(rows.made_by is None or rows.made_by != info.embedder for rows in given)
@@ -359,7 +359,7 @@ class Gallery:
             if len(values) != len(paths):
                 raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths.")
         rows = Rows.of(**{"path": paths, **columns})
-        return self._add_rows(replace(rows, content=Vectors(VectorArray(checked))), False, {})
+        return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {})
 
     @contextmanager
     def _writing(self, total: int) -> Iterator[Callable[[int], None]]:
@@ -577,8 +577,8 @@ def _check(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder | Non
     model = model_for(rows, embedder, info.embedder, address)
     if model is not None:
         return model
-    if rows.content.dim != info.dim:
-        raise ValueError(f"vectors have {rows.content.dim} numbers, but those of {address} have {info.dim}.")
+    if rows.pixels.dim != info.dim:
+        raise ValueError(f"vectors have {rows.pixels.dim} numbers, but those of {address} have {info.dim}.")
     if rows.precision is not None and info.precision not in (None, rows.precision):
         raise UserError(
             f"The vectors were computed in {rows.precision}, but those of {address} in {info.precision}: embed the "

@@ -90,7 +90,7 @@ class Parts:
         pictures = self.pictures if len(chosen) == len(self.pictures) else self.pictures.take(chosen)
         waiting, first, held = iter(numbers), 0, list[Embedded]()
         number = next(waiting)
-        for batch in self.embedder.embed_readable(pictures.content, batch_size=self.batch_size, workers=workers):
+        for batch in self.embedder.embed_readable(pictures.pixels, batch_size=self.batch_size, workers=workers):
             if not batch.embeddings.isfinite().all():
                 place = batch.places[int((~batch.embeddings.isfinite().all(1)).nonzero()[0])]
                 raise ValueError(
@@ -108,11 +108,11 @@ class Parts:
     def pictures_of(self, number: int) -> Rows:
         """Return the pictures of a part, by paths from the root, as other machines need them."""
         chosen = self.pictures.take(range(self._ends[number], self._ends[number + 1]))
-        pixels = chosen.content
+        pixels = chosen.pixels
         if isinstance(pixels, FilePixels):
             paths = [path.absolute() if isinstance(path, Path) else path for path in pixels.paths]
             pixels = FilePixels(paths, pixels.boxes)
-        return replace(chosen, content=pixels)
+        return replace(chosen, pixels=pixels)
 
     def write(self, number: int, part: Embedded) -> None:
         """Keep a part, whose places count from its own first picture."""

@@ -60,9 +60,9 @@ def test_names_come_from_the_file_or_its_labels(tmp_path: Path) -> None:
     array = np.eye(3, dtype=np.float32)
     np.save(tmp_path / "v.npy", array)
     write_table(tmp_path / "l.parquet", label=["x"] * 3, path=["c", "b", "a"])
-    assert open_rows(tmp_path / "v.npy").content.names is None
-    assert open_rows(tmp_path / "v.npy", tmp_path / "l.parquet").content.names == ("c", "b", "a")
-    assert open_rows(write_table(tmp_path / "v.parquet", array, path=["d", "e", "f"])).content.names == ("d", "e", "f")
+    assert open_rows(tmp_path / "v.npy").pixels.names is None
+    assert open_rows(tmp_path / "v.npy", tmp_path / "l.parquet").pixels.names == ("c", "b", "a")
+    assert open_rows(write_table(tmp_path / "v.parquet", array, path=["d", "e", "f"])).pixels.names == ("d", "e", "f")
     write_table(tmp_path / "l.parquet", label=["x"] * 2, path=["b", "a"])
     with pytest.raises(ValueError, match=r"l\.parquet has 2 rows, but .*v\.npy has 3 vectors"):
         open_rows(tmp_path / "v.npy", tmp_path / "l.parquet")

@@ -83,7 +83,7 @@ def test_tables_have_paths_perhaps_labels_boxes_and_more(photos: Path) -> None:
     assert listed.names == [f"{photos}/b/2.png (0, 0, 2, 3)", f"{photos}/b/2.png", f"{photos}/none.png"]
     assert listed.labels == ["shoe", None, "hat"]
     assert listed.texts("shop") == ["x", None, "z"]
-    assert listed.content[0].size == (2, 3)  # type: ignore[index]
+    assert listed.pixels[0].size == (2, 3)  # type: ignore[index]
     assert listed.take([2, 0]).texts("shop") == ["z", "x"]
     other = write_table(photos / "t.parquet", path=["b/1.JPG", "b/2.png"], price=[1, None])
     joined = list_pictures(other, table, photos / "b")
@@ -134,7 +134,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     except (OSError, UnicodeError):
         pytest.skip("this file system takes no such names")
     assert list_pictures(tmp_path).names == [f"{tmp_path}/Zo\\udceb.png"]
-    assert list_pictures(tmp_path).content[0].size == (4, 4)  # type: ignore[index]
+    assert list_pictures(tmp_path).pixels[0].size == (4, 4)  # type: ignore[index]
 
 
 def test_stamps_tell_files_that_have_changed(photos: Path) -> None:

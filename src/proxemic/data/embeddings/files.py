@@ -163,7 +163,7 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
     (torch.float32, [1, 0], ('jay', 'owl'))
     """
     rows = open_rows(Path(path), None if labels is None else Path(labels), EMBEDDING_COLUMNS, whole=True)
-    return LabelledEmbeddings(rows.content.reader.array.float(), RowLabels.of(rows))
+    return LabelledEmbeddings(rows.pixels.reader.array.float(), RowLabels.of(rows))
 
 
 def open_rows(
@@ -189,7 +189,7 @@ def open_rows(
     metadata = read_metadata(path)
     names = np.array(rows.names, np.dtypes.StringDType()) if rows.has("path") else None
     vectors = Vectors(reader, names=names, made_by=metadata.get(MADE_BY))
-    return replace(rows, content=vectors, made_by=vectors.made_by, precision=metadata.get(PRECISION))
+    return replace(rows, pixels=vectors, made_by=vectors.made_by, precision=metadata.get(PRECISION))
 
 
 def read_row_columns(path: Path, labels: Path | None, known: Sequence[str] | None) -> Rows:

@@ -142,7 +142,7 @@ def check(root: Path) -> DatasetReport:
 
 
 def _duplicates(rows: Rows, splits: Sequence[str | None]) -> tuple[Duplicates, ...]:
-    files, labels = [*zip(rows.content.paths, rows.content.boxes, strict=True)], rows.labels
+    files, labels = [*zip(rows.pixels.paths, rows.pixels.boxes, strict=True)], rows.labels
     facts = [(path.stat().st_size, box) for path, box in files]
     alike = Counter(facts)
     groups: dict[object, list[int]] = {}

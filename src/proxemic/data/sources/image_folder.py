@@ -102,7 +102,7 @@ def _unreadable(listed: Rows, rows: Rows) -> str:
 def _join_repeated(rows: Rows) -> Rows:
     """Make one row of those that name the same picture; raise `ValueError` if they contradict each other."""
     first: dict[object, int] = {}
-    again = {row: of for row, key in enumerate(identities(rows.content)) if (of := first.setdefault(key, row)) != row}
+    again = {row: of for row, key in enumerate(identities(rows.pixels)) if (of := first.setdefault(key, row)) != row}
     for column in ("label", "split", "sequence", "category", "subclass"):
         texts = rows.texts(column)
         for row, of in again.items():

@@ -76,7 +76,7 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
         listed = _list_folder(root)
         _check_split_folders(root, listed)
         loose = [row for row, label in enumerate(listed.labels) if label is None]
-        others = {*listed.ignored, *(listed.content.paths[row] for row in loose)}
+        others = {*listed.ignored, *(listed.pixels.paths[row] for row in loose)}
         kept = listed.take([row for row, label in enumerate(listed.labels) if label is not None])
         listed = replace(kept, ignored=tuple(path for path in files_below(root, {}) if path in others))
     elif not root.exists():
@@ -124,7 +124,7 @@ def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
         except UnreadableImageError as error:
             return error
 
-    files: FilePixels = rows.content
+    files: FilePixels = rows.pixels
     paths = [Path(path) for path in dict.fromkeys(files.paths)]  # several boxes may be of one file
     with ThreadPoolExecutor() as pool:
         outcomes = tqdm(pool.map(outcome, paths), "checking images", len(paths), leave=False, disable=None)
@@ -160,7 +160,7 @@ def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
 
 def roots_of_rows(rows: Rows) -> tuple[str, ...]:
     """Return the folders and addresses below which all pictures lie."""
-    return roots_of(rows.content.paths, rows.folders) if isinstance(rows.content, FilePixels) else rows.folders
+    return roots_of(rows.pixels.paths, rows.folders) if isinstance(rows.pixels, FilePixels) else rows.folders
 
 
 def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
@@ -180,9 +180,9 @@ def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
             known[path] = (-1, -1) if status is None else (status.st_size, status.st_mtime_ns)
         return known[path]
 
-    if isinstance(rows.content, FilePixels):
-        return [(name, *stamp(path)) for name, path in zip(rows.names, rows.content.paths, strict=True)]
-    vectors: Vectors = rows.content
+    if isinstance(rows.pixels, FilePixels):
+        return [(name, *stamp(path)) for name, path in zip(rows.names, rows.pixels.paths, strict=True)]
+    vectors: Vectors = rows.pixels
     return [(f"row {row}", *stamp(Path(vectors.reader.name))) for row in vectors.rows.tolist()]
 
 
@@ -199,8 +199,8 @@ def join_files(parts: Sequence[Rows]) -> Rows:
     """Put rows of files one after another."""
     if len(parts) == 1:
         return parts[0]
-    paths = [path for part in parts for path in part.content.paths]
-    return Rows.join(parts, FilePixels(paths, [box for part in parts for box in part.content.boxes]))
+    paths = [path for part in parts for path in part.pixels.paths]
+    return Rows.join(parts, FilePixels(paths, [box for part in parts for box in part.pixels.boxes]))
 
 
 def read_picture_table(
@@ -210,7 +210,7 @@ def read_picture_table(
     rows = read_table(table, known, needed)
     rows.require("path")
     pixels = FilePixels([within(folder, name) for name in rows.names], boxes_of(rows))
-    return replace(rows.without(*CORNERS), content=pixels).with_texts(path=pixels.names)
+    return replace(rows.without(*CORNERS), pixels=pixels).with_texts(path=pixels.names)
 
 
 def _list(source: str, missing: bool) -> Rows:
@@ -303,7 +303,7 @@ def _of_folder(root: Path | str, listed: Sequence[Path | str], inside: Sequence[
 
 def _check_split_folders(root: Path, listed: Rows) -> None:
     """Raise `ValueError` if some folders are called like splits, and others are not."""
-    inside = [path.relative_to(root).parts for path in (*listed.content.paths, *listed.ignored)]
+    inside = [path.relative_to(root).parts for path in (*listed.pixels.paths, *listed.ignored)]
     folders = sorted({parts[0] for parts in inside if len(parts) > 1})
     named = [name for name in folders if name.lower() in SPLITS]
     if 1 < len(named) < len(folders):  # one alone may be a class: trains, say
@@ -323,7 +323,7 @@ def list_files(paths: Sequence[Path | str], **columns: Sequence[str | None]) -> 
 def _once(rows: Rows) -> Rows:
     """Keep the first of those that are the same file and box, through links and other names, too."""
     first: dict[tuple[str, Box | None], int] = {}
-    for row, picture in enumerate(identities(rows.content)):
+    for row, picture in enumerate(identities(rows.pixels)):
         first.setdefault(picture, row)
     return rows if len(first) == len(rows) else rows.take([*first.values()])
 

@@ -126,7 +126,7 @@ class OwnSource(ImageSource):
             name: (given == place).nonzero().flatten() for place, name in enumerate(SPLIT_NAMES)
         }
         labels, class_names = rows.numbers("label")
-        kind = "vectors" if isinstance(rows.content, Vectors) else "images"
+        kind = "vectors" if isinstance(rows.pixels, Vectors) else "images"
         if not len(places["train"]):
             raise ValueError(
                 f"{self.root} gives splits but no readable training {kind.removesuffix('s')}: add some, give no "

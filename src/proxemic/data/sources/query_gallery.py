@@ -43,7 +43,7 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     asked, searched = (
         rows.without("split") for rows in (read_images(query, strict, known), read_images(gallery, strict, known))
     )
-    joined = _join(asked, searched, *(identities(rows.content) for rows in (asked, searched)))
+    joined = _join(asked, searched, *(identities(rows.pixels) for rows in (asked, searched)))
     images = ImageSet.of(joined)
     if not anything_to_find(images):
         raise ValueError(_NOTHING.format(kind="image", query=query, gallery=gallery))
@@ -96,7 +96,7 @@ def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[
     (4, [True, False, False], [False, True, True])
     """
     asked, searched = query.read_rows(), gallery.read_rows()
-    _check_dims(asked.content.dim, searched.content.dim)
+    _check_dims(asked.pixels.dim, searched.pixels.dim)
     joined = _join_named(asked, searched)
     images = ImageSet.of(joined)
     if not anything_to_find(images):
@@ -142,11 +142,11 @@ def _join(query: Rows, gallery: Rows, asked: Sequence[object], searched: Sequenc
         new.with_texts(is_query=["false"] * len(new), is_gallery=["true"] * len(new)),
     )
     joined = replace(Rows.join(parts), notes=(*query.notes, *gallery.notes))
-    return joined if query.content is None else replace(joined, content=_join_content(query, new, joined))
+    return joined if query.pixels is None else replace(joined, pixels=_join_content(query, new, joined))
 
 
 def _join_content(query: Rows, new: Rows, joined: Rows) -> FilePixels | Vectors:
-    first, second = query.content, new.content
+    first, second = query.pixels, new.pixels
     if isinstance(first, FilePixels):
         return FilePixels([*first.paths, *second.paths], [*first.boxes, *second.boxes])
     names = np.array(joined.names, np.dtypes.StringDType()) if joined.has("path") else None

@@ -160,7 +160,7 @@ def verify(
     if table is None:
         packs = {name: read_verification_set(name, place) for name in (SETS if sets is None else sets)}
     else:
-        packs = {table.name: read_own_pairs(table, open_rows(place, labels).content if of_vectors else place)}
+        packs = {table.name: read_own_pairs(table, open_rows(place, labels).pixels if of_vectors else place)}
     if not packs:
         raise UserError(f"--sets names no set, but must name at least one, as {','.join(SETS)} does.")
     for _, notes in packs.values():

@@ -247,7 +247,7 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
     embeddings = unit_rows(rows.embeddings) if distance == "cosine" else rows.embeddings
     names, texts, unreadable = rows.names, rows.labels, {**rows.unreadable}
     splits = [None if text is None else SPLITS.get(text.lower()) for text in rows.texts("split")]
-    pixels = rows.content if isinstance(rows.content, FilePixels) else None
+    pixels = rows.pixels if isinstance(rows.pixels, FilePixels) else None
     order = sorted(range(len(names)), key=lambda row: _rank(splits[row]))
     copies, signatures = None, None
     if pixels is not None:
