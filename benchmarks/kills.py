@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores.local import LocalStore
@@ -35,7 +36,9 @@ def fill(store: LocalStore, rows: int) -> None:
     first = len(store)
     names = [f"/{number}.jpg" for number in range(first, first + rows)]
     vectors = np.random.default_rng(first).standard_normal((rows, DIM), np.float32)
-    store.add(vectors, make_items(names, [f"class {number % 3}" for number in range(first, first + rows)]))
+    store.add(
+        vectors, make_items(Rows.of(path=names, label=[f"class {number % 3}" for number in range(first, first + rows)]))
+    )
 
 
 def create(folder: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from proxemic.data.rows import Rows
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
 from proxemic.retrieval.stores.local.directory import LocalStore
@@ -66,7 +67,9 @@ def fill(store: Store, rows: int, vectors: Callable[[int], np.ndarray], first: i
     """Add rows, as `Gallery.add_vectors` does."""
     for start in range(first, first + rows, CHUNK):
         count = min(CHUNK, first + rows - start)
-        store.add(vectors(count), make_items([f"/{number}.jpg" for number in range(start, start + count)]))
+        store.add(
+            vectors(count), make_items(Rows.of(path=[f"/{number}.jpg" for number in range(start, start + count)]))
+        )
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from proxemic.data.rows import Rows
 from proxemic.retrieval.items import make_items
 
 
@@ -30,7 +31,8 @@ def some_items(
 ) -> pa.Table:
     """Rows named by their number, in three classes."""
     numbers = range(first, first + rows)
-    return make_items([f"/{n}.jpg" for n in numbers], labels or [f"class {n % 3}" for n in numbers], columns)
+    labels = labels or [f"class {n % 3}" for n in numbers]
+    return make_items(Rows.of(path=[f"/{n}.jpg" for n in numbers], label=labels, **columns))
 
 
 def naive_search(

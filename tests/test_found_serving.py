@@ -15,7 +15,6 @@ from PIL import Image
 
 import warm
 from command_line import Here, warm_start
-from found import not_yet
 from servings import Serving
 
 
@@ -99,7 +98,6 @@ sys.exit(main())
 """
 
 
-@not_yet(20, "proxemic-export-* stay behind")
 def test_a_killed_export_leaves_nothing_for_ever(run: Path, tmp_path: Path) -> None:
     temporary, out = tmp_path / "tmp", tmp_path / "out"
     temporary.mkdir()

@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 from command_line import Here, assert_refused
-from found import not_yet
 
 Rows = list[tuple[str, str]]
 
@@ -51,14 +50,12 @@ def indexed(reader: str, table: Path, shelf: Path, here: Here) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@not_yet(28, "galleries refuse it")
 @pytest.mark.parametrize("column", ["", "id"])
 def test_the_index_of_pandas_is_no_obstacle(column: str, rows: Rows, shelf: Path, tmp_path: Path, here: Here) -> None:
     lines = [f"{number},{path},{label}" for number, (path, label) in enumerate(rows)]
     indexed("gallery", write_csv(tmp_path / "t.csv", f"{column},path,label", lines), shelf, here)
 
 
-@not_yet(28, "nothing says that the nameless column is ignored")
 @pytest.mark.parametrize("reader", ["check", "gallery", "cluster"])
 def test_the_index_of_pandas_is_noted(reader: str, rows: Rows, shelf: Path, tmp_path: Path, here: Here) -> None:
     lines = [f"{number},{path},{label}" for number, (path, label) in enumerate(rows)]
@@ -69,7 +66,6 @@ def test_the_index_of_pandas_is_noted(reader: str, rows: Rows, shelf: Path, tmp_
     assert "ignored" in result.stdout + result.stderr
 
 
-@not_yet(28, "an empty gallery is left, which blocks the next create")
 @pytest.mark.parametrize("header", ["id,path,label", ",path,label"])
 def test_a_refused_table_leaves_no_gallery(header: str, rows: Rows, shelf: Path, tmp_path: Path, here: Here) -> None:
     bad = write_csv(tmp_path / "bad.csv", header, [f"{label},{path},{label}" for path, label in rows])
@@ -82,28 +78,24 @@ def test_a_refused_table_leaves_no_gallery(header: str, rows: Rows, shelf: Path,
     assert len(labels_of(tmp_path / "shop", good, here)) == 7
 
 
-@not_yet(28, "the second column has a space before its name")
 @pytest.mark.parametrize("reader", ["check", "show"])
 def test_spaces_in_a_header_are_stripped(reader: str, rows: Rows, shelf: Path, tmp_path: Path, here: Here) -> None:
     table = write_csv(tmp_path / "t.csv", "path, label", [f"{path}, {label}" for path, label in rows])
     indexed(reader, table, shelf, here)
 
 
-@not_yet(28, "all labels are lost without a word")
 def test_spaces_in_a_header_lose_no_labels_in_a_gallery(rows: Rows, shelf: Path, tmp_path: Path, here: Here) -> None:
     table = write_csv(tmp_path / "t.csv", "path, label", [f"{path}, {label}" for path, label in rows])
     indexed("gallery", table, shelf, here)
     assert labels_of(tmp_path / "shop", shelf / "photos", here) == {label for _, label in rows}
 
 
-@not_yet(28, "all labels are lost without a word")
 def test_spaces_in_a_header_lose_no_labels_of_clusters(rows: Rows, shelf: Path, tmp_path: Path, here: Here) -> None:
     table = write_csv(tmp_path / "t.csv", "path, label", [f"{path}, {label}" for path, label in rows])
     result = read("cluster", table, shelf, here)
     assert "With the labels" in result.stdout
 
 
-@not_yet(28, "a class in data sets, no label in galleries")
 @pytest.mark.parametrize("text", ["Nan", "NAN"])
 def test_not_a_number_is_a_label_everywhere_or_nowhere(
     text: str, rows: Rows, shelf: Path, tmp_path: Path, here: Here
@@ -116,7 +108,6 @@ def test_not_a_number_is_a_label_everywhere_or_nowhere(
     assert is_class == (text in labels_of(tmp_path / "shop", shelf / "photos", here))
 
 
-@not_yet(28, "a list becomes a class such as [0, 100]")
 @pytest.mark.parametrize("reader", ["check", "show", "gallery", "cluster"])
 def test_labels_that_are_lists_are_refused(reader: str, rows: Rows, shelf: Path, tmp_path: Path, here: Here) -> None:
     paths, labels = zip(*rows, strict=True)

@@ -87,7 +87,6 @@ WITHOUT_SOURCE = {
     "test_found_damage.py": "damaged state files and numbers beyond reason, in every command",
     "test_found_flags.py": "flags and words that users mistype, in every command",
     "test_found_output.py": "what every command prints, and its tables",
-    "test_found_results.py": "an object that carries what a search found, which is still to come",
     "test_found_serving.py": "servers and exports that end at the wrong moment",
     "test_found_tables.py": "all readers of tables alike",
     "test_init.py": "proxemic/__init__.py",

@@ -1,9 +1,11 @@
-"""Numbers as users have them, as tensors: tensors, NumPy arrays, lists."""
+"""Numbers and texts as users have them, as tensors: tensors, NumPy arrays, lists."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 
@@ -29,3 +31,14 @@ def as_tensor(name: str, value: Any) -> Tensor:
             f"{name} is a {kind} but must be a tensor, or a NumPy array or nested list of numbers with rows of equal "
             "length"
         ) from error
+
+
+def number_texts(texts: Sequence[str | None]) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
+    """Number texts in their sorted order, None as -1; return the numbers and the different texts.
+
+    >>> number_texts(["owl", None, "jay"])
+    (tensor([ 1, -1,  0]), ('jay', 'owl'))
+    """
+    known = tuple(sorted({text for text in texts if text is not None}))
+    number = {text: place for place, text in enumerate(known)}
+    return torch.tensor([-1 if text is None else number[text] for text in texts], dtype=torch.int64), known

@@ -2,10 +2,12 @@
 
 import csv
 import errno
+import glob
 import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -36,6 +38,27 @@ def write_atomically(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def working_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target``, which is removed at the end, with those that killed processes have left."""
+    target = target.absolute()
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
+        number = path.name.removesuffix(".work").rpartition(".")[2]
+        if number.isdecimal() and (int(number) == os.getpid() or not process_runs(int(number))):
+            shutil.rmtree(path, ignore_errors=True)
+    folder = target.with_name(f".{target.name}.{os.getpid()}.work")
+    made = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        with write_errors(target):
+            folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # what was written there needs them
+            for parent in made:
+                parent.rmdir()
 
 
 @contextmanager

@@ -12,10 +12,9 @@ import yaml
 from PIL import Image
 
 from proxemic.data import CacheConfig, FilePixels, ImageSet, OwnImages, Splits, read_image
-from proxemic.data.columns import read_columns
 from proxemic.data.pixels import CachedPixels
 from proxemic.data.sources import check, load_query_gallery
-from proxemic.data.tables import IMAGE_COLUMNS, read_notes, read_pictures, read_table
+from proxemic.data.tables import IMAGE_COLUMNS, read_table
 from proxemic.training.run_directory import split_fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")
@@ -114,10 +113,9 @@ def test_a_wrong_box_is_refused_by_its_row(tmp_path: Path, box: Sequence[object]
 def test_a_quote_that_is_not_closed_is_refused_by_its_line(tmp_path: Path, text: str, words: str) -> None:
     table = tmp_path / "t.csv"
     table.write_text("path,label\n" + text)
-    for read in (read_table, read_pictures, read_notes, read_columns):
-        with pytest.raises(ValueError, match=words) as caught:
-            list(read(table))
-        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=words) as caught:
+        read_table(table)
+    assert "\n" not in str(caught.value)
 
 
 def test_backslashes_of_windows_are_explained(tmp_path: Path) -> None:
@@ -129,11 +127,11 @@ def test_backslashes_of_windows_are_explained(tmp_path: Path) -> None:
 def test_a_quoted_text_may_have_commas_quotes_and_lines(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text('path,label,note\n"a,1.png","5"" nail","two\nlines"\n\nb.png,5" nail,\n')
-    assert [(row.path.name, row.label, row.place) for row in read_table(table)] == [
+    rows = read_table(table)
+    assert [*zip(rows.names, rows.labels, map(rows.place, range(2)), strict=True)] == [
         ("a,1.png", '5" nail', f"{table}, line 2"), ("b.png", '5" nail', f"{table}, line 5"),
     ]  # fmt: skip
-    assert read_columns(table)[0]["label"].texts == ('5" nail',)
-    assert [others["note"] for *_, others in read_pictures(table)] == ["two\nlines", None]
+    assert rows.texts("note") == ["two\nlines", None]
 
 
 def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> None:

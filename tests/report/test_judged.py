@@ -27,11 +27,11 @@ def test_the_metrics_are_those_of_the_run(run: Path, judged: Judged) -> None:
 def test_neighbours_are_the_nearest_others(judged: Judged) -> None:
     rows = torch.nn.functional.normalize(judged.embeddings.double(), dim=1)
     distances = (1 - rows @ rows.T).fill_diagonal_(torch.inf)
-    found = judged.neighbours
+    found = judged.found
     assert found.queries.tolist() == [*range(len(rows))]
-    assert found.rows.shape == (len(rows), 10)
+    assert found.neighbours.shape == (len(rows), 10)
     torch.testing.assert_close(found.distances.double(), distances.sort(1).values[:, :10], atol=1e-5, rtol=0)
-    torch.testing.assert_close(distances.gather(1, found.rows), found.distances.double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(distances.gather(1, found.neighbours), found.distances.double(), atol=1e-5, rtol=0)
 
 
 def test_names_and_pictures(judged: Judged) -> None:

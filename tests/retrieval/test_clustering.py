@@ -147,7 +147,7 @@ def test_a_folder_of_links(photos: Path, embedder: Embedder, tmp_path: Path) -> 
     (photos / "class 01" / "0.png").rename(long)
     Image.effect_noise((32, 32), 90).save(photos / "class 02" / "<b>.png")
     out = tmp_path / "groups"
-    stale = tmp_path / ".groups.999999999.tmp"  # of a process that was killed
+    stale = tmp_path / ".groups.999999999.work"  # of a process that was killed
     (stale / "cluster-0001").mkdir(parents=True)
     found = cluster(photos, embedder, out=out, min_size=4, report=lambda _: None)
     assert not stale.exists()
@@ -206,7 +206,7 @@ def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match=r"s3://bucket/a\.jpg is no file here"):
         away.write(tmp_path / "links")
     np.save(tmp_path / "zero.npy", np.zeros((3, 2), np.float32))
-    with pytest.raises(ValueError, match="vector 0 is zero"):
+    with pytest.raises(ValueError, match="row 0: its vector is zero"):
         cluster(tmp_path / "zero.npy", method="agglomerative", threshold=0.5)
     monkeypatch.setattr(clustering, "MOST", 20)
     with pytest.raises(UserError, match="takes 20 pictures at most, but there are 26: take the method hdbscan"):

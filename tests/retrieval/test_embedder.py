@@ -111,13 +111,13 @@ def test_what_cannot_be_read_is_said_or_left_out(saved: Path, tmp_path: Path) ->
             embedder.embed([PICTURES[0], bad], workers=workers)
         assert not multiprocessing.active_children()
     batches = [*embedder.embed_readable([bad, bad, PICTURES[0], bad, PICTURES[1], bad], batch_size=2)]
-    assert [(len(vectors), places, [*failures]) for vectors, places, failures in batches] == [
+    assert [(len(each.embeddings), each.places, [*each.unreadable]) for each in batches] == [
         (0, [], [0, 1]),
         (1, [2], [3]),
         (1, [4], [5]),
     ]
-    ((vectors, places, failures),) = embedder.embed_readable([bad], batch_size=2)
-    assert (vectors.shape, places, [*failures]) == ((0, 4), [], [0])
+    (batch,) = embedder.embed_readable([bad], batch_size=2)
+    assert (batch.embeddings.shape, batch.places, [*batch.unreadable]) == ((0, 4), [], [0])
     with pytest.raises(ValueError, match="image is an array of float64"):
         embedder.embed([np.zeros((4, 4))])
     for settings in ({"batch_size": 0}, {"workers": -1}):

@@ -2,32 +2,30 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from proxemic.retrieval.items import check_where, make_items, matching
+from proxemic.data.rows import Rows
+from proxemic.retrieval.items import check_columns, check_where, make_items, matching
 
 
 def test_texts_and_nothing_are_kept() -> None:
-    table = make_items(["a", "Zo\udceb.jpg"], [None, "🐈"], {"shop": ["", None]})
+    table = make_items(Rows.of(shop=["", None], path=["a", "Zo\udceb.jpg"], label=[None, "🐈"]))
     assert table.schema == pa.schema({name: pa.string() for name in ("path", "label", "shop")})
     assert table.to_pylist() == [
         {"path": "a", "label": None, "shop": ""},
         {"path": "Zo\\udceb.jpg", "label": "🐈", "shop": None},
     ]
-    assert make_items([]).num_rows == 0
+    assert make_items(Rows.of(path=[])).num_rows == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((["a"], ["b", "c"]), "label has 2 entries, but there are 1 paths"),
-        ((["a"], None, {"shop": []}), "shop has 0 entries"),
-        ((["a"], None, {"id": ["1"]}), "named 'id', but id, path, label, distance, file_stamp are taken"),
-        ((["a"], None, {"": ["1"]}), "named ''"),
-        ((["a", ""],), "a path is empty"),
-    ],
-)
-def test_items_that_are_refused(arguments: tuple[list[str]], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        make_items(*arguments)
+@pytest.mark.parametrize("name", ["id", "distance", "file_stamp", ""])
+def test_names_of_the_gallery_itself_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"named '{name}', but id, distance, file_stamp are taken"):
+        check_columns(["path", name])
+
+
+@pytest.mark.parametrize("path", ["", None])
+def test_a_row_without_a_path_is_refused(path: str | None) -> None:
+    with pytest.raises(ValueError, match="a path is empty"):
+        make_items(Rows.of(path=["a", path]))
 
 
 def test_conditions_are_checked() -> None:
@@ -43,7 +41,7 @@ def test_conditions_are_checked() -> None:
 
 def test_all_conditions_must_hold() -> None:
     labels, shops = ["cat", "dog", None, "cat"], ["x", None, "x", "y"]
-    table = make_items([*"abcd"], labels, {"shop": shops})
+    table = make_items(Rows.of(path=[*"abcd"], label=labels, shop=shops))
     rng = np.random.default_rng(0)
     for _ in range(50):
         conditions = {

@@ -13,9 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 
 from proxemic.errors import UserNote
-from proxemic.metrics import retrieval_metrics
+from proxemic.metrics import RetrievalResults, retrieval_metrics
 from proxemic.training import RetrievalMetric
-from proxemic.training.gathering import split_roles
 
 PROGRAM = runpy.run_path(str(Path(__file__).parent / "gathering.py"))
 SETTINGS: dict[str, Any] = PROGRAM["SETTINGS"]
@@ -24,7 +23,7 @@ SEQUENCES: Tensor = PROGRAM["SEQUENCES"]
 
 
 def alone(*flags: Tensor) -> dict[str, float]:
-    roles = split_roles(EMBEDDINGS.float(), LABELS, *(flags or (None, None)))
+    roles = RetrievalResults(EMBEDDINGS.float(), LABELS, *(flags or (None, None))).roles
     return dict(retrieval_metrics(**roles, **SETTINGS))
 
 

@@ -70,6 +70,8 @@ def _say_added(gallery: "Gallery", added: "Added") -> None:
     if count := len(added.ignored):
         named = ", ".join(added.ignored[:3]) + ", ..." * (count > 3)
         say(f"{count:,} {'file is' if count == 1 else 'files are'} ignored, no pictures by their names: {named}")
+    for note in added.notes:
+        say(note)
     if added.known:
         say(f"{added.known:,} {'was' if added.known == 1 else 'were'} there already and stay as before")
     if added.changed:
@@ -92,8 +94,8 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
     conditions = read_conditions(where, "--where")
     if conditions and path:
         raise UserError("--where and --path are both given: remove by one of them, then by the other.")
+    from proxemic.data.sources.listing import absolute
     from proxemic.retrieval import Gallery
-    from proxemic.retrieval.pictures import absolute
 
     opened = Gallery.open(gallery)
     if path:

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from proxemic.arrays import number_texts
 from proxemic.data.pixels import Pixels
-from proxemic.data.rows import RowGroups, number_names, take_parts
+from proxemic.data.rows import RowGroups, Rows, take_parts
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 
@@ -71,7 +72,22 @@ class ImageSet:
         is_gallery: Bool[Tensor, " images"] | None = None,
     ) -> "ImageSet":
         """Number the class names given for each image in the sorted order of their text."""
-        return cls(pixels, *number_names(names), is_query, is_gallery)
+        return cls(pixels, *number_texts(names), is_query, is_gallery)
+
+    @classmethod
+    def of(cls, rows: Rows, flagged: bool = True) -> "ImageSet":
+        """Number the classes and groups of rows in the sorted order of their texts.
+
+        With `flagged`, the columns is_query and is_gallery say which are queries and which are in the gallery.
+        """
+        return cls(
+            rows.pixels,
+            *rows.numbers("label"),
+            *(rows.flags() if flagged else (None, None)),
+            sequences=rows.groups("sequence"),
+            categories=rows.groups("category"),
+            attributes={name: groups for name in ("subclass",) if (groups := rows.groups(name)) is not None},
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -111,18 +127,10 @@ class ImageSet:
     def _take(
         self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " chosen"], names: tuple[str, ...]
     ) -> "ImageSet":
-        if isinstance(self.pixels, Vectors):
-            pixels = self.pixels.select(indices.numpy())  # a list of ten million numbers takes 400 MB
-        else:
-            pixels = self.pixels.select(indices.tolist())
+        pixels = self.pixels.select(indices.numpy())  # a list of ten million numbers takes 400 MB
         attributes = {name: groups.take(indices) for name, groups in self.attributes.items()}
         parts = take_parts(self, indices) | {"pixels": pixels, "labels": labels, "class_names": names}
         return ImageSet(**parts, attributes=attributes)
-
-
-def named_attributes(**attributes: RowGroups | None) -> dict[str, RowGroups]:
-    """The attributes that are known, for `ImageSet`."""
-    return {name: groups for name, groups in attributes.items() if groups is not None}
 
 
 def _uses_each(labels: Int64[Tensor, " images"], classes: int) -> bool:

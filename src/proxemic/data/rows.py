@@ -1,20 +1,30 @@
-"""What is known about rows, of images or embeddings: classes, named groups, and which are queries or in the gallery."""
+"""Rows of pictures, vectors or embeddings, and the columns that describe them.
+
+`Rows` is the form in which they travel from a folder, a table or a file of vectors to training, galleries and files: a
+content (pixels, vectors or embeddings) and an Arrow table of texts. `RowLabels` numbers some of these columns for
+metrics, as `ImageSet` does for training.
+"""
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from proxemic.arrays import number_texts
+from proxemic.extras import optional_dependency
+from proxemic.files import readable
 
-def number_names(names: Sequence[str | None]) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
-    """Number names in the sorted order of their text, None as -1; give the number of each, and the different names."""
-    known = tuple(sorted({name for name in names if name is not None}))
-    number = {name: index for index, name in enumerate(known)}
-    return torch.tensor([-1 if name is None else number[name] for name in names], dtype=torch.int64), known
+with optional_dependency("train"):
+    import pyarrow as pa
+
+FLAGS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
+"""Meaning of the texts in a column of truth values, in lower case."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +56,7 @@ class RowGroups:
     @classmethod
     def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
         """Number the names of the group of each row in the sorted order of their text; None where no row has one."""
-        numbers, known = number_names(names)
+        numbers, known = number_texts(names)
         return cls(numbers, known) if known else None
 
     def __len__(self) -> int:
@@ -59,19 +69,6 @@ class RowGroups:
     def texts(self) -> tuple[str | None, ...]:
         """The name of the group of each row."""
         return tuple(None if number < 0 else self.names[number] for number in self.numbers.tolist())
-
-
-def query_flags(
-    flags: Sequence[tuple[bool | None, bool | None]], places: Sequence[str]
-) -> tuple[Bool[Tensor, " rows"] | None, Bool[Tensor, " rows"] | None]:
-    """Separate the two flags of each row, is_query and is_gallery, which all rows must have or none."""
-    if all(flag == (None, None) for flag in flags):
-        return None, None
-    for place, flag in zip(places, flags, strict=True):
-        if None in flag:
-            raise ValueError(f"{place}: is_query or is_gallery is empty, but other rows have both.")
-    is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
-    return is_query, is_gallery
 
 
 def check_distinct(paths: Iterable[str], source: object) -> None:
@@ -89,6 +86,186 @@ def check_distinct(paths: Iterable[str], source: object) -> None:
 def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:
     """Take the rows at these places of every attribute that is a tensor or `RowGroups`, as those of `RowLabels` are."""
     return {name: part.take(order) for name, part in vars(rows).items() if isinstance(part, Tensor | RowGroups)}
+
+
+class Places(NamedTuple):
+    """Lines of a CSV table, or rows of another file, for messages about rows."""
+
+    file: Path
+    unit: str
+    numbers: Int64[np.ndarray, " rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of pictures, vectors or embeddings with columns of texts.
+
+    Args:
+        columns: One text, or null, per row. `path` is the name that a row is known by, `label` its class; the columns
+            that tables of images may have besides are described in docs/own-tables.md, and any others are kept.
+        pixels: `Pixels`, or `Vectors` in place of pictures; None if they are not known.
+        embeddings: The embedding of each row, ``[rows, dim]``; None before rows are embedded.
+        notes: Facts that the user must know, one sentence each.
+        unreadable: Why further rows were left out, by their names.
+        ignored: Files that were found, but are not pictures by their names.
+        unused: Columns of the table that were not read.
+        folders: Folders and addresses that were listed.
+        made_by: Checksum of the model that made the vectors, if it is known.
+        precision: Precision in which that model computed, if it is known.
+        places: Where the rows stand in their table, for messages.
+
+    Raises:
+        ValueError: If the content and the columns differ in length.
+
+    >>> rows = Rows.of(path=["a.jpg", "b.jpg"], label=["owl", None])
+    >>> len(rows), rows.labels, rows.take([1]).names
+    (2, ['owl', None], ['b.jpg'])
+    """
+
+    columns: pa.Table
+    pixels: Any = None
+    embeddings: Float[Tensor, "rows dim"] | None = None
+    notes: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[Path, ...] = ()
+    unused: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    made_by: str | None = None
+    precision: str | None = None
+    places: Places | None = None
+
+    def __post_init__(self) -> None:
+        parts = [part for part in (self.pixels, self.embeddings) if part is not None]
+        counts = {*map(len, parts)} | ({self.columns.num_rows} if self.columns.num_columns else set())
+        if len(counts) > 1:
+            raise ValueError(f"the parts of rows have {sorted(counts)} entries, but need one per row each.")
+
+    @classmethod
+    def of(cls, pixels: Any = None, **columns: Sequence[str | None]) -> "Rows":
+        """Make rows from lists of texts."""
+        return cls(pa.table({name: _as_array(texts) for name, texts in columns.items()}), pixels)
+
+    @classmethod
+    def join(cls, parts: Sequence["Rows"], pixels: Any = None) -> "Rows":
+        """Put rows one after another, with their embeddings; a column that a part lacks is null there."""
+        embeddings = [part.embeddings for part in parts if part.embeddings is not None]
+        return Rows(
+            pa.concat_tables([part.columns for part in parts], promote_options="default"),
+            pixels,
+            torch.cat(embeddings) if embeddings else None,
+            tuple(note for part in parts for note in part.notes),
+            {name: why for part in parts for name, why in part.unreadable.items()},
+            tuple(path for part in parts for path in part.ignored),
+            folders=tuple(folder for part in parts for folder in part.folders),
+        )
+
+    def __len__(self) -> int:
+        return next((len(part) for part in (self.pixels, self.embeddings) if part is not None), self.columns.num_rows)
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each row; "" if it has none."""
+        return [text or "" for text in self.texts("path")]
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The class of each row, or None."""
+        return self.texts("label")
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column."""
+        return name in self.columns.column_names
+
+    def texts(self, name: str) -> list[str | None]:
+        """Return a column; None for all rows if there is no such column."""
+        return self.columns[name].to_pylist() if self.has(name) else [None] * len(self)
+
+    def numbers(self, name: str) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
+        """Number the texts of a column in their sorted order, null as -1; return the numbers and the different texts.
+
+        >>> Rows.of(label=["owl", None, "jay"]).numbers("label")
+        (tensor([ 1, -1,  0]), ('jay', 'owl'))
+        """
+        if not self.has(name) or not len(self.columns):
+            return torch.full((len(self),), -1), ()
+        encoded = self.columns[name].dictionary_encode().unify_dictionaries()
+        texts = encoded.chunk(0).dictionary.to_pylist()
+        places = np.concatenate(
+            [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
+        ).astype(np.int64)
+        order = sorted(np.unique(places[places >= 0]).tolist(), key=texts.__getitem__)
+        rank = np.full(len(texts) + 1, -1)  # the last stands for null
+        rank[order] = np.arange(len(order))
+        return torch.from_numpy(rank[places]), tuple(texts[place] for place in order)
+
+    def groups(self, name: str) -> RowGroups | None:
+        """Number the texts of a column as groups; None if no row has one."""
+        numbers, texts = self.numbers(name)
+        return RowGroups(numbers, texts) if texts else None
+
+    def meanings(self, name: str, meaning: Mapping[str, int], allowed: str) -> Int64[Tensor, " rows"]:
+        """Return what the texts of a column mean, compared in lower case, and -1 for null.
+
+        Raises:
+            ValueError: If a text has no meaning; it says what is allowed.
+        """
+        numbers, texts = self.numbers(name)
+        known = torch.tensor([*(meaning.get(text.lower(), -2) for text in texts), -1])[numbers]
+        if (known < -1).any():
+            row = int((known < -1).int().argmax())
+            raise ValueError(f"{self.place(row)}: {name} is {texts[numbers[row]]!r}, but it must be {allowed}.")
+        return known
+
+    def flags(self) -> tuple[Bool[Tensor, " rows"] | None, Bool[Tensor, " rows"] | None]:
+        """Return which rows are queries and which are in the gallery; all rows must have both, or none."""
+        flags = [self.meanings(name, FLAGS, "true or false") for name in ("is_query", "is_gallery")]
+        is_missing = torch.stack(flags) < 0
+        if is_missing.all():
+            return None, None
+        if is_missing.any():
+            row = int(is_missing.any(0).int().argmax())
+            raise ValueError(f"{self.place(row)}: is_query or is_gallery is empty, but other rows have both.")
+        return flags[0].bool(), flags[1].bool()
+
+    def require(self, name: str) -> None:
+        """Raise `ValueError` if a row has no text in a column."""
+        if self.columns[name].null_count:
+            row = self.texts(name).index(None)
+            raise ValueError(f"{self.place(row)}: {name} is empty, but every row needs one.")
+
+    def place(self, row: int) -> str:
+        """Name a row in a message: by its place in a table, or else by its path."""
+        if self.places is None:
+            return self.names[row]
+        return f"{self.places.file}, {self.places.unit} {self.places.numbers[row]:,}"
+
+    def take(self, order: Sequence[int] | Shaped[np.ndarray, " taken"] | Int64[Tensor, " taken"]) -> "Rows":
+        """Return the rows at these places, in that order."""
+        chosen = np.asarray(order, np.int64)
+        pixels = None if self.pixels is None else self.pixels.select(chosen)
+        embeddings = None if self.embeddings is None else self.embeddings[torch.from_numpy(chosen)]
+        places = self.places and self.places._replace(numbers=self.places.numbers[chosen])
+        columns = self.columns.take(pa.array(chosen)) if self.columns.num_columns else self.columns
+        return replace(self, columns=columns, pixels=pixels, embeddings=embeddings, places=places)
+
+    def without(self, *names: str) -> "Rows":
+        """Drop columns, if they are there."""
+        return replace(
+            self, columns=self.columns.drop_columns([each for each in names if each in self.columns.column_names])
+        )
+
+    def with_texts(self, **columns: Sequence[str | None]) -> "Rows":
+        """Add columns, or replace those of the same name."""
+        kept = {name: self.columns[name] for name in self.columns.column_names}
+        made = {name: _as_array(texts) for name, texts in columns.items()}
+        return replace(self, columns=pa.table({**kept, **made}))
+
+
+def _as_array(texts: Sequence[str | None]) -> pa.Array:
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:  # names of files that are not UTF-8
+        return pa.array([text and readable(text) for text in texts], pa.string())
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +325,33 @@ class RowLabels:
             return None
         return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
 
+    @classmethod
+    def of(cls, rows: "Rows") -> "RowLabels":
+        """Number the columns of rows: labels, sequences and categories in the sorted order of their texts."""
+        labels, class_names = rows.numbers("label")
+        names = rows.texts("path") if rows.has("path") else None
+        return cls(
+            *((labels, class_names) if class_names else (None, None)),
+            None if names is None else tuple(name or "" for name in names),
+            *rows.flags(),
+            rows.groups("sequence"),
+            rows.groups("category"),
+        )
+
+    def as_rows(self, embeddings: Float[Tensor, "rows dim"] | None = None) -> "Rows":
+        """Return the same as columns of texts, with embeddings."""
+        columns: dict[str, Any] = {"path": self.paths, "label": self.label_texts()}
+        columns |= {name: groups and groups.texts() for name, groups in self.groups.items()}
+        for name, flags in (("is_query", self.is_query), ("is_gallery", self.is_gallery)):
+            columns[name] = None if flags is None else [str(flag).lower() for flag in flags.tolist()]
+        rows = Rows.of(**{name: texts for name, texts in columns.items() if texts is not None})
+        return replace(rows, embeddings=embeddings)
+
+    @property
+    def groups(self) -> dict[str, RowGroups | None]:
+        """Sequences and categories by the names of their columns."""
+        return {"sequence": self.sequences, "category": self.categories}
+
     def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
         """Keep the rows at these places, in their order; the numbers of the classes stay."""
         parts = take_parts(self, order)
@@ -166,5 +370,5 @@ def number_labels(names: Sequence[str | None]) -> RowLabels:
     >>> number_labels(["owl", None, "jay"]).labels
     tensor([ 1, -1,  0])
     """
-    numbers, known = number_names(names)
+    numbers, known = number_texts(names)
     return RowLabels(numbers, known) if known or not names else RowLabels()

@@ -1,181 +1,139 @@
-"""Tables in CSV and Parquet of images, or of what is known of rows of embeddings."""
+"""Tables of rows in CSV and Parquet: one reader with one rule for all commands."""
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from proxemic.data.rows import Places, Rows
 from proxemic.extras import optional_dependency
 
+with optional_dependency("train"):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
 Box = tuple[int, int, int, int]
-Reader = Callable[[Sequence[str]], Iterator[tuple[str, dict[str, str]]]]  # of some columns: the place and text of rows
 SplitName = Literal["train", "validation", "test"]
 SPLITS: dict[str, SplitName] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
-_FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False, "": None, "nan": None}
+ROW_COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category", "subclass")
+CORNERS = ("x_1", "y_1", "x_2", "y_2")
+IMAGE_COLUMNS = (*ROW_COLUMNS, *CORNERS)
+EMBEDDING_COLUMNS = ("path", "label", "is_query", "is_gallery", "sequence", "category")
+
+_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # under which pandas writes the numbers of rows
 _MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is held in memory
-_CORNERS = ("x_1", "y_1", "x_2", "y_2")
-IMAGE_COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category", "subclass", *_CORNERS)
-NOTE_COLUMNS = ("path", "label", "is_query", "is_gallery", "sequence", "category")
+_AT_ONCE = 65_536  # rows of CSV that are held as objects
+
+Choose = Callable[[Sequence[str]], Sequence[int]]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One image: its file, the text of its label, and what else the user says of it (None: nothing).
+def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence[str] = ()) -> Rows:
+    r"""Read columns of a .csv or .parquet table as texts.
 
-    The box is what is cut out of the upright image, x_1, y_1, x_2 and y_2 in pixels from its upper left corner; `place`
-    says in messages where the row stands in the table.
+    White space around names and values is dropped. A cell that is empty, or "nan" in any case, has no value. The
+    columns in which pandas writes the numbers of rows are ignored, and a note says so; columns of lists and the like
+    are not read.
+
+    Args:
+        table: The file.
+        known: The columns to read, if they are there; the others are named in `Rows.unused`. None reads all.
+        needed: Columns that must be there.
+
+    Raises:
+        ValueError: If the file cannot be read, it lacks a column, or a known column holds lists; the message names the
+            line or the row.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "birds.csv")
+    >>> _ = path.write_text("path, label\na.jpg, owl\nb.jpg, nan\n")
+    >>> read_table(path).labels
+    ['owl', None]
     """
-
-    path: Path
-    label: str
-    split: SplitName | None = None
-    is_query: bool | None = None
-    is_gallery: bool | None = None
-    sequence: str | None = None
-    category: str | None = None
-    subclass: str | None = None
-    box: Box | None = None
-    place: str = ""
-
-    @property
-    def picture(self) -> str:
-        """Identify the picture, however it is named: its resolved path, with its box if it has one."""
-        return f"{self.path.resolve()}" + (f" {self.box}" if self.box else "")
-
-
-def read_table(table: Path) -> Iterator[Row]:
-    """Read the images that a .csv or .parquet file names; a `ValueError` names the first row that is not valid."""
-    for place, record in _read(table, IMAGE_COLUMNS, needed=("path", "label")):
-        if not record["path"]:
-            raise ValueError(f"{place}: path is empty.")
-        if not record["label"] or record["label"] == "nan":
-            raise ValueError(f"{place}: label is empty, but every image needs one.")
-        # An absolute path stays what it is.
-        path = table.parent / record["path"]
-        is_query, is_gallery = (read_flag(record, column, place) for column in ("is_query", "is_gallery"))
-        sequence, category, subclass = (_text(record, column) for column in ("sequence", "category", "subclass"))
-        split = SPLITS.get(record.get("split", "").lower())
-        if split is None and "split" in record:
-            raise ValueError(
-                f"{place}: split is {record['split']!r}, but it must be train, validation (or val) or test."
-            )
-        box = _box(record, place)
-        yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, subclass, box, place)
-
-
-def read_pictures(table: Path) -> Iterator[tuple[str, Box | None, dict[str, str | None]]]:
-    """Read the images that a table names, which need no labels: its path, box, and the texts of all other columns."""
-    check_size(table)
-    with open_table(table) as (names, read):
-        wanted = [name for name in dict.fromkeys(names) if name != "embedding"]
-        for number, record in read(known_columns(table, names, wanted, ("path",))):
-            place = f"{table}, {number}"
-            if not record["path"]:
-                raise ValueError(f"{place}: path is empty.")
-            others = {name: _text(record, name) for name in record if name not in ("path", *_CORNERS)}
-            yield record["path"], _box(record, place), others
-
-
-def read_notes(table: Path, needed: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Read what a .csv or .parquet file says of rows of embeddings: one list for each of `NOTE_COLUMNS` that it has."""
-    columns: dict[str, list[Any]] = {}
-    for place, record in _read(table, NOTE_COLUMNS, needed):
-        for column, text in record.items():
-            is_empty, is_label = text in ("", "nan"), column == "label"
-            if is_empty and (column == "path" or (is_label and "label" in needed)):
-                raise ValueError(f"{place}: {column} is empty, but others are not: give every row one, or none.")
-            is_flag, is_name = column in ("is_query", "is_gallery"), column in ("sequence", "category")
-            value = read_flag(record, column, place) if is_flag else text
-            if is_name or (is_label and is_empty):
-                value = _text(record, column)
-            columns.setdefault(column, []).append(value)
-    return columns
-
-
-def unused_columns(table: Path, used: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a .csv or .parquet file that are none of `used`, in their order."""
-    with open_table(table) as (names, _):
-        return tuple(dict.fromkeys(name for name in names if name not in used))
-
-
-def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    check_size(table)
-    with open_table(table) as (names, read):
-        for place, record in read(known_columns(table, names, wanted, needed)):
-            yield f"{table}, {place}", record
-
-
-def check_size(table: Path) -> None:
-    """Raise `ValueError` where a table is no regular file, or larger than memory should hold."""
     if not table.is_file():  # a pipe would be waited for, a device read without end
         raise ValueError(f"{table} is no regular file: give a .csv or .parquet table.")
     if (size := table.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
+    notes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def choose(names: Sequence[str]) -> list[int]:
+        nonlocal notes, unused
+        _check_names(table, names, names if known is None else known, needed)
+        if index := [name for name in names if name in _INDEX]:
+            called = f"the column {index[0]}" if index[0] else "a column without a name"
+            notes = (f"{table} has {called}, which is ignored.",)
+        others = [name for name in names if name not in _INDEX]
+        unused = () if known is None else tuple(dict.fromkeys(name for name in others if name not in known))
+        return [place for place, name in enumerate(names) if name in others and name not in unused]
+
+    columns, places, lists = (_read_csv if table.suffix.lower() == ".csv" else _read_parquet)(table, choose)
+    if lists:
+        notes = (*notes, f"{table} has columns of lists or bytes, which are ignored: {', '.join(lists)}.")
+    return Rows(columns, notes=notes, unused=unused, places=places)
 
 
-def _text(record: dict[str, str], column: str) -> str | None:
-    text = record.get(column, "")
-    return None if text.lower() in ("", "nan") else text
+def boxes_of(rows: Rows) -> list[Box | None]:
+    """Return the box of each row in whole pixels, with fractions cut off as OML does; None for the whole image."""
+    if not {*CORNERS} <= {*rows.columns.column_names}:
+        return [None] * len(rows)
+    boxes: list[Box | None] = []
+    for row, texts in enumerate(zip(*map(rows.texts, CORNERS), strict=True)):
+        if texts == (None,) * 4:
+            boxes.append(None)
+            continue
+        values = ", ".join(f"{column} {text or 'empty'}" for column, text in zip(CORNERS, texts, strict=True))
+        try:
+            x_1, y_1, x_2, y_2 = (math.trunc(float(text or "nan")) for text in texts)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"{rows.place(row)}: its box has {values}, but must have four numbers, or none."
+            ) from error
+        if not (0 <= x_1 < x_2 and 0 <= y_1 < y_2):
+            raise ValueError(
+                f"{rows.place(row)}: its box has {values}, but 0 <= x_1 < x_2 and 0 <= y_1 < y_2 must hold, in whole "
+                "pixels."
+            )
+        boxes.append((x_1, y_1, x_2, y_2))
+    return boxes
 
 
-def _box(record: dict[str, str], place: str) -> Box | None:
-    """The whole pixels of the box, its fractions cut off as OML does; None for the whole image."""
-    texts = [_text(record, column) for column in _CORNERS]
-    if texts == [None] * 4:
-        return None
-    values = ", ".join(f"{column} {text or 'empty'}" for column, text in zip(_CORNERS, texts, strict=True))
-    try:
-        x_1, y_1, x_2, y_2 = (math.trunc(float(text or "nan")) for text in texts)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{place}: its box has {values}, but must have four numbers, or none.") from error
-    if not (0 <= x_1 < x_2 and 0 <= y_1 < y_2):
-        raise ValueError(
-            f"{place}: its box has {values}, but 0 <= x_1 < x_2 and 0 <= y_1 < y_2 must hold, in whole pixels."
-        )
-    return x_1, y_1, x_2, y_2
+def unused_note(source: object, rows: Rows) -> tuple[str, ...]:
+    """Return the notes of rows, and one about columns that were not read."""
+    unused = (f"{source} has columns that are not used: {', '.join(rows.unused)}.",) if rows.unused else ()
+    return (*rows.notes, *unused)
 
 
-def read_flag(record: dict[str, str], column: str, place: str) -> bool | None:
-    """The truth value of a column, None where it is empty; `place` says in the `ValueError` where it stands."""
-    text = record.get(column, "")
-    if text.lower() not in _FLAGS:
-        raise ValueError(f"{place}: {column} is {text!r}, but it must be true or false.")
-    return _FLAGS[text.lower()]
-
-
-def open_table(table: Path) -> AbstractContextManager[tuple[Sequence[str], Reader]]:
-    """Open a .csv or .parquet table: its column names, and a function that reads some of its columns row by row."""
-    return _open_csv(table) if table.suffix.lower() == ".csv" else _open_parquet(table)
-
-
-@contextmanager
-def _open_csv(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
+def _read_csv(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[str]]:
     line = 1  # the first line of the record being read
-
-    def read(columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-        nonlocal line
-        places = {column: names.index(column) for column in columns}
-        for record in records:
-            if record:
-                if len(record) != len(names):
-                    raise ValueError(f"{table}, line {line}: the number of fields is not that of the header.")
-                texts = {column: record[place].strip() for column, place in places.items()}
-                if broken := [column for column in ("path", "label") if "\n" in texts.get(column, "")]:
-                    raise ValueError(f"{table}, line {line}: {broken[0]} has a line break: a quote is not closed.")
-                yield f"line {line}", texts
-            line = records.line_num + 1
-
     try:
         # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
         with table.open(encoding="utf-8-sig", newline="") as file:
             records = csv.reader(file, strict=True)
-            names = next((record for record in records if record), [])
-            line = records.line_num + 1
-            yield names, read
+            header = [name.strip() for name in next((record for record in records if record), [])]
+            chosen = choose(header)
+            parts: list[list[pa.Array]] = [[] for _ in chosen]
+            texts: list[list[str]] = [[] for _ in chosen]
+            lines, line = array("q"), records.line_num + 1
+            for record in records:
+                if record:
+                    if len(record) != len(header):
+                        raise ValueError(f"{table}, line {line}: the number of fields is not that of the header.")
+                    for place, held in zip(chosen, texts, strict=True):
+                        if "\n" in record[place] and header[place] in ("path", "label"):
+                            raise ValueError(
+                                f"{table}, line {line}: {header[place]} has a line break: a quote is not closed."
+                            )
+                        held.append(record[place])
+                    lines.append(line)
+                    if len(lines) % _AT_ONCE == 0:
+                        _flush(texts, parts)
+                line = records.line_num + 1
     except csv.Error as error:
         raise ValueError(
             f"{table}, line {line}: a quote is not closed ({error}): close it, and double the quotes within a quoted "
@@ -185,32 +143,67 @@ def _open_csv(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
         raise ValueError(f"{table} is not a CSV table in UTF-8 ({error}).") from error
     except OSError as error:
         raise ValueError(f"{table} cannot be read ({error.strerror}).") from error
+    _flush(texts, parts)
+    columns = {header[place]: pa.chunked_array(part) for place, part in zip(chosen, parts, strict=True)}
+    return pa.table(columns), Places(table, "line", np.array(lines, np.int64)), []
 
 
-@contextmanager
-def _open_parquet(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
-    with optional_dependency("train"):
-        import pyarrow
-        import pyarrow.parquet
+def _flush(texts: list[list[str]], parts: list[list[pa.Array]]) -> None:
+    for held, part in zip(texts, parts, strict=True):
+        part.append(_clean(pa.array(held, pa.string())))
+        held.clear()
 
-    def read(columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-        if file.metadata.num_rows > _MOST_ROWS:  # which compressed are few bytes
-            raise ValueError(f"{table} has {file.metadata.num_rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
-        batches = file.iter_batches(columns=list(columns)) if columns else ()
-        records = (record for batch in batches for record in batch.to_pylist())
-        for number, record in enumerate(records, start=1):
-            yield f"row {number}", {key: "" if value is None else str(value).strip() for key, value in record.items()}
 
+def _read_parquet(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[str]]:
     try:
         with pyarrow.parquet.ParquetFile(table) as file:
-            yield file.schema_arrow.names, read
-    except (pyarrow.ArrowException, OSError) as error:
-        why = " ".join(str(error).split())
-        raise ValueError(f"{table} is not a Parquet table ({why}).") from error
+            rows, schema = file.metadata.num_rows, file.schema_arrow
+            if rows > _MOST_ROWS:  # compressed, they may be few bytes
+                raise ValueError(f"{table} has {rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
+            plain = {field.name: _is_plain(field.type) for field in schema}
+            names = [name.strip() for name in schema.names]
+            chosen = [schema.names[place] for place in choose(names)]
+            if wrong := next((name for name in chosen if not plain[name] and name.strip() in IMAGE_COLUMNS), None):
+                raise ValueError(
+                    f"{table}: {wrong} holds {schema.field(wrong).type}, but must hold texts, numbers or truth values."
+                )
+            content = file.read(columns=[name for name in chosen if plain[name]])
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{table} is not a Parquet table ({' '.join(str(error).split())}).") from error
+    columns = {name.strip(): _as_texts(content[name]) for name in content.column_names}
+    lists = [name for name in chosen if not plain[name] and name != "embedding"]
+    return pa.table(columns), Places(table, "row", np.arange(1, rows + 1)), lists
 
 
-def known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
-    """Those of the wanted columns that a table has; `ValueError` where one that is needed is missing."""
+def _is_plain(kind: Any) -> bool:
+    types = pa.types
+    return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _as_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _clean(column.cast(pa.string()))
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    # Python's text of each different value: labels of any type are compared as text.
+    parts = [
+        pa.array([None if value is None else str(value) for value in chunk.dictionary.to_pylist()], pa.string()).take(
+            chunk.indices
+        )
+        for chunk in column.chunks
+    ]
+    return _clean(pa.chunked_array(parts, pa.string()))
+
+
+def _clean(texts: Any) -> Any:
+    compute: Any = pc
+    stripped = compute.utf8_trim_whitespace(texts)
+    is_empty = compute.is_in(compute.utf8_lower(stripped), value_set=pa.array(["", "nan"]))
+    return compute.if_else(is_empty, pa.scalar(None, pa.string()), stripped)
+
+
+def _check_names(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> None:
     if missing := [column for column in needed if column not in names]:
         raise ValueError(
             f"{table} has no column {' and '.join(missing)}: its columns are {', '.join(names) or 'none'}, "
@@ -220,9 +213,8 @@ def known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], need
         )
     if ("is_query" in names) != ("is_gallery" in names):
         raise ValueError(f"{table} has only one of the columns is_query and is_gallery: give both or neither.")
-    corners = [column for column in _CORNERS if column in names]
+    corners = [column for column in CORNERS if column in names]
     if "x_1" in wanted and 0 < len(corners) < 4:
         raise ValueError(f"{table} has of a box only {', '.join(corners)}: give x_1, y_1, x_2 and y_2, or none.")
-    if twice := [column for column in wanted if list(names).count(column) > 1]:
+    if twice := [column for column in wanted if column not in _INDEX and list(names).count(column) > 1]:
         raise ValueError(f"{table} has more than one column {twice[0]}: keep one.")
-    return tuple(column for column in wanted if column in names)

@@ -34,6 +34,7 @@ from proxemic.metrics.ranking import (
 )
 from proxemic.metrics.results import RetrievalMetrics
 from proxemic.metrics.retrieval import retrieval_metrics
+from proxemic.metrics.retrieval_results import RetrievalResults
 from proxemic.metrics.verification import (
     OperatingPoint,
     OperatingPoints,
@@ -62,6 +63,7 @@ __all__ = [
     "PairedDifference",
     "PartitionAgreement",
     "RetrievalMetrics",
+    "RetrievalResults",
     "VerificationAccuracy",
     "VerificationMetrics",
     "adjusted_mutual_information",

@@ -1,15 +1,16 @@
 """Embeddings and labels as users have them: tensors, NumPy arrays, lists."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.arrays import as_tensor
+from proxemic.arrays import as_tensor, number_texts
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -24,6 +25,10 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
         @wraps(function)
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             given = signature.bind(*args, **kwargs)
+            texts = {name: given.arguments[name] for name in names if _are_texts(given.arguments.get(name))}
+            if texts:  # of several arguments, such as those of queries and of a gallery, numbered together
+                numbers, _ = number_texts([text for values in texts.values() for text in values])
+                given.arguments |= zip(texts, numbers.split([*map(len, texts.values())]), strict=True)
             for name in names:
                 if name in given.arguments:
                     given.arguments[name] = _converted(name, given.arguments[name])
@@ -32,6 +37,12 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
         return call
 
     return decorate
+
+
+def _are_texts(values: Any) -> bool:
+    if isinstance(values, np.ndarray):
+        return values.dtype.kind in "UT"
+    return isinstance(values, Sequence) and len(values) > 0 and all(isinstance(each, str) for each in values)
 
 
 def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:

@@ -60,9 +60,9 @@ def retrieval_metrics(
 
     Args:
         queries: Finite embeddings, read as float32. They and what follows may also be NumPy arrays or lists.
-        query_labels: One integer per query.
+        query_labels: One integer or text per query.
         gallery: Finite embeddings to search, or None for the queries themselves.
-        gallery_labels: One integer per row of the gallery.
+        gallery_labels: One integer or text per row of the gallery.
         distance: Distance that ranks the gallery.
         recall_at: Each K of Recall@K, at least 1; it may exceed the gallery, as in the next three.
         precision_at: Each k of Precision@k.

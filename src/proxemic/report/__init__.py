@@ -3,12 +3,11 @@
 from proxemic.report.comparison import write_comparison_report
 from proxemic.report.drawn import draw_queries
 from proxemic.report.gallery import write_gallery_report
-from proxemic.report.judged import Judged, Neighbours, judge_run
+from proxemic.report.judged import Judged, judge_run
 from proxemic.report.write import write_report
 
 __all__ = [
     "Judged",
-    "Neighbours",
     "draw_queries",
     "judge_run",
     "write_comparison_report",

@@ -11,10 +11,10 @@ _PAIRS, _EXAMPLES, _LISTED = 8, 2, 30
 
 def confused(judged: Judged) -> Section | None:
     """Pairs of classes by the queries of either whose nearest neighbour is of the other."""
-    labels, names, near = judged.rows.labels, judged.rows.class_names, judged.neighbours
-    if labels is None or names is None or not near.rows.shape[1] or len(names) < 2:
+    labels, names, near = judged.rows.labels, judged.rows.class_names, judged.found
+    if labels is None or names is None or not near.neighbours.shape[1] or len(names) < 2:
         return None
-    nearest = near.rows[:, 0]
+    nearest = near.neighbours[:, 0]
     found = confused_pairs(labels[near.queries], labels[nearest].masked_fill(nearest < 0, -1), near.distances[:, 0])
     wrong = sum(pair.count for pair in found)
     said = f"Of {len(near.queries):,} queries, {wrong:,} have a picture of another class as the nearest, in "

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
 from proxemic.data.pixels.roots import is_below
-from proxemic.data.rows import number_names
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import Section, render_page, table
@@ -26,7 +27,6 @@ from proxemic.report.queries import has_labels, queries
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Embedder, Gallery, summarize_store
 from proxemic.retrieval.cleaning.cleaning import Cleaning, examine
-from proxemic.retrieval.material import Material
 from proxemic.tables import Table
 from proxemic.training import EvaluationConfig
 
@@ -107,8 +107,7 @@ def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judge
         names += taken.column("path").to_pylist()
         labels += taken.column("label").to_pylist()
         first += len(part)
-    numbers, known = number_names(labels)
-    rows = RowLabels(numbers, known, tuple(names)) if known else RowLabels(paths=tuple(names))
+    rows = RowLabels.of(Rows.of(path=names, label=labels))
     try:
         embedder = gallery.embedder
     except UserError as error:
@@ -129,16 +128,8 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
     if names is None or len(names) < 2:
         return None
     there = all(is_below(name, roots) and Path(name).is_file() for name in names)
-    count = len(names)
-    material = Material(
-        judged.embeddings,
-        judged.config.distance,
-        names,
-        tuple(judged.label(row) for row in range(count)),
-        (None,) * count,
-        FilePixels([*names]) if there else None,
-    )
-    found = examine(material)
+    rows = replace(judged.rows.as_rows(judged.embeddings), pixels=FilePixels([*names]) if there else None)
+    found = examine(rows, judged.config.distance)
     return Section("Doubtful pictures", render("doubtful.html", said=found.summary(), kinds=_kinds(judged, found)))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from proxemic.data.embeddings.files import rows_of_images
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.metrics import RetrievalMetrics, nearest_neighbours
+from proxemic.metrics import RetrievalMetrics, RetrievalResults
 from proxemic.models import load_model
 from proxemic.protocols.runs.evaluation import choose_images
 from proxemic.protocols.runs.finished import FinishedRun
@@ -29,21 +29,6 @@ from proxemic.training.start import BothStarts, SideBySide
 
 NEAREST = 10
 """Neighbours of each query that sections may show."""
-
-
-@dataclass(frozen=True, eq=False)
-class Neighbours:
-    """The nearest rows of each query, nearest first.
-
-    Args:
-        queries: The row of each query.
-        distances: To its neighbours.
-        rows: The row of each neighbour; -1 where there are no more, at an infinite distance.
-    """
-
-    queries: Int64[Tensor, " queries"]
-    distances: Float[Tensor, "queries k"]
-    rows: Int64[Tensor, "queries k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,27 +74,15 @@ class Judged:
         return {name: evaluate_embeddings(each, self.rows, self.config) for name, each in self.before.items()}
 
     @cached_property
-    def neighbours(self) -> Neighbours:
-        """The nearest rows of the gallery to each query, itself and its sequence aside."""
-        rows, count = self.rows, len(self.embeddings)
-        everything = torch.ones(count, dtype=torch.bool)
-        asked = (everything if rows.is_query is None else rows.is_query).nonzero().squeeze(1)
-        searched = (everything if rows.is_gallery is None else rows.is_gallery).nonzero().squeeze(1)
-        place = torch.full((count,), -1).index_copy(0, searched, torch.arange(len(searched)))
+    def found(self) -> RetrievalResults:
+        """The nearest rows of the gallery to each query, without itself and its sequence."""
+        rows = self.rows
+        labels = torch.full((len(self.embeddings),), -1) if rows.labels is None else rows.labels
         sequences = None if rows.sequences is None else rows.sequences.numbers
-        k = min(NEAREST, len(searched) - 1)
-        if k < 1:
-            return Neighbours(asked, torch.empty(len(asked), 0), torch.empty(len(asked), 0, dtype=torch.int64))
-        distances, found = nearest_neighbours(
-            self.embeddings[asked],
-            self.embeddings[searched],
-            k=k,
-            distance=self.config.distance,
-            exclude=place[asked],
-            query_sequences=None if sequences is None else sequences[asked],
-            gallery_sequences=None if sequences is None else sequences[searched],
+        distance = self.config.distance
+        return RetrievalResults(
+            self.embeddings, labels, rows.is_query, rows.is_gallery, sequences, distance=distance, k=NEAREST
         )
-        return Neighbours(asked, distances, torch.where(found < 0, -1, searched[found]))
 
     def label(self, row: int) -> str | None:
         """The name of a row's class."""

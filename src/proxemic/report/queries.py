@@ -1,14 +1,14 @@
 """The section of queries with their neighbours: the worst, the median and random ones, or chosen ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int64
 from markupsafe import Markup
 from torch import Tensor
 
-from proxemic.metrics import nearest_neighbours, retrieval_metrics
+from proxemic.metrics import nearest_neighbours
 from proxemic.pages import Section
 from proxemic.report.judged import Judged
 from proxemic.report.pictured import name_of, render, shown
@@ -39,8 +39,8 @@ class _Query:
 
 def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | None:
     """The queries of the lowest average precision, of the median one, and random ones, each with its neighbours."""
-    asked = len(judged.neighbours.queries)
-    if not asked or not judged.neighbours.rows.shape[1]:
+    asked = len(judged.found.queries)
+    if not asked or not judged.found.neighbours.shape[1]:
         return None
     order = hardest_first(judged)
     if order is None:
@@ -71,7 +71,7 @@ def worst_queries(judged: Judged, count: int) -> Section:
 
 def chosen_queries(judged: Judged, rows: Sequence[int]) -> Section:
     """Some queries by their rows, in this order; `ValueError` where a row is no query."""
-    place = {row: number for number, row in enumerate(judged.neighbours.queries.tolist())}
+    place = {row: number for number, row in enumerate(judged.found.queries.tolist())}
     missing = [name_of(judged, row) for row in rows if row not in place]
     if missing:
         raise ValueError(f"{missing[0]} is in the gallery, but no query.")
@@ -100,29 +100,17 @@ def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
 
 def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[Tensor, " some"]:
     """The rank, from 1, of the first neighbour of the right class of some queries that have one."""
-    labels, rows = judged.rows.labels, judged.neighbours.queries[places]
+    labels, rows = judged.rows.labels, judged.found.queries[places]
     assert labels is not None
-    searched = _gallery(judged)
-    place = torch.full((len(labels),), -1).index_copy(0, searched, torch.arange(len(searched)))
-    sequences = None if judged.rows.sequences is None else judged.rows.sequences.numbers
-    found = retrieval_metrics(
-        judged.embeddings[rows],
-        labels[rows],
-        judged.embeddings[searched],
-        labels[searched],
-        distance=judged.config.distance,
-        recall_at=(1,),
-        mrr=True,
-        exclude=place[rows],
-        query_sequences=None if sequences is None else sequences[rows],
-        gallery_sequences=None if sequences is None else sequences[searched],
-    )
-    return (1 / found.per_query["mrr"]).round().long()
+    is_query = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, rows, True)
+    is_gallery = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, judged.found.gallery, True)
+    found = replace(judged.found, is_query=is_query, is_gallery=is_gallery).metrics(recall_at=(1,), mrr=True)
+    return (1 / found.per_query["mrr"]).round().long()[rows.argsort().argsort()]  # by rows, ascending
 
 
 def has_labels(judged: Judged) -> bool:
     """Whether a query has another picture of its class to find."""
-    labels, rows = judged.rows.labels, judged.neighbours.queries
+    labels, rows = judged.rows.labels, judged.found.queries
     if labels is None or not bool((labels[rows] >= 0).any()):
         return False
     try:
@@ -131,24 +119,19 @@ def has_labels(judged: Judged) -> bool:
         return False
 
 
-def _gallery(judged: Judged) -> Int64[Tensor, " searched"]:
-    is_gallery = judged.rows.is_gallery
-    return torch.arange(len(judged.embeddings)) if is_gallery is None else is_gallery.nonzero().squeeze(1)
-
-
 def _groups(judged: Judged, chosen: dict[str, Int64[Tensor, " places"]]) -> Markup:
     groups = {title: [_query(judged, place) for place in places.tolist()] for title, places in chosen.items()}
     return render("queries.html", groups=groups)
 
 
 def _query(judged: Judged, place: int) -> _Query:
-    near = judged.neighbours
+    near = judged.found
     row = int(near.queries[place])
     label = judged.label(row)
     listed = [
         _neighbour(judged, each, label, distance, rank)
         for rank, (each, distance) in enumerate(
-            zip(near.rows[place].tolist()[:_NEIGHBOURS], near.distances[place].tolist(), strict=False), start=1
+            zip(near.neighbours[place].tolist()[:_NEIGHBOURS], near.distances[place].tolist(), strict=False), start=1
         )
         if each >= 0
     ]
@@ -170,9 +153,9 @@ def _neighbour(judged: Judged, row: int, wanted: str | None, distance: float, ra
 
 def _first_right(judged: Judged, place: int, rank: int) -> _Neighbour:
     """The nearest row of the class of a query, which may be far down the list."""
-    labels, row = judged.rows.labels, int(judged.neighbours.queries[place])
+    labels, row = judged.rows.labels, int(judged.found.queries[place])
     assert labels is not None
-    same = _gallery(judged)
+    same = judged.found.gallery
     same = same[(labels[same] == labels[row]) & (same != row)]
     if judged.rows.sequences is not None and (own := int(judged.rows.sequences.numbers[row])) >= 0:
         same = same[judged.rows.sequences.numbers[same] != own]

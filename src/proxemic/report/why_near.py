@@ -53,15 +53,15 @@ def why_near(judged: Judged) -> Section | None:
 
 def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
     """The worst queries whose nearest picture is wrong, and queries about the median whose nearest is right."""
-    near, order = judged.neighbours, hardest_first(judged)
-    if not near.rows.shape[1]:
+    near, order = judged.found, hardest_first(judged)
+    if not near.neighbours.shape[1]:
         return []
     if order is None:
         order = near.distances[:, 0].argsort(stable=True)
     found: dict[str, list[tuple[int, int]]] = {"Wrong": [], "Right": [], "Near": []}
     for start, kinds in ((0, ("Wrong",)), (len(order) // 2, ("Right", "Near"))):
         for place in order[start:].tolist():
-            one, other = int(near.queries[place]), int(near.rows[place, 0])
+            one, other = int(near.queries[place]), int(near.neighbours[place, 0])
             labels = judged.label(one), judged.label(other)
             kind = "Near" if None in labels else "Right" if labels[0] == labels[1] else "Wrong"
             if other >= 0 and kind in kinds and len(found[kind]) < _EACH:

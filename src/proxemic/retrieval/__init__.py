@@ -7,22 +7,24 @@ folder, PostgreSQL or Milvus.
 from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
+    from proxemic.data.rows import Rows as Pictures
+    from proxemic.data.sources.listing import list_pictures
     from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
-    from proxemic.retrieval.calibration import CalibratedThreshold, Calibration, calibrate
+    from proxemic.retrieval.calibration import calibrate
     from proxemic.retrieval.cleaning import Cleaning, clean
     from proxemic.retrieval.clustering import Clusters, cluster
     from proxemic.retrieval.contact_sheet import write_contact_sheet
-    from proxemic.retrieval.embedder import Embedder
-    from proxemic.retrieval.embedding import Embedded, embed_pictures
+    from proxemic.retrieval.embedder import Embedded, Embedder
+    from proxemic.retrieval.embedding import embed_pictures
     from proxemic.retrieval.explaining import Explanation, explain_similarity
     from proxemic.retrieval.exporting import Exported, export
-    from proxemic.retrieval.gallery import Added, Gallery, Hit
-    from proxemic.retrieval.pictures import Pictures, list_pictures
+    from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
     from proxemic.retrieval.ray_stage import EmbedStage
-    from proxemic.retrieval.recognition import Recognition, Recognitions, recognize
+    from proxemic.retrieval.recognition import Recognitions, recognize
     from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
     from proxemic.retrieval.stores import GalleryInfo, Neighbours
     from proxemic.retrieval.summary import GallerySummary, summarize_store
+    from proxemic.retrieval.thresholds import CalibratedThreshold, Calibration
 
 __all__ = [
     "Added",

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,18 +15,17 @@ import platformdirs
 import torch
 from tqdm import tqdm
 
-from proxemic.data import RowGroups
-from proxemic.data.embeddings import RowLabels, check_embedding_name, number_labels
+from proxemic.data.embeddings import RowLabels, check_embedding_name, open_rows
 from proxemic.data.embeddings.files import GROUP, write_embedding_chunks
 from proxemic.data.remote import path_or_address, remove_file, write_to
-from proxemic.data.rows import query_flags
-from proxemic.data.tables import read_flag
+from proxemic.data.rows import Rows
+from proxemic.data.sources.listing import absolute, list_pictures
+from proxemic.data.tables import EMBEDDING_COLUMNS
 from proxemic.errors import UserError
 from proxemic.files import readable
 from proxemic.locks import exclusive_lock
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.parts import Parts
-from proxemic.retrieval.pictures import Pictures, absolute, list_pictures, list_vectors
 from proxemic.retrieval.preparing import enough_workers
 from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.training.multiprocess import Processes, join_processes
@@ -135,7 +134,8 @@ def embed_to_file(
             if not processes.is_first:
                 return None
             places, unreadable = parts.known()
-            named = {pictures.names[place]: why for place, why in unreadable.items()}
+            names = pictures.names
+            named = {**pictures.unreadable, **{names[place]: why for place, why in unreadable.items()}}
             others = _write(parts, places, named, target, strict, say)
             written = EmbeddedFile(
                 target,
@@ -177,16 +177,17 @@ def _beside(target: Path | str, ending: str) -> Path | str:
 def _nothing(_: str) -> None: ...
 
 
-def _list(embedder: Embedder, sources: Sources) -> Pictures:
+def _list(embedder: Embedder, sources: Sources) -> Rows:
     listed = [sources] if isinstance(sources, str | os.PathLike) else [*sources]
     if not embedder.takes_vectors:
         return list_pictures(*listed)
     if len(listed) != 1:
         raise UserError(f"{embedder.path} takes vectors, of one file, but {len(listed)} sources are given: join them.")
     try:
-        return list_vectors(listed[0])
+        rows = open_rows(Path(listed[0]), known=EMBEDDING_COLUMNS)
     except ValueError as error:
         raise UserError(f"{embedder.path} takes vectors, but {error}") from error
+    return rows if rows.has("path") else rows.with_texts(path=[f"row {row}" for row in range(1, len(rows) + 1)])
 
 
 @contextmanager
@@ -255,7 +256,8 @@ def _write(
         others.append(listed)
         few = "; ".join(f"{readable(name)}: {why.rstrip('.')}" for name, why in [*unreadable.items()][:3])
         few += "; ..." if len(unreadable) > 3 else ""
-        said = f"{len(unreadable):,} of {len(parts.pictures):,} pictures cannot be read, listed in {listed} ({few})"
+        count = len(unreadable) + len(places)
+        said = f"{len(unreadable):,} of {count:,} pictures cannot be read, listed in {listed} ({few})"
         if not places:
             parts.remove()
             raise UserError(f"None of {len(unreadable):,} pictures can be read, listed in {listed} ({few}).")
@@ -268,10 +270,10 @@ def _write(
         say(f"{said}.")
     else:
         remove_file(listed)
-    shown = parts.pictures.select(places) if unreadable else parts.pictures
+    shown = parts.pictures.take(places) if len(places) < len(parts.pictures) else parts.pictures
     if not parts.embedder.takes_vectors:  # rows of a file have names of other kinds
-        shown = replace(shown, names=tuple(map(absolute, shown.names)))
-    rows = rows_of_pictures(shown)
+        shown = shown.with_texts(path=[absolute(name) for name in shown.names])
+    rows = RowLabels.of(shown)
     if Path(out).suffix.lower() == ".npy":
         texts = rows.label_texts()
         table = zip(shown.names, texts, strict=True) if texts else ((name,) for name in shown.names)
@@ -289,27 +291,3 @@ def _write_csv(target: Path | str, folder: Path, header: Sequence[str], rows: It
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
-
-
-def rows_of_pictures(pictures: Pictures) -> RowLabels:
-    """What is known of pictures as files of embeddings keep it: names, labels, roles, sequences and categories."""
-    known = number_labels(pictures.labels)
-    columns = pictures.columns
-    none = (None,) * len(pictures)
-    flags = [
-        [
-            read_flag({name: text or ""}, name, path)
-            for text, path in zip(columns.get(name, none), pictures.names, strict=True)
-        ]
-        for name in ("is_query", "is_gallery")
-    ]
-    is_query, is_gallery = query_flags([*zip(*flags, strict=True)], pictures.names)
-    return RowLabels(
-        known.labels,
-        known.class_names,
-        pictures.names,
-        is_query,
-        is_gallery,
-        RowGroups.from_names(columns.get("sequence", none)),
-        RowGroups.from_names(columns.get("category", none)),
-    )

@@ -1,283 +1,79 @@
-"""Thresholds on the distance, learnt from classes that a model was not trained on, and kept beside the model."""
+"""Learn thresholds on the distance from classes that a model was not trained on."""
 
-import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
 
+from proxemic.arrays import number_texts
+from proxemic.data import ImageSet, Preprocessing, Splits
 from proxemic.data.embeddings import LabelledEmbeddings
+from proxemic.data.rows import check_distinct
+from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import UserError
-from proxemic.files import read_json, write_json
-from proxemic.metrics import FEWEST_CLASSES, Interval, bootstrap_intervals
+from proxemic.metrics import Interval, bootstrap_intervals
 from proxemic.metrics.clustering import unit_rows
 from proxemic.metrics.open_set import OpenSetIdentification, dir_name, leave_classes_out, threshold_name
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.held_out import HeldOut, HeldOutSplit, embed_against, embed_held_out
+from proxemic.retrieval.embedding import gather, model_for, open_sources
+from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.linkage import average_linkage, best_cut
+from proxemic.retrieval.searching import embed_queries
 from proxemic.retrieval.stores.store import Distance
-from proxemic.tables import Format, Table, percent, without_nan
+from proxemic.retrieval.thresholds import RATES, CalibratedThreshold, Calibration, calibration_file, format_threshold
+from proxemic.tables import percent
+from proxemic.training import RunDirectory
+from proxemic.training.embed import embed_images
+from proxemic.training.run_directory import split_fingerprint
 
-if TYPE_CHECKING:
-    from proxemic.retrieval.gallery import Gallery
+HeldOutSplit = Literal["validation", "test"]
 
-RATES = (0.1, 0.01, 0.001)
-"""The false accept rates that thresholds are learnt for by default."""
-
-RATE = 0.01
-"""The false accept rate whose threshold is used by default."""
-
-FORMAT = 2
+_MOST = 10_000  # queries out of a gallery, whose neighbours are computed exactly
 _GROUPED = 5_000  # pictures whose groups are compared with classes: 200 MB of distances
-NAME = "calibration.json"
 
 
-@dataclass(frozen=True)
-class CalibratedThreshold:
-    """A threshold for one false accept rate; all but the rate is NaN if there were too few pictures to measure it.
-
-    Bounds of confidence intervals are NaN with few classes.
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Vectors that are searched, and those that search them.
 
     Args:
-        rate: The false accept rate asked for.
-        threshold: Pictures at this distance or nearer are accepted; below 0 none is.
-        low: Lower bound of the threshold.
-        high: Upper bound.
-        false_accepts: Share of the pictures whose nearest one of another class is within the threshold: at most `rate`.
-        false_low: Lower bound of `false_accepts` at this threshold.
-        false_high: Upper bound.
-        true_accepts: Share of the pictures whose nearest other one is of their class and within the threshold.
-        true_low: Lower bound of `true_accepts`.
-        true_high: Upper bound.
+        vectors: The rows that are searched.
+        labels: Their classes.
+        description: What they are, in words.
+        distance: The distance by which they are compared.
+        sequences: The sequence of each row.
+        queries: Which rows are queries; None takes all.
+        unknown: Vectors and classes of pictures that are queries of unknown classes instead.
     """
 
-    rate: float
-    threshold: float
-    low: float
-    high: float
-    false_accepts: float
-    false_low: float
-    false_high: float
-    true_accepts: float
-    true_low: float
-    true_high: float
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What `calibrate` learnt.
-
-    Args:
-        model: The checksum of the model.
-        distance: The distance that thresholds are on.
-        data: What it was learnt from.
-        classes: How many classes took the part of the unknown one.
-        images: How many pictures these have.
-        searched: How many pictures were searched.
-        level: Confidence level of the intervals.
-        thresholds: One for each rate.
-        grouping: The mean distance up to which `cluster` joins groups: on these classes, the groups of average linkage
-            agree best with them, by the pairwise F1.
-        unfinished: Where the run of the model had stopped, if it was not finished: "stopped in epoch 1 of 30".
-    """
-
-    model: str
+    vectors: Float[Tensor, "rows dim"]
+    labels: Int64[Tensor, " rows"]
+    description: str
     distance: Distance
-    data: str
-    classes: int
-    images: int
-    searched: int
-    level: float
-    thresholds: tuple[CalibratedThreshold, ...]
-    grouping: float
-    unfinished: str | None = None
+    sequences: Int64[Tensor, " rows"] | None = None
+    queries: Int64[Tensor, " queries"] | None = None
+    unknown: tuple[Float[Tensor, "unknown dim"], Int64[Tensor, " unknown"]] | None = None
 
-    def choose(self, rate: float | None = None) -> tuple[CalibratedThreshold, str | None]:
-        """Choose the threshold for a false accept rate.
-
-        Args:
-            rate: The rate; None takes 0.01, or the smallest that was learnt. A rate that the pictures are too few to
-                measure is replaced by the smallest that was measured.
-
-        Returns:
-            The threshold, and a sentence if it is for another rate.
-
-        Raises:
-            UserError: If no threshold was learnt for the rate, although it could be.
-            ValueError: If the rate is not between 0 and 1.
-        """
-        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1):
-            raise ValueError(f"rate is {rate!r}, but must be a false accept rate above 0 and below 1.")
-        wanted = RATE if rate is None else rate
-        measured = {each.rate: each for each in self.thresholds if not math.isnan(each.threshold)}
-        if wanted in measured:
-            return measured[wanted], None
-        if wanted * self.images < 1:
-            pictures = math.ceil(1 / wanted)
-            why = f"A false accept rate of {wanted:g} takes {pictures:,} pictures to measure, not {self.images:,}"
-        elif rate is None:
-            why = f"No threshold was learnt for a false accept rate of {wanted:g}"
-        else:
-            known = ", ".join(f"{each:g}" for each in sorted(measured, reverse=True))
-            raise UserError(
-                f"No threshold was learnt for a false accept rate of {rate:g}, only for {known}: give one of these, or "
-                f"learn it with proxemic calibrate --rates {rate:g}."
-            )
-        smallest = measured[min(measured)]
-        return smallest, f"{why}: the threshold for {smallest.rate:g} is used, the smallest that was learnt."
-
-    def learnt(self, threshold: CalibratedThreshold | None = None) -> str:
-        """Say from how many classes the thresholds were learnt, with the interval of false accepts of one of them."""
-        classes = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
-        if self.classes < FEWEST_CLASSES:
-            return f"learnt from {classes}, and with fewer than {FEWEST_CLASSES} no interval can be given"
-        if threshold is None or math.isnan(threshold.false_low):
-            return f"learnt from {classes}"
-        bounds = _bounds(threshold.false_low, threshold.false_high)
-        return f"learnt from {classes} ({100 * self.level:g}% interval {bounds} %)"
-
-    def caution(self, rows: int | None = None) -> str | None:
-        """Say why more unknown pictures may pass than a rate says, if there is reason to.
-
-        Args:
-            rows: How many pictures the gallery has in which the threshold is used; None is not known.
-        """
-        few, many = self.classes < FEWEST_CLASSES, rows is not None and rows > 2 * self.searched
-        if not few and not many:
-            return None
-        size = f", among {self.searched:,} pictures, while this gallery has {rows:,}" if many else ""
-        return (
-            f"The threshold was {self.learnt()}{size}: more unknown pictures may pass than the rate says, "
-            "above all those that resemble known classes."
-        )
-
-    def write(self, model: str | os.PathLike[str]) -> Path:
-        """Write ``calibration.json`` beside a model, and return its path."""
-        path = calibration_file(model)
-        write_json(path, without_nan({"format": FORMAT} | asdict(self)))
-        return path
-
-    @classmethod
-    def read(cls, model: str | os.PathLike[str], checksum: str | None = None) -> "Calibration":
-        """Read the thresholds of a model.
-
-        Args:
-            model: The directory of a run, or the file of a model.
-            checksum: The checksum that the model must have; None does not check.
-
-        Raises:
-            UserError: If there are none, the file is damaged, or it belongs to another model.
-        """
-        path = calibration_file(model)
-        if not path.is_file():
-            raise UserError(
-                f"{model} has no thresholds (there is no {path}): learn them with proxemic calibrate {model}, or give "
-                "one (--threshold)."
-            )
-        found = cls._of(read_json(path), path)
-        if checksum is not None and found.model != checksum:
-            raise UserError(
-                f"{path} is of another model ({found.model[:12]}) than {model} is now ({checksum[:12]}): learn the "
-                f"thresholds anew with proxemic calibrate {model}."
-            )
-        return found
-
-    @classmethod
-    def _of(cls, content: Mapping[str, Any], path: Path) -> "Calibration":
-        try:
-            if content["format"] != FORMAT or content["distance"] not in get_args(Distance):
-                raise ValueError
-            thresholds = tuple(
-                CalibratedThreshold(
-                    **{name: math.nan if value is None else float(value) for name, value in each.items()}
-                )
-                for each in content["thresholds"]
-            )
-            facts = {name: value for name, value in content.items() if name not in ("format", "thresholds")}
-            kinds = {
-                **dict.fromkeys(("model", "data", "distance"), str),
-                **dict.fromkeys(("classes", "images", "searched"), int),
-                **dict.fromkeys(("level", "grouping"), float),
-            }
-            if any(not isinstance(facts[name], kind) for name, kind in kinds.items()):
-                raise ValueError
-            if all(math.isnan(each.threshold) for each in thresholds):
-                raise ValueError
-            if not isinstance(facts.get("unfinished"), str | None):
-                raise ValueError
-            return cls(**facts, thresholds=thresholds)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is no calibration that can be read here: learn it anew.") from error
-
-    def text(self, form: Format = "table") -> str:
-        """Format as a table for people, as JSON, CSV or Markdown."""
-        if form == "json":
-            return json.dumps(without_nan(asdict(self)), indent=2)
-        if form == "csv":
-            return Table.of_records([asdict(each) for each in self.thresholds]).text("csv")
-        return self.table().text(form)
-
-    def table(self) -> Table:
-        """Return a table for people, rates in percent."""
-        interval = f"{100 * self.level:g}% interval"
-        header = ["rate", "threshold", "false accepts", interval, "true accepts", interval]
-        rows = [
-            [
-                f"{100 * each.rate:.4g}",
-                _number(each.threshold),
-                percent(each.false_accepts),
-                _bounds(each.false_low, each.false_high),
-                percent(each.true_accepts),
-                _bounds(each.true_low, each.true_high),
-            ]
-            for each in self.thresholds
-        ]
-        title = (
-            f"{self.data}: {self.images:,} pictures of {self.classes:,} classes, {self.distance} distance; in percent "
-            "but for thresholds"
-        )
-        return Table(header, rows, title, self.notes(), "rrrrrr")
-
-    def notes(self) -> list[str]:
-        """Explain the figures, and what they cannot say."""
-        notes = [
-            "A false accept: the nearest picture among those of all other classes is within the threshold. Unknown "
-            "pictures that resemble known classes pass more often than others; in a larger gallery more pass."
-        ]
-        notes += [f"The run of the model {self.unfinished}."] if self.unfinished else []
-        empty = [f"{each.rate:g}" for each in self.thresholds if each.threshold < 0]
-        if empty:
-            notes.append(
-                f"At a rate of {' and '.join(empty)} nothing is accepted: too many pictures of different classes are "
-                "the same to the model. Look for wrong labels and duplicates with proxemic clean."
-            )
-        missing = [f"{each.rate:g}" for each in self.thresholds if math.isnan(each.threshold)]
-        if missing:
-            notes.append(f"Too few pictures to measure a rate of {' and '.join(missing)}.")
-        notes.append(f"Pictures are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")
-        if (caution := self.caution()) is not None:
-            notes.append(f"{caution} {how_to_measure()}")
-        return notes
-
-
-def how_to_measure(model: str = "MODEL", gallery: str = "GALLERY") -> str:
-    """Say how to learn how many unknown pictures pass."""
-    return (
-        f"Measure it with proxemic calibrate {model} --gallery {gallery}, which leaves out each class of the gallery "
-        "in turn, or with unknown pictures of your own as well (--data.root)."
-    )
+    @property
+    def images(self) -> int:
+        """How many pictures search as pictures of an unknown class."""
+        if self.unknown is not None:
+            return len(self.unknown[1])
+        return len(self.labels if self.queries is None else self.queries)
 
 
 def calibrate(
     model: Embedder | str | os.PathLike[str],
     source: str | os.PathLike[str] | LabelledEmbeddings | None = None,
     *,
-    gallery: "Gallery | str | os.PathLike[str] | None" = None,
+    gallery: Gallery | str | os.PathLike[str] | None = None,
     split: HeldOutSplit | None = None,
     rates: Sequence[float] = RATES,
     level: float = 0.95,
@@ -339,11 +135,11 @@ def calibrate(
         raise ValueError(f"split is {split!r} but must be validation or test")
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "report": report}
     if gallery is None:
-        held_out = embed_held_out(embedder, source, split, **reading)
+        held_out = _embed_held_out(embedder, source, split, **reading)
     elif split is not None or isinstance(source, LabelledEmbeddings):
         raise UserError("With a gallery, unknown pictures are read from a source: leave the split or the vectors out.")
     else:
-        held_out = embed_against(gallery, embedder, source, **reading)
+        held_out = _embed_against(gallery, embedder, source, **reading)
     if len(held_out.labels.unique()) < 2:
         raise UserError(f"{held_out.description} has only one class, but thresholds tell one from others: give more.")
     if (images := held_out.images) * max(rates, default=0) < 1:
@@ -419,7 +215,7 @@ def _replaced(model: Path, found: OpenSetIdentification) -> str | None:
     known = [each for each in old.thresholds if not math.isnan(each.threshold)]
     passed = [percent(float((found.non_mated.distances <= each.threshold).double().mean())) for each in known]
     values = "; ".join(
-        f"{each.rate:g}: {_number(each.threshold)}, which {share} % of the unknown pictures here pass"
+        f"{each.rate:g}: {format_threshold(each.threshold)}, which {share} % of the unknown pictures here pass"
         for each, share in zip(known, passed, strict=True)
     )
     return (
@@ -428,15 +224,166 @@ def _replaced(model: Path, found: OpenSetIdentification) -> str | None:
     )
 
 
-def calibration_file(model: str | os.PathLike[str]) -> Path:
-    """Return the path of the thresholds of a model."""
-    path = Path(model)
-    return (path if path.is_dir() else path.parent) / NAME
+def _embed_held_out(
+    embedder: Embedder,
+    source: str | os.PathLike[str] | LabelledEmbeddings | None,
+    split: HeldOutSplit | None,
+    *,
+    batch_size: int,
+    workers: int,
+    report: Callable[[str], object],
+) -> HeldOut:
+    """Embed a run's own classes of a split, or those of a source that it was not trained on."""
+    run = run_of(embedder)
+    if source is None:
+        split = split or "validation"
+        images = _own_images(embedder, run, split, report)
+        assert isinstance(embedder.transform, Preprocessing)
+        reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "precision": embedder.precision}
+        vectors = embed_images(embedder.model, images, embedder.transform, **reading)
+        sequences = None if images.sequences is None else images.sequences.numbers
+        description = f"{split} classes of {embedder.path}"
+        return HeldOut(vectors, images.labels, description, embedder.distance, sequences)
+    if isinstance(source, LabelledEmbeddings):
+        name, opened = "The vectors", source.rows.as_rows()
+        opened = replace(opened, pixels=Vectors(VectorArray(source.embeddings.detach().float().cpu())))
+    else:
+        (opened,), name = open_sources(source), str(source)
+        check_distinct(opened.names, source)
+    if model_for(opened, embedder, embedder.checksum, embedder.path) is None and opened.pixels.dim != embedder.dim:
+        raise UserError(
+            f"{name} has {opened.pixels.dim} numbers in a row, but embeddings of {embedder.path} have "
+            f"{embedder.dim}: give those that it makes."
+        )
+    labels = opened.labels
+    known = [row for row, label in enumerate(labels) if label is not None]
+    if not known:
+        raise UserError(
+            f"{name} gives no labels, but thresholds are learnt from pictures of known classes: give a folder with a "
+            "folder for each class, or what is searched (--gallery)."
+        )
+    allowed = _allowed(run, {label for label in labels if label is not None}, split, report)
+    kept = [row for row in known if labels[row] in allowed]
+    if not kept:
+        raise UserError(f"{name} has no classes but those that {embedder.path} was trained on: give others.")
+    if left_out := len(known) - len(kept):
+        report(f"{left_out:,} of {len(known):,} rows are of classes of another split of the run: left out.")
+    rows = gather([opened.take(kept)], embedder, embedder.distance, batch_size=batch_size, workers=workers)
+    for picture, why in rows.unreadable.items():
+        report(f"{picture} is left out: {why}.")
+    assert rows.embeddings is not None
+    sequences = rows.numbers("sequence")[0] if rows.has("sequence") else None
+    return HeldOut(rows.embeddings, rows.numbers("label")[0], name, embedder.distance, sequences)
 
 
-def _number(value: float) -> str:
-    return percent(value) if math.isnan(value) else "none" if value < 0 else f"{value:.4f}"
+def _embed_against(
+    gallery: Gallery | str | os.PathLike[str],
+    embedder: Embedder,
+    source: str | os.PathLike[str] | None,
+    *,
+    batch_size: int,
+    workers: int,
+    report: Callable[[str], object],
+) -> HeldOut:
+    """Read the labelled pictures of a gallery, and embed pictures of unknown classes if a source has some."""
+    if not isinstance(gallery, Gallery):
+        gallery = Gallery.open(gallery, embedder)
+    run = run_of(embedder)
+    address, classes = gallery.store.address, None if run is None else run.read_classes()
+    trained = frozenset[str]() if classes is None else classes.trained
+    parts, texts = [], list[str]()
+    for vectors, items in gallery.store.iterate():
+        part = items["label"].to_pylist()
+        parts.append(torch.from_numpy(vectors[[label is not None for label in part]].copy()))
+        texts += [label for label in part if label is not None]
+    labels, names = number_texts(texts)
+    if len(names) < 2:
+        raise UserError(f"{address} has {len(names)} labels, but thresholds tell one class from others: add more.")
+    is_new = torch.tensor([name not in trained for name in names])
+    queries = is_new[labels].nonzero().squeeze(1)
+    if source is None and not len(queries):
+        raise UserError(
+            f"{embedder.path} was trained on all classes of {address}, so that none can take the part of an unknown "
+            "one: give pictures of unknown classes (--data.root)."
+        )
+    if known := len(names) - int(is_new.sum()):
+        report(
+            f"{known:,} of {len(names):,} classes of {address} were trained on: they are searched, but are no queries."
+        )
+    queries = queries if len(queries) else torch.arange(len(labels))
+    if len(queries) > _MOST:
+        queries = queries[torch.randperm(len(queries), generator=torch.Generator().manual_seed(0))[:_MOST]]
+    unknown, description = None, f"gallery {address}, with each class in turn left out"
+    if source is not None:
+        found = embed_queries(gallery, source, batch_size=batch_size, workers=workers)
+        assert found.embeddings is not None
+        for name, why in found.unreadable.items():
+            report(f"{name} is left out: {why}.")
+        given = found.labels
+        rows = [row for row, label in enumerate(given) if label not in trained]
+        if not rows:
+            raise UserError(f"{source} has no classes but those that {embedder.path} was trained on: give others.")
+        if left_out := len(given) - len(rows):
+            report(f"{left_out:,} of {len(given):,} pictures are of classes that were trained on: left out.")
+        number = {name: at for at, name in enumerate(sorted({*names, *filter(None, given)}))}
+        # One class for all pictures without a label.
+        own = torch.tensor([number.get(given[row] or "", len(number)) for row in rows])
+        labels = torch.tensor([number[text] for text in texts])
+        unknown, description = (found.embeddings[rows], own), f"{source}, searching gallery {address}"
+    return HeldOut(torch.cat(parts), labels, description, gallery.store.info.distance, None, queries, unknown)
 
 
-def _bounds(low: float, high: float) -> str:
-    return percent(low) if math.isnan(low) else f"{percent(low)} … {percent(high)}"
+def run_of(embedder: Embedder) -> RunDirectory | None:
+    """The run whose model it is, or None."""
+    if embedder.path is None:
+        return None
+    folder = embedder.path if embedder.path.is_dir() else embedder.path.parent
+    return RunDirectory(folder) if (folder / "recipe.yaml").is_file() else None
+
+
+def _own_images(
+    embedder: Embedder, run: RunDirectory | None, split: HeldOutSplit, report: Callable[[str], object]
+) -> ImageSet:
+    if run is None:
+        raise UserError(
+            f"{embedder.path or 'The model'} is no run, whose held-out classes are known: give labelled pictures of "
+            "classes that it was not trained on (--data.root)."
+        )
+    splits = own_splits(run, report, test=split == "test")
+    if split == "test":
+        return splits.test_images
+    if splits.validation is None:
+        raise UserError(
+            f"{run.path} has no validation classes (data.validation_fraction is 0): give labelled pictures of other "
+            "classes (--data.root), or take its test classes (--split test), which are then no measure of the result."
+        )
+    return splits.validation
+
+
+def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool) -> Splits:
+    """The images of a run as they were split when it began; with `test`, refused where its test must not be seen."""
+    run.check_run(test=test)
+    from proxemic.recipes.reader import read_evaluation  # which imports much
+
+    splits = run.locate(read_evaluation(run.recipe).data).load()
+    run.check_images(split_fingerprint(splits))
+    for note in splits.notes:
+        report(note)
+    return splits
+
+
+def _allowed(
+    run: RunDirectory | None, names: set[str], split: HeldOutSplit | None, report: Callable[[str], object]
+) -> set[str]:
+    """Choose classes that the run was not trained on; those of its test only if there are no others."""
+    classes = None if run is None else run.read_classes()
+    if classes is None:
+        return names
+    if split is not None:
+        return {*((classes.test if split == "test" else classes.validation) or ())}
+    untrained = names - classes.trained
+    allowed = untrained - {*(classes.test or ())}
+    if untrained and not allowed:
+        report("These are test classes of the run: what is measured on them afterwards is too good.")
+        return untrained
+    return allowed

@@ -1,8 +1,6 @@
 """Group pictures that nobody has labelled, by their embeddings."""
 
 import os
-import re
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,15 +12,15 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from proxemic.data import FilePixels
-from proxemic.data.rows import number_names
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import check_folder, process_runs, readable, write_csv, write_errors
+from proxemic.files import check_folder, readable, working_folder, write_csv, write_errors
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
-from proxemic.retrieval.calibration import Calibration, calibration_file
+from proxemic.metrics.clustering import unit_rows
 from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.embedding import Source, gather, open_sources
 from proxemic.retrieval.linkage import average_linkage, cut
-from proxemic.retrieval.material import Sources, gather
+from proxemic.retrieval.thresholds import Calibration, calibration_file
 
 Method = Literal["hdbscan", "agglomerative", "kmeans"]
 MOST = 20_000  # rows of agglomerative clustering, whose distances take 4 bytes times the square of that: 1.6 GB
@@ -97,26 +95,21 @@ class Clusters:
             raise UserError(f"--out {out} is a folder for links, but vectors are no pictures: name a .csv file.")
         if remote := next((path for path in self.pixels.paths if isinstance(path, str)), None):
             raise UserError(f"--out {out} is a folder for links, but {remote} is no file here: name a .csv file.")
-        temporary = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.tmp")
-        _remove_stale(out.absolute())
-        try:
-            with write_errors(out):
-                for number in (*range(1, len(self.medoids) + 1), -1):
-                    rows = (self.numbers == number).nonzero()[:, 0]
-                    folder = temporary / (f"cluster-{number:04d}" if number > 0 else "none")
-                    if len(rows) or number > 0:
-                        folder.mkdir(parents=True)
-                    order = rows[self.distances[rows].argsort(stable=True)].tolist()
-                    for place, row in enumerate(order, start=1):
-                        path = Path(self.pixels.paths[row]).absolute()
-                        (folder / f"{place:05d}-{_safe(path)}").symlink_to(path)
-                temporary.replace(out)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with working_folder(out) as temporary, write_errors(out):
+            for number in (*range(1, len(self.medoids) + 1), -1):
+                rows = (self.numbers == number).nonzero()[:, 0]
+                folder = temporary / (f"cluster-{number:04d}" if number > 0 else "none")
+                if len(rows) or number > 0:
+                    folder.mkdir(parents=True)
+                order = rows[self.distances[rows].argsort(stable=True)].tolist()
+                for place, row in enumerate(order, start=1):
+                    path = Path(self.pixels.paths[row]).absolute()
+                    (folder / f"{place:05d}-{_safe(path)}").symlink_to(path)
+            temporary.replace(out)
 
 
 def cluster(
-    sources: Sources,
+    sources: Source,
     model: Embedder | str | os.PathLike[str] | None = None,
     *,
     method: Method | None = None,
@@ -176,11 +169,17 @@ def cluster(
     embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
     is_chosen = method is not None or threshold is not None or rate is not None
     method, threshold = _settle(method, groups, threshold, rate, embedder, report)
-    check = _check_pairs if method == "agglomerative" and is_chosen else None
-    material = gather(sources, embedder, batch_size=batch_size, workers=workers, check=check)
-    x = material.embeddings
-    if material.unreadable:
-        report(f"{len(material.unreadable):,} pictures cannot be read, and are left out.")
+    opened = open_sources(sources)
+    if method == "agglomerative" and is_chosen:
+        _check_pairs(sum(map(len, opened)))
+    distance = "cosine" if embedder is None else embedder.distance
+    rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
+    assert rows.embeddings is not None
+    x = unit_rows(rows.embeddings) if distance == "cosine" else rows.embeddings
+    for note in rows.notes:
+        report(note)
+    if rows.unreadable:
+        report(f"{len(rows.unreadable):,} pictures cannot be read, and are left out.")
     if method == "agglomerative" and len(x) > MOST:
         method, threshold = "hdbscan", None
         report(f"Agglomerative clustering takes {MOST:,} pictures at most: HDBSCAN is used for {len(x):,}.")
@@ -188,22 +187,22 @@ def cluster(
     if groups is not None:
         raw = _kmeans(x, groups)
     elif threshold is not None:
-        raw = cut(*average_linkage(x, material.distance), threshold)
+        raw = cut(*average_linkage(x, distance), threshold)
     else:
         raw = _hdbscan(x, least)
     numbers = _by_size(raw, least)
-    distances, medoids = _to_medoids(x, numbers, material.distance)
-    labels, _ = number_names(material.labels)
+    distances, medoids = _to_medoids(x, numbers, distance)
+    labels, _ = rows.numbers("label")
     known = labels >= 0
     clusters = Clusters(
-        material.names,
+        tuple(rows.names),
         numbers,
         distances,
         medoids,
         threshold,
         partition_agreement(labels[known], numbers[known]) if known.any() else None,
-        material.unreadable,
-        material.pixels,
+        rows.unreadable,
+        rows.pixels if isinstance(rows.pixels, FilePixels) else None,
     )
     if out is not None:
         report(f"Written: {clusters.write(out)}")
@@ -322,14 +321,6 @@ def _to_medoids(
 def _check_new(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--out {folder} exists: name a new folder, or a .csv file for a table.")
-
-
-def _remove_stale(out: Path) -> None:
-    """Remove what a killed process has left beside a folder."""
-    for path in out.parent.glob(".*.tmp"):
-        match = re.fullmatch(rf"\.{re.escape(out.name)}\.(\d{{1,9}})\.tmp", path.name)
-        if match and (int(match[1]) == os.getpid() or not process_runs(int(match[1]))):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _safe(path: Path) -> str:

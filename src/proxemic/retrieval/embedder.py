@@ -5,6 +5,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -31,6 +32,28 @@ from proxemic.retrieval.stores.store import Distance
 from proxemic.training.embed import embed_batches, load_embedder, pick_device
 from proxemic.training.recipe import EvaluationPrecision
 from proxemic.training.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Embeddings of the pictures at `places`, and why others could not be read, by their places."""
+
+    embeddings: Float32[Tensor, "readable dim"]
+    places: list[int]
+    unreadable: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.places) + len(self.unreadable)
+
+    @classmethod
+    def join(cls, parts: Sequence["Embedded"]) -> "Embedded":
+        """Put parts one after another."""
+        return cls(
+            torch.cat([part.embeddings for part in parts]),
+            [place for part in parts for place in part.places],
+            {place: why for part in parts for place, why in part.unreadable.items()},
+        )
+
 
 ONNX_NOTE = "proxemic"
 """Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""
@@ -226,8 +249,8 @@ class Embedder:
 
     def embed_readable(
         self, pictures: Sequence[Picture] | Pixels | Vectors, *, batch_size: int = 64, workers: int = 0
-    ) -> Iterator[tuple[Float32[Tensor, "batch dim"], list[int], dict[int, str]]]:
-        """Embed batch by batch what can be read: embeddings, their places, and why others cannot, by their places."""
+    ) -> Iterator[Embedded]:
+        """Embed batch by batch what can be read."""
         if self.takes_vectors != isinstance(pictures, Vectors):
             takes, came = ("vectors", "pictures") if self.takes_vectors else ("pictures", "vectors")
             raise UserError(f"{self.path or 'The model'} takes {takes}, but {came} are given.")
@@ -243,10 +266,10 @@ class Embedder:
 
         for embeddings in self.embed_prepared(batches()):
             while not begun[0][0]:  # the network has not seen batches of which nothing could be read
-                yield torch.empty(0, self.dim), *begun.popleft()
-            yield embeddings, *begun.popleft()
+                yield Embedded(torch.empty(0, self.dim), *begun.popleft())
+            yield Embedded(embeddings, *begun.popleft())
         for places, failures in begun:
-            yield torch.empty(0, self.dim), places, failures
+            yield Embedded(torch.empty(0, self.dim), places, failures)
 
 
 class _Tensors(nn.Module):

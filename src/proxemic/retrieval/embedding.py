@@ -1,73 +1,240 @@
-"""Vectors of many pictures, those that cannot be read left out."""
+"""From a source of any kind to embedded rows: pictures that a model embeds, or vectors in files."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 from tqdm import tqdm
 
-from proxemic.data import ImageSet
-from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.pictures import Pictures
+from proxemic.data import FilePixels, ImageSet
+from proxemic.data.embeddings import LabelledEmbeddings, open_rows
+from proxemic.data.rows import Rows
+from proxemic.data.sources.listing import list_pictures, roots_of_rows
+from proxemic.data.vectors import VectorArray, Vectors
+from proxemic.errors import UserError
+from proxemic.files import readable
+from proxemic.retrieval.embedder import Embedded, Embedder
+from proxemic.retrieval.stores.store import Distance
+
+Source = str | os.PathLike[str] | Rows | LabelledEmbeddings | Sequence[str | os.PathLike[str]]
+"""What `list_pictures` takes, or files of vectors, one or several; or the content of these."""
+
+_AT_ONCE = 65_536  # vectors that are read at once
 
 
-@dataclass(frozen=True, eq=False)
-class Embedded:
-    """Embeddings of the pictures at `places`, and why others could not be read, by their places."""
+def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
+    """Open what a source names: all pictures together, and each file of vectors by itself.
 
-    embeddings: Float32[Tensor, "readable dim"]
-    places: list[int]
-    unreadable: dict[int, str] = field(default_factory=dict)
+    Rows of vectors that have no path are known by their file and their number. With `missing`, a path where there is
+    nothing is listed, too, as a picture that cannot be read.
+
+    Raises:
+        UserError: If a source does not exist, or has no pictures.
+        ValueError: If a table or a file of vectors is not valid.
+    """
+    if isinstance(source, Rows):
+        return [source]
+    if isinstance(source, LabelledEmbeddings):
+        if source.rows.paths is None:
+            raise ValueError("rows has no paths, by which a gallery knows its rows: give them, or use add_vectors.")
+        vectors = Vectors(VectorArray(source.embeddings.detach().float().cpu()))
+        return [replace(source.rows.as_rows(), pixels=vectors).without("is_query", "is_gallery")]
+    sources = [source] if isinstance(source, str | os.PathLike) else [*source]
+    files = [each for each in sources if is_vector_file(each)]
+    others = [each for each in sources if each not in files]
+    opened = [_named(open_rows(Path(file), whole=True), Path(file)) for file in files]
+    return [list_pictures(*others, missing=missing), *opened] if others or not files else opened
+
+
+def _named(rows: Rows, file: Path) -> Rows:
+    rows = rows.without("is_query", "is_gallery") if file.suffix.lower() == ".safetensors" else rows
+    if rows.has("path"):
+        return rows
+    source = readable(file.absolute())
+    return rows.with_texts(path=[f"{source}, row {row}" for row in range(len(rows))])
+
+
+def is_vector_file(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is a file of vectors: .npy, .safetensors, or Parquet with a column `embedding`."""
+    path = Path(source)
+    if path.suffix.lower() in (".npy", ".safetensors"):
+        return True
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return False
+    import pyarrow.parquet
+
+    try:
+        return "embedding" in pyarrow.parquet.read_schema(path).names
+    except (pyarrow.ArrowException, OSError):
+        return False  # what reads it says so
+
+
+def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner: object) -> Embedder | None:
+    """Return the model that rows go through; None for vectors that the model has made already.
+
+    Args:
+        rows: Pictures or vectors.
+        embedder: The model, if there is one.
+        checksum: The checksum of that model, which may be known without it.
+        owner: The model, or what it belongs to, as messages call it.
+
+    Raises:
+        UserError: If pictures come without a model or to one that takes vectors, or another model made the vectors.
+    """
+    takes_vectors = embedder is not None and embedder.takes_vectors
+    if not isinstance(rows.pixels, Vectors):
+        if embedder is None:
+            raise UserError("Pictures are compared by a model: give one with --model, or a file of vectors.")
+        if takes_vectors:
+            raise UserError(f"The model of {owner} takes vectors, not pictures: give a file of vectors.")
+        return embedder
+    if takes_vectors and (rows.made_by is None or rows.made_by != checksum):
+        return embedder
+    if rows.made_by is not None and checksum is not None and rows.made_by != checksum:
+        raise UserError(
+            f"The vectors were made by another model (checksum {rows.made_by[:12]}) than those of {owner} "
+            f"({checksum[:12]}): embed the pictures with that one."
+        )
+    return None
+
+
+def embed_rows(
+    rows: Rows,
+    embedder: Embedder | None,
+    distance: Distance,
+    *,
+    at_least: int = _AT_ONCE,
+    batch_size: int = 64,
+    workers: int = 0,
+    description: str = "embedding",
+) -> Iterator[Rows]:
+    """Embed rows in parts of `at_least` rows, but for the last, so that each part can be kept when it is done.
+
+    Args:
+        rows: Pictures or vectors.
+        embedder: The model that they go through, see `model_for`; None takes vectors as they are.
+        distance: The distance by which embeddings are compared.
+        at_least: Rows of a part.
+        batch_size: Rows that the network sees at once.
+        workers: Processes that read pictures.
+        description: Text of the progress bar.
+
+    Yields:
+        The rows that could be embedded, with their embeddings. Rows that cannot be read, and those whose embedding
+        nothing can be compared with, are in ``unreadable``.
+
+    Raises:
+        ValueError: If vectors that are taken as they are hold numbers that are not finite, or with cosine are zero.
+    """
+    if embedder is None:
+        for first in range(0, len(rows), _AT_ONCE):
+            places = range(first, min(first + _AT_ONCE, len(rows)))
+            vectors = rows.pixels.fetch(places)
+            for row, why in useless_vectors(vectors, distance).items():
+                raise ValueError(f"{rows.names[first + row]}: its vector {why}: leave it out, or make it anew.")
+            yield replace(rows.take(places), embeddings=vectors)
+        return
+    names = rows.names
+    parts = embed_parts(
+        embedder, rows, at_least=at_least, batch_size=batch_size, workers=workers, description=description
+    )
+    for part in parts:
+        useless = useless_vectors(part.embeddings, distance)
+        failures = part.unreadable | {part.places[row]: f"its vector {why}" for row, why in useless.items()}
+        good = [row for row in range(len(part.places)) if row not in useless]
+        taken = rows.take([part.places[row] for row in good])
+        unreadable = {names[place]: why for place, why in failures.items()}
+        yield replace(taken, embeddings=part.embeddings[good], unreadable=unreadable)
+
+
+def gather(
+    opened: Iterable[Rows],
+    embedder: Embedder | None,
+    distance: Distance = "cosine",
+    *,
+    checksum: str | None = None,
+    owner: object = None,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> Rows:
+    """Embed all rows of opened sources; those that cannot be embedded are in ``unreadable``.
+
+    Args:
+        opened: What `open_sources` gives.
+        embedder: The model, if there is one.
+        distance: The distance by which embeddings are compared.
+        checksum: The checksum of the model, if that is not given; see `model_for`.
+        owner: What the model belongs to, as messages call it; None names the model.
+        batch_size: Rows that the network sees at once.
+        workers: Processes that read pictures.
+
+    Raises:
+        UserError: If nothing can be read, pictures come without a model, or another model made the vectors.
+        ValueError: If vectors are not finite, or a number is out of its range.
+    """
+    for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
+        if value < least:
+            raise ValueError(f"{name} is {value}, but must be {least} or more.")
+    if embedder is not None:
+        checksum, owner = embedder.checksum, owner or embedder.path
+    opened, parts = [*opened], list[Rows]()
+    for rows in opened:
+        model = model_for(rows, embedder, checksum, owner)
+        parts += embed_rows(rows, model, distance, batch_size=batch_size, workers=workers)
+    unreadable = {name: why for part in (*opened, *parts) for name, why in part.unreadable.items()}
+    if not sum(map(len, parts)):
+        name, why = next(iter(unreadable.items()))
+        further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
+        raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another.")
+    files = [part.pixels for part in parts if isinstance(part.pixels, FilePixels)]
+    pixels = None
+    if len(files) == len(parts):
+        pixels = FilePixels(
+            [path for each in files for path in each.paths], [box for each in files for box in each.boxes]
+        )
+    folders = tuple(root for rows in opened for root in roots_of_rows(rows))
+    notes = tuple(note for rows in opened for note in rows.notes)
+    return replace(Rows.join(parts, pixels), unreadable=unreadable, folders=folders, notes=notes)
+
+
+def useless_vectors(vectors: Float32[Tensor, "rows dim"], distance: str) -> dict[int, str]:
+    """Return the rows that nothing can be compared with, from 0, and why."""
+    whole = vectors.isfinite().all(1)
+    why = dict.fromkeys((~whole).nonzero()[:, 0].tolist(), "has a number that is not finite")
+    if distance == "cosine":
+        why |= dict.fromkeys((vectors == 0).all(1).nonzero()[:, 0].tolist(), "is zero, which has no direction")
+    return why
 
 
 def embed_pictures(
     embedder: Embedder,
-    pictures: Pictures | ImageSet,
+    pictures: Rows | ImageSet,
     *,
     batch_size: int = 64,
     workers: int = 0,
     description: str = "embedding",
 ) -> Embedded:
     """Embed all pictures that can be read, in order, with a progress bar on terminals."""
-    parts = [*embed_parts(embedder, pictures, batch_size=batch_size, workers=workers, description=description)]
-    return Embedded(
-        torch.cat([torch.empty(0, embedder.dim), *(part.embeddings for part in parts)]),
-        [place for part in parts for place in part.places],
-        {place: why for part in parts for place, why in part.unreadable.items()},
-    )
+    settings = {"batch_size": batch_size, "workers": workers}
+    parts = [*embed_parts(embedder, pictures, at_least=len(pictures), description=description, **settings)]
+    return parts[0] if parts else Embedded(torch.empty(0, embedder.dim), [])
 
 
 def embed_parts(
-    embedder: Embedder,
-    pictures: Pictures | ImageSet,
-    *,
-    at_least: int = 1,
-    batch_size: int = 64,
-    workers: int = 0,
-    description: str = "embedding",
+    embedder: Embedder, pictures: Rows | ImageSet, *, at_least: int, batch_size: int, workers: int, description: str
 ) -> Iterator[Embedded]:
-    """The same in parts of `at_least` pictures, but for the last, so that each can be kept when it is done."""
-    parts: list[Tensor] = []
-    places: list[int] = []
-    unreadable: dict[int, str] = {}
-
-    def part() -> Embedded:
-        made = Embedded(torch.cat([torch.empty(0, embedder.dim), *parts]), [*places], {**unreadable})
-        for each in (parts, places, unreadable):
-            each.clear()
-        return made
-
-    with tqdm(total=len(pictures), desc=description, unit="image", leave=False, disable=None) as bar:
-        for embeddings, kept, failures in embedder.embed_readable(
-            pictures.pixels, batch_size=batch_size, workers=workers
-        ):
-            parts.append(embeddings)
-            places += kept
-            unreadable |= failures
-            bar.update(len(kept) + len(failures))
-            if len(places) + len(unreadable) >= at_least:
-                yield part()
-    if places or unreadable:
-        yield part()
+    """Embed pictures in parts of `at_least`, but for the last."""
+    held: list[Embedded] = []
+    with tqdm(total=len(pictures.pixels), desc=description, unit="image", leave=False, disable=None) as bar:
+        for batch in embedder.embed_readable(pictures.pixels, batch_size=batch_size, workers=workers):
+            held.append(batch)
+            bar.update(len(batch))
+            if sum(map(len, held)) >= at_least:
+                yield Embedded.join(held)
+                held.clear()
+    if held:
+        yield Embedded.join(held)

@@ -1,26 +1,31 @@
 """Galleries: pictures that are searched by the vectors that a model makes of them."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from proxemic.data.embeddings import LabelledEmbeddings
+from proxemic.arrays import as_tensor
+from proxemic.data import FilePixels
 from proxemic.data.pixels.roots import as_root
+from proxemic.data.rows import Rows
+from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
+from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import embed_parts
-from proxemic.retrieval.items import STAMP, Where, check_where, further_columns, make_items
-from proxemic.retrieval.pictures import Pictures, absolute, list_pictures
+from proxemic.retrieval.embedding import Source, embed_rows, model_for, open_sources, useless_vectors
+from proxemic.retrieval.items import STAMP, Where, check_columns, check_where, further_columns, make_items
 from proxemic.retrieval.preparing import Picture
 from proxemic.retrieval.stores import (
     GalleryInfo,
@@ -32,14 +37,9 @@ from proxemic.retrieval.stores import (
     open_store,
 )
 from proxemic.retrieval.stores.store import PartlyWritten
-from proxemic.retrieval.vector_rows import VectorRows, check_vectors, is_vector_file, read_vector_rows, useless_vectors
+from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, check_threshold, how_to_measure
 
-if TYPE_CHECKING:
-    from proxemic.retrieval.recognition import Recognition
-
-Source = str | os.PathLike[str] | Pictures | LabelledEmbeddings | Sequence[str | os.PathLike[str]]
-"""What `list_pictures` takes, or files of vectors, one or several; or the content of these."""
-
+_MORE = 16  # times as many neighbours are looked at where the nearest have no label
 _AT_ONCE = 65_536  # rows that are handed to a store
 _PICTURES_AT_ONCE = 4096  # no more are embedded a second time where an addition was killed
 _FEW = 1024  # hits for which it is not worth to ask how many rows there are
@@ -65,6 +65,21 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Recognition:
+    """What one query shows.
+
+    Args:
+        label: The label of the nearest labelled picture within the threshold; None is *unknown*.
+        distance: To `nearest`; infinite if the gallery is empty.
+        nearest: The picture whose label it is, or else the nearest one of the gallery; None if that is empty.
+    """
+
+    label: str | None
+    distance: float
+    nearest: Hit | None
+
+
+@dataclass(frozen=True)
 class Added:
     """What came of an addition.
 
@@ -75,6 +90,7 @@ class Added:
         ignored: Files that were found, but are no pictures by their names.
         changed: Those of the known ones whose files have changed since they were embedded.
         updated: Those whose files had changed, and which were embedded again.
+        notes: What the user should know about the source.
     """
 
     rows: int = 0
@@ -83,6 +99,7 @@ class Added:
     ignored: tuple[str, ...] = ()
     changed: int = 0
     updated: int = 0
+    notes: tuple[str, ...] = ()
 
     def __add__(self, other: "Added") -> "Added":
         """Both together."""
@@ -93,6 +110,7 @@ class Added:
             (*self.ignored, *other.ignored),
             self.changed + other.changed,
             self.updated + other.updated,
+            (*self.notes, *other.notes),
         )
 
 
@@ -150,19 +168,21 @@ class Gallery:
             ValueError: If vectors are not finite, or of several lengths.
         """
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
-        given = [] if source is None else _read(source)
-        rows = next((each for each in given if isinstance(each, VectorRows)), None)
-        if dim is None and embedder is None and rows is None:
+        given = [] if source is None else open_sources(source)
+        vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
+        if embedder is not None:
+            dim, precision = dim or embedder.dim, embedder.precision
+            model = None if embedder.path is None else str(embedder.path)
+            info = GalleryInfo(dim, distance or embedder.distance, embedder.checksum, model, precision)  # type: ignore[arg-type]
+        elif dim is not None or vectors is not None:
+            dim = dim or (vectors.pixels.dim if vectors is not None else 0)
+            made = (None, None, None) if vectors is None else (vectors.made_by, None, vectors.precision)
+            info = GalleryInfo(dim, distance or "cosine", *made)  # type: ignore[arg-type]
+        else:
             raise UserError("Nothing says how vectors are made: give a model (--model), or a file of vectors.")
-        if dim is None:
-            dim = embedder.dim if embedder is not None else _vectors(rows).shape[1]
-        made_by = embedder.checksum if embedder is not None else None if rows is None else rows.made_by
-        model = None if embedder is None or embedder.path is None else str(embedder.path)
-        chosen: Any = distance or ("cosine" if embedder is None else embedder.distance)
-        precision = embedder.precision if embedder is not None else None if rows is None else rows.precision
-        info = GalleryInfo(dim, chosen, made_by, model, precision)
-        for each in given:
-            _check(each, info, os.fspath(address), embedder)
+        for rows in given:
+            check_columns(rows.columns.column_names)
+            _check(rows, info, os.fspath(address), embedder)
         gallery = cls(create_store(os.fspath(address), info), embedder)
         gallery.added = gallery._add(given, **adding)
         return gallery
@@ -231,13 +251,12 @@ class Gallery:
             UserError: If the source cannot be read, or not all could be written; it says what was.
             ValueError: If vectors are not finite, or of another length, or a name comes twice.
         """
-        return self._add(
-            _read(source), batch_size=batch_size, workers=workers, labels=labels, roots=roots, update=update
-        )
+        reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers}
+        return self._add(open_sources(source), **reading, labels=labels, roots=roots, update=update)
 
     def _add(
         self,
-        given: Sequence[Pictures | VectorRows],
+        given: Sequence[Rows],
         *,
         batch_size: int = 64,
         workers: int = 0,
@@ -245,53 +264,61 @@ class Gallery:
         roots: Sequence[str | os.PathLike[str]] = (),
         update: bool = False,
     ) -> Added:
-        given_roots = [*map(as_root, roots), *(root for each in given for root in _roots(each))]
+        given_roots = [*map(as_root, roots), *(root for rows in given for root in roots_of_rows(rows))]
         if not {*given_roots} <= {*self.store.roots}:
             self.store.add_roots(given_roots)
         added = Added()
-        for each in given:
-            if isinstance(each, Pictures):
-                added += self._add_pictures(each, batch_size, workers, labels, update)
-            else:
-                added += self._add_rows(each, batch_size, labels)
+        for rows in given:
+            check_columns(rows.columns.column_names)
+            if not labels:
+                rows = rows.without("label")
+            added += self._add_rows(rows, update, {"batch_size": batch_size, "workers": workers})
         return added
 
-    def _add_pictures(self, given: Pictures, batch_size: int, workers: int, labels: bool, update: bool) -> Added:
-        info, names = self.store.info, [absolute(name) for name in given.names]
-        stamps = [None if size < 0 else f"{size} {time}" for _, size, time in given.stamps()]
-        known = self._stamps_of(names)
+    def _add_rows(self, rows: Rows, update: bool, reading: dict[str, Any]) -> Added:
+        info, address = self.store.info, self.store.address
+        is_pictures = isinstance(rows.pixels, FilePixels)
+        if is_pictures:
+            stamps = [None if size < 0 else f"{size} {time}" for _, size, time in stamps_of(rows)]
+            rows = rows.with_texts(path=[absolute(name) for name in rows.names], **{STAMP: stamps})
+        names = rows.names
+        if len({*names}) < len(names):
+            raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
+        known, stamps = self._stamps_of(names), rows.texts(STAMP)
         changed = {
             name for name, stamp in zip(names, stamps, strict=True) if stamp and (known.get(name) or stamp) != stamp
         }
         chosen = [place for place, name in enumerate(names) if name not in known or (update and name in changed)]
-        pictures, stamps = given.select(chosen), [stamps[place] for place in chosen]
         # Of the gallery's own folder nobody needs to hear.
-        own = Path(self.store.address).absolute()
-        ignored = tuple(readable(path) for path in given.ignored if own not in path.absolute().parents)
-        if not len(pictures):
-            return Added(0, len(known), {}, ignored, len(changed))
-        embedder, rows, updated, unreadable = self.embedder, 0, 0, dict[str, str]()
-        _check(pictures, info, self.store.address, embedder)
-        with self._writing(len(pictures)) as wrote:
-            for part in embed_parts(
-                embedder, pictures, at_least=_PICTURES_AT_ONCE, batch_size=batch_size, workers=workers
-            ):
-                useless = useless_vectors(part.embeddings, info.distance)
-                failures = part.unreadable | {part.places[row]: f"its vector {why}" for row, why in useless.items()}
-                unreadable |= {pictures.names[place]: why for place, why in failures.items()}
-                good = [row for row in range(len(part.places)) if row not in useless]
-                places = [part.places[row] for row in good]
-                kept = pictures.select(places)
-                paths = [absolute(name) for name in kept.names]
-                before = self._rows_of([path for path in paths if path in changed])
-                described = _describe(kept, labels, paths, before)
-                items = make_items(paths, described.pop("label"), described, [stamps[place] for place in places])
-                if good:
-                    vectors = check_vectors(part.embeddings[good], info, self.store.address)
+        own = Path(address).absolute()
+        ignored = tuple(readable(path) for path in rows.ignored if own not in path.absolute().parents)
+        added = Added(0, len(known), rows.unreadable, ignored, len(changed), notes=rows.notes)
+        if not chosen:
+            return added
+        new = rows.take(chosen)
+        embedder = _check(new, info, address, self.embedder_for([new]))
+        count, updated, unreadable = 0, 0, {**rows.unreadable}
+        at_least = _PICTURES_AT_ONCE if is_pictures else _AT_ONCE
+        with self._writing(len(new)) as wrote:
+            for part in embed_rows(new, embedder, info.distance, at_least=at_least, **reading):
+                unreadable |= part.unreadable
+                if len(part):
+                    before = self._rows_of([name for name in part.names if name in changed])
+                    vectors = check_vectors(part.embeddings, info, address)
+                    items = make_items(_keep(part, before))
                     (self.store.replace_rows if before else self.store.add)(vectors, items)
-                    rows, updated = rows + len(good) - len(before), updated + len(before)
-                wrote(rows + updated)
-        return Added(rows, len(known) - updated, unreadable, ignored, len(changed) - updated, updated)
+                    count, updated = count + len(part) - len(before), updated + len(before)
+                wrote(count + updated)
+        facts = {"rows": count, "known": len(known) - updated, "changed": len(changed) - updated, "updated": updated}
+        return replace(added, **facts, unreadable=unreadable)
+
+    def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
+        """Return the model that rows need: none for vectors that are of the gallery, or whose model is not there."""
+        if "embedder" in vars(self) or any(not isinstance(rows.pixels, Vectors) for rows in given):
+            return self.embedder
+        info = self.store.info
+        is_needed = any(rows.made_by is None or rows.made_by != info.embedder for rows in given)
+        return self.embedder if is_needed and info.model is not None and Path(info.model).exists() else None
 
     def _stamps_of(self, names: Sequence[str]) -> dict[str, str | None]:
         """Return the stamps of those names that the gallery has."""
@@ -310,26 +337,6 @@ class Gallery:
         ids = self.store.next_ids(count=len(paths), where={"path": paths}) if paths else np.empty(0, np.int64)
         return {row["path"]: row for row in self.store.items(ids).to_pylist()}
 
-    def _add_rows(self, rows: VectorRows, batch_size: int, labels: bool) -> Added:
-        vectors = self.vectors_of(rows, batch_size=batch_size)
-        return self.add_vectors(vectors, rows.names, rows.labels if labels else None, rows.columns)
-
-    def vectors_of(self, rows: VectorRows, *, batch_size: int = 64) -> Float32[Tensor, "rows dim"]:
-        """Rows of a file as vectors of the gallery: as they are, or what its model makes of them if it takes vectors.
-
-        Raises:
-            UserError: If another model has made them.
-            ValueError: If they are not finite, or of another length.
-        """
-        info = self.store.info
-        embedder = None
-        if "embedder" in vars(self) or (info.model is not None and Path(info.model).exists()):
-            embedder = None if rows.made_by is not None and rows.made_by == info.embedder else self.embedder
-        _check(rows, info, self.store.address, embedder)
-        if embedder is None or not embedder.takes_vectors:
-            return rows.vectors
-        return embedder.embed(rows.vectors, batch_size=batch_size)
-
     def add_vectors(
         self,
         vectors: Float[Tensor, "rows dim"] | np.ndarray | Sequence[Sequence[float]],
@@ -346,19 +353,13 @@ class Gallery:
             ValueError: If vectors are not finite or of another length, or with cosine zero, a name comes twice, or
                 lengths differ.
         """
-        items, checked = make_items(paths, labels, columns), check_vectors(vectors, self.store.info, self.store.address)
-        if len(items) != len(checked):
-            raise ValueError(f"there are {len(checked):,} vectors, but {len(items):,} paths: give one for each.")
-        if len(set(paths)) < len(paths):
-            raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
-        known = self.store.known_paths(paths)
-        new = np.array([place for place, path in enumerate(paths) if path not in known], np.int64)
-        with self._writing(len(new)) as wrote:
-            for first in range(0, len(new), _AT_ONCE):
-                part = new[first : first + _AT_ONCE]
-                self.store.add(checked[part], items.take(part))
-                wrote(first + len(part))
-        return Added(len(new), len(known))
+        checked = torch.from_numpy(check_vectors(vectors, self.store.info, self.store.address))
+        columns = {"label": [None] * len(paths) if labels is None else labels, **(columns or {})}
+        for name, values in {"vectors": checked, **columns}.items():
+            if len(values) != len(paths):
+                raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths.")
+        rows = Rows.of(**{"path": paths, **columns})
+        return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {})
 
     @contextmanager
     def _writing(self, total: int) -> Iterator[Callable[[int], None]]:
@@ -429,7 +430,7 @@ class Gallery:
         threshold: float | None = None,
         batch_size: int = 64,
         workers: int = 0,
-    ) -> "list[Recognition]":
+    ) -> list[Recognition]:
         """Name what pictures show by the nearest labelled picture, if it is near enough; see `recognize`.
 
         Args:
@@ -445,13 +446,58 @@ class Gallery:
             UserError: If there is no threshold.
             ValueError: If `threshold` is no distance.
         """
-        from proxemic.retrieval.recognition import recognize_vectors, settle_threshold
-
-        chosen = settle_threshold(self, rate, threshold)
+        chosen = self.settle_threshold(rate, threshold)
         for note in chosen.notes:
             getLogger("proxemic").warning(note)
         vectors = self.embedder.embed(queries, batch_size=batch_size, workers=workers)
-        return recognize_vectors(self, vectors, chosen.threshold)
+        return self.recognize_vectors(vectors, chosen.threshold)
+
+    def recognize_vectors(
+        self, vectors: Float[Tensor, "queries dim"] | np.ndarray, threshold: float
+    ) -> list[Recognition]:
+        """Name what queries show by their vectors, within a threshold."""
+        found: dict[int, Recognition] = {}
+        left, k, rows = np.arange(len(vectors)), 1, len(self)
+        while len(left):
+            unsure = []
+            for place, hits in zip(left.tolist(), self.hits(self.neighbours(vectors[left], k)), strict=True):
+                within = [hit for hit in hits if hit.distance <= threshold]
+                named = next((hit for hit in within if hit.label is not None), None)
+                if named is None and len(within) == k < rows:
+                    unsure.append(place)  # all that were found are near, but have no label
+                    continue
+                nearest = named or (hits[0] if hits else None)
+                distance = math.inf if nearest is None else nearest.distance
+                found[place] = Recognition(None if named is None else named.label, distance, nearest)
+            left, k = np.array(unsure, np.int64), min(rows, k * _MORE)
+        return [found[place] for place in range(len(vectors))]
+
+    def settle_threshold(self, rate: float | None, threshold: float | None) -> ChosenThreshold:
+        """Take the given threshold, or choose that of the gallery's model for a false accept rate."""
+        if threshold is not None:
+            return check_threshold(threshold, rate)
+        calibration = self._calibration()
+        found, replaced = calibration.choose(rate)
+        caution = calibration.caution(len(self))
+        advice = () if caution is None else (how_to_measure(self.store.info.model or "MODEL", self.store.address),)
+        notes = tuple(filter(None, (replaced, caution)))
+        return ChosenThreshold(found.threshold, found.rate, calibration.learnt(found), notes, advice)
+
+    def _calibration(self) -> Calibration:
+        info, embedder = self.store.info, vars(self).get("embedder")  # without loading it for vectors
+        model = info.model if embedder is None or embedder.path is None else str(embedder.path)
+        if model is None:
+            raise UserError(
+                f"{self.store.address} does not know the model of its vectors, and so no threshold: give one "
+                "(--threshold), or the model (--model)."
+            )
+        calibration = Calibration.read(model, info.embedder if embedder is None else embedder.checksum)
+        if calibration.distance != info.distance:
+            raise UserError(
+                f"The thresholds of {model} are on the {calibration.distance} distance, but {self.store.address} is "
+                f"searched by the {info.distance} distance: give one (--threshold)."
+            )
+        return calibration
 
     def neighbours(
         self,
@@ -526,59 +572,47 @@ def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
     return embedder
 
 
-def _check(given: Pictures | VectorRows, info: GalleryInfo, address: str, embedder: Embedder | None) -> None:
-    """Refuse what could not be added, before anything is changed."""
-    through = embedder is not None and embedder.takes_vectors
-    if isinstance(given, Pictures):
-        if through:
-            raise UserError(f"The model of {address} takes vectors, not pictures: give a file of vectors.")
-        return
-    made_by, own = given.made_by, info.embedder
-    if through and made_by != own:
-        return
-    if made_by is not None and own is not None and made_by != own:
+def _check(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder | None) -> Embedder | None:
+    """Refuse what could not be added, before anything is changed; return the model that the rows go through."""
+    model = model_for(rows, embedder, info.embedder, address)
+    if model is not None:
+        return model
+    if rows.pixels.dim != info.dim:
+        raise ValueError(f"vectors have {rows.pixels.dim} numbers, but those of {address} have {info.dim}.")
+    if rows.precision is not None and info.precision not in (None, rows.precision):
         raise UserError(
-            f"The vectors were made by another model (checksum {made_by[:12]}) than those of {address} ({own[:12]}): "
-            "embed the pictures with the gallery's."
-        )
-    if given.precision is not None and info.precision not in (None, given.precision):
-        raise UserError(
-            f"The vectors were computed in {given.precision}, but those of {address} in {info.precision}: embed the "
+            f"The vectors were computed in {rows.precision}, but those of {address} in {info.precision}: embed the "
             f"pictures with --precision {info.precision}."
         )
-    check_vectors(given.vectors, info, address)
+    for _ in embed_rows(rows, None, info.distance):
+        pass
+    return None
 
 
-def _roots(given: Pictures | VectorRows) -> Sequence[str]:
-    return given.roots if isinstance(given, Pictures) else ()
-
-
-def _describe(
-    pictures: Pictures, labels: bool, paths: Sequence[str], before: Mapping[str, Mapping[str, str | None]]
-) -> dict[str, list[str | None]]:
-    """Return label and columns of pictures: those given, or else those of the rows that they replace."""
-    none = (None,) * len(paths)
-    given = {"label": pictures.labels if labels else none, **pictures.columns}
-    names = dict.fromkeys([*given, *(name for row in before.values() for name in further_columns(row))])
-    return {
-        name: [text or before.get(path, {}).get(name) for path, text in zip(paths, given.get(name, none), strict=True)]
+def _keep(part: Rows, before: Mapping[str, Mapping[str, str | None]]) -> Rows:
+    """Keep labels and columns of the rows that are replaced, where the new ones have none."""
+    if not before:
+        return part
+    names = dict.fromkeys(["label", *(name for row in before.values() for name in further_columns(row))])
+    kept = {
+        name: [text or before.get(path, {}).get(name) for path, text in zip(part.names, part.texts(name), strict=True)]
         for name in names
     }
+    return part.with_texts(**kept)
 
 
-def _vectors(rows: VectorRows | None) -> Float32[Tensor, "rows dim"]:
-    assert rows is not None
-    return rows.vectors
-
-
-def _read(source: Source) -> list[Pictures | VectorRows]:
-    """What a source has, in memory: files of vectors each by itself, and all pictures together."""
-    if isinstance(source, Pictures):
-        return [source]
-    if isinstance(source, LabelledEmbeddings):
-        return [VectorRows.of(source)]
-    sources = [source] if isinstance(source, str | os.PathLike) else [*source]
-    files = [each for each in sources if is_vector_file(each)]
-    others = [each for each in sources if each not in files]
-    read: list[Pictures | VectorRows] = [read_vector_rows(Path(each)) for each in files]
-    return [list_pictures(*others), *read] if others or not files else read
+def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.ndarray, "rows dim"]:
+    """Return finite float32 vectors of the gallery's length, of unit length if it is searched by cosine."""
+    tensor = as_tensor("vectors", vectors).detach().cpu()
+    if tensor.ndim != 2 or tensor.shape[1] != info.dim or not tensor.is_floating_point():
+        raise ValueError(
+            f"vectors are {str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}, but those of "
+            f"{address} are floats [rows, {info.dim}]."
+        )
+    numbers = tensor.float()
+    for row, why in useless_vectors(numbers, info.distance).items():
+        raise ValueError(f"vector {row} {why}: leave it out, or make it anew.")
+    if info.distance == "cosine":
+        # In float64: a length whose square is too large for float32 is none that should be lost.
+        numbers = torch.nn.functional.normalize(numbers.double(), dim=1, eps=0.0).float()
+    return numbers.contiguous().numpy()

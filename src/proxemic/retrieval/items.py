@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from proxemic.data.rows import Rows
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 
@@ -22,7 +23,7 @@ OWN = ("id", "path", "label")
 STAMP = "file_stamp"
 """The column with the size and time of each picture's file when it was embedded, which users do not see."""
 
-_TAKEN = (*OWN, "distance", STAMP)  # which stands beside them in what is found
+_TAKEN = ("id", "distance", STAMP)  # of which distance stands beside the columns in what is found
 
 
 def further_columns(names: Iterable[str]) -> list[str]:
@@ -30,38 +31,27 @@ def further_columns(names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in (*OWN, STAMP)]
 
 
-def make_items(
-    paths: Sequence[str],
-    labels: Sequence[str | None] | None = None,
-    columns: Mapping[str, Sequence[str | None]] | None = None,
-    stamps: Sequence[str | None] | None = None,
-) -> pa.Table:
-    """A table of texts with the columns `path`, `label`, further ones and, if given, `STAMP`.
+def check_columns(names: Iterable[str]) -> None:
+    """Raise `ValueError` if a column that a user gives has a name of the gallery's own."""
+    if taken := [name for name in names if name in _TAKEN or not name]:
+        raise ValueError(f"a further column is named {taken[0]!r}, but {', '.join(_TAKEN)} are taken: rename it.")
+
+
+def make_items(rows: Rows) -> pa.Table:
+    """Return the columns of rows as a gallery keeps them: texts, `path` and `label` first.
 
     Raises:
-        ValueError: If columns differ in length, are named as one of `OWN` or distance, or hold anything but texts.
+        ValueError: If a path is empty.
 
-    >>> make_items(["a.jpg", "b.jpg"], ["cat", None], {"shop": ["x", "y"]}).column_names
+    >>> make_items(Rows.of(shop=["x", "y"], path=["a.jpg", "b.jpg"])).column_names
     ['path', 'label', 'shop']
     """
-    given = {"path": paths, "label": [None] * len(paths) if labels is None else labels, **(columns or {})}
-    if taken := [name for name in columns or {} if name in _TAKEN or not name]:
-        raise ValueError(f"a further column is named {taken[0]!r}, but {', '.join(_TAKEN)} are taken: rename it")
-    if stamps is not None:
-        given[STAMP] = stamps
-    for name, values in given.items():
-        if len(values) != len(paths):
-            raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths")
-    if any(not path for path in paths):
-        raise ValueError("a path is empty, but items are known by theirs")
-    try:
-        return pa.table({name: pa.array(_texts(values), pa.string()) for name, values in given.items()})
-    except (pa.ArrowException, TypeError) as error:
-        raise ValueError(f"columns hold texts or None: {error}") from error
-
-
-def _texts(values: Sequence[str | None]) -> list[str | None]:
-    return [value if value is None else readable(value) for value in values]
+    if not rows.has("label"):
+        rows = rows.with_texts(label=[None] * len(rows))
+    if rows.columns["path"].null_count or "" in rows.names:
+        raise ValueError("a path is empty, but items are known by theirs.")
+    names = ["path", "label", *(name for name in rows.columns.column_names if name not in OWN)]
+    return pa.table({name: rows.columns[name].cast(pa.string()) for name in names})
 
 
 def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
@@ -71,7 +61,9 @@ def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[
         if name not in columns or name == "id":
             known = ", ".join(("path", "label", *further_columns(columns)))
             raise ValueError(f"the gallery has no column {name!r}: its columns are {known}.")
-        conditions[name] = tuple(_texts((value,) if isinstance(value, str | None) else value))
+        conditions[name] = tuple(
+            text and readable(text) for text in ((value,) if isinstance(value, str | None) else value)
+        )
         if not conditions[name]:
             raise ValueError(f"the condition on {name} allows no value: give one, or leave it out.")
     return conditions
@@ -80,7 +72,7 @@ def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[
 def matching(table: pa.Table, conditions: Mapping[str, Sequence[str | None]]) -> Bool[np.ndarray, " rows"]:
     """Which rows meet all conditions of `check_where`.
 
-    >>> matching(make_items(["a", "b", "c"], ["cat", "dog", None]), {"label": ("cat", None)}).tolist()
+    >>> matching(Rows.of(path=[*"abc"], label=["cat", "dog", None]).columns, {"label": ("cat", None)}).tolist()
     [True, False, True]
     """
     mask = np.ones(len(table), bool)

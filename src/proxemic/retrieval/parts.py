@@ -5,32 +5,25 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import safetensors.numpy
+import safetensors.torch
+import torch
 from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 
 from proxemic.data import FilePixels, Preprocessing
+from proxemic.data.rows import Rows
+from proxemic.data.sources.listing import stamps_of
 from proxemic.files import write_atomically
-from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.pictures import Pictures
+from proxemic.retrieval.embedder import Embedded, Embedder
 
 _IMAGES = 1024  # of a part, or one batch where that is larger
 _FORMAT = 1
 _UNREADABLE = "unreadable"
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Embeddings of the pictures at `places`, and why others could not be read, by their places."""
-
-    embeddings: Float32[np.ndarray, "readable dim"]
-    places: list[int]
-    unreadable: dict[int, str]
 
 
 class Parts:
@@ -46,13 +39,13 @@ class Parts:
         batch_size: Pictures that the network sees at once.
     """
 
-    def __init__(self, folder: Path, embedder: Embedder, pictures: Pictures, batch_size: int) -> None:
+    def __init__(self, folder: Path, embedder: Embedder, pictures: Rows, batch_size: int) -> None:
         self.folder, self.embedder, self.pictures, self.batch_size = folder, embedder, pictures, batch_size
         size = batch_size * max(1, _IMAGES // batch_size)
         self._ends = [0, *range(size, len(pictures), size), len(pictures)]
         common = repr((_FORMAT, embedder.checksum, _described(embedder), embedder.precision, batch_size))
         common += embedder.device.type
-        stamps = pictures.stamps()
+        stamps = stamps_of(pictures)
         self._paths = [
             folder / f"{hashlib.sha256(repr((common, stamps[first:last])).encode()).hexdigest()[:32]}.safetensors"
             for first, last in pairwise(self._ends)
@@ -94,52 +87,45 @@ class Parts:
         if not numbers:
             return
         chosen = [place for number in numbers for place in range(self._ends[number], self._ends[number + 1])]
-        everything = len(chosen) == len(self.pictures)
-        pixels = self.pictures.pixels if everything else self.pictures.pixels.select(chosen)
-        waiting, first = iter(numbers), 0
+        pictures = self.pictures if len(chosen) == len(self.pictures) else self.pictures.take(chosen)
+        waiting, first, held = iter(numbers), 0, list[Embedded]()
         number = next(waiting)
-        embeddings, places, unreadable = [], [], {}
-        for batch, kept, failures in self.embedder.embed_readable(pixels, batch_size=self.batch_size, workers=workers):
-            if not batch.isfinite().all():
-                place = chosen[kept[int((~batch.isfinite().all(1)).nonzero()[0])]]
+        for batch in self.embedder.embed_readable(pictures.pixels, batch_size=self.batch_size, workers=workers):
+            if not batch.embeddings.isfinite().all():
+                place = batch.places[int((~batch.embeddings.isfinite().all(1)).nonzero()[0])]
                 raise ValueError(
-                    f"{self.pictures.names[place]}: the model's embedding has numbers that are not finite: leave it "
-                    "out, or compute with --precision 32-true."
+                    f"{pictures.names[place]}: the model's embedding has numbers that are not finite: leave it out, or "
+                    "compute with --precision 32-true."
                 )
-            embeddings.append(batch.numpy())
-            places += [place - first for place in kept]
-            unreadable |= {place - first: why for place, why in failures.items()}
-            advance(len(kept) + len(failures))
-            if len(places) + len(unreadable) == self.count(number):
-                self.write(number, Part(np.concatenate(embeddings), places, unreadable))
+            held.append(batch)
+            advance(len(batch))
+            if sum(map(len, held)) == self.count(number):
+                self.write(number, _moved(Embedded.join(held), -first))
                 first += self.count(number)
                 number = next(waiting, -1)
-                embeddings, places, unreadable = [], [], {}
+                held.clear()
 
-    def pictures_of(self, number: int) -> Pictures:
-        """The pictures of a part, by paths from the root, as other machines need them."""
-        chosen = self.pictures.select(range(self._ends[number], self._ends[number + 1]))
+    def pictures_of(self, number: int) -> Rows:
+        """Return the pictures of a part, by paths from the root, as other machines need them."""
+        chosen = self.pictures.take(range(self._ends[number], self._ends[number + 1]))
         pixels = chosen.pixels
         if isinstance(pixels, FilePixels):
             paths = [path.absolute() if isinstance(path, Path) else path for path in pixels.paths]
             pixels = FilePixels(paths, pixels.boxes)
         return replace(chosen, pixels=pixels)
 
-    def write(self, number: int, part: Part) -> None:
+    def write(self, number: int, part: Embedded) -> None:
         """Keep a part, whose places count from its own first picture."""
-        arrays = {"embeddings": part.embeddings, "places": np.array(part.places, np.int64)}
+        arrays = {"embeddings": part.embeddings.contiguous(), "places": torch.tensor(part.places, dtype=torch.int64)}
         with write_atomically(self._paths[number]) as temporary:
-            safetensors.numpy.save_file(arrays, temporary, {_UNREADABLE: json.dumps(part.unreadable)})
+            safetensors.torch.save_file(arrays, temporary, {_UNREADABLE: json.dumps(part.unreadable)})
 
-    def read(self, number: int) -> Part:
-        """A part that is there; places count from the first picture of all."""
-        first = self._ends[number]
-        with safe_open(self._paths[number], framework="numpy") as file:
-            unreadable = json.loads(file.metadata()[_UNREADABLE])
-            places = (first + file.get_tensor("places")).tolist()
-            return Part(
-                file.get_tensor("embeddings"), places, {first + int(key): why for key, why in unreadable.items()}
-            )
+    def read(self, number: int) -> Embedded:
+        """Read a part that is there; places count from the first picture of all."""
+        with safe_open(self._paths[number], framework="pt") as file:
+            unreadable = {int(place): why for place, why in json.loads(file.metadata()[_UNREADABLE]).items()}
+            part = Embedded(file.get_tensor("embeddings"), file.get_tensor("places").tolist(), unreadable)
+        return _moved(part, self._ends[number])
 
     def known(self) -> tuple[list[int], dict[int, str]]:
         """The places of all pictures that have embeddings, and why others cannot be read, without the embeddings."""
@@ -155,7 +141,7 @@ class Parts:
         """All embeddings in order, so many rows at once, of which the last chunk may have fewer."""
         held: list[np.ndarray] = []
         for number in range(len(self)):
-            held.append(self.read(number).embeddings)
+            held.append(self.read(number).embeddings.numpy())
             while sum(map(len, held)) >= rows:
                 joined = np.concatenate(held)
                 yield joined[:rows]
@@ -172,6 +158,12 @@ class Parts:
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _moved(part: Embedded, by: int) -> Embedded:
+    """Count the places of a part from another picture."""
+    unreadable = {place + by: why for place, why in part.unreadable.items()}
+    return Embedded(part.embeddings, [place + by for place in part.places], unreadable)
 
 
 def _described(embedder: Embedder) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.parts import Part, Parts
-from proxemic.retrieval.pictures import Pictures
+from proxemic.retrieval.embedder import Embedded, Embedder
+from proxemic.retrieval.parts import Parts
 from proxemic.safe_path import safe_path
 
 _STARTING = 300  # seconds in which a worker must have loaded the model
@@ -57,7 +57,7 @@ class _Worker:
         """Whether the model is loaded, as it is after the constructor."""
         return True
 
-    def embed(self, pictures: Pictures) -> Part:
+    def embed(self, pictures: Rows) -> Embedded:
         with tempfile.TemporaryDirectory() as folder:
             parts = Parts(Path(folder), self.embedder, pictures, self.batch_size)
             parts.embed([0], 0, lambda _: None)

@@ -2,36 +2,15 @@
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
-from jaxtyping import Float
-from torch import Tensor
-
-from proxemic.errors import UserError
-from proxemic.retrieval.calibration import Calibration, how_to_measure
-from proxemic.retrieval.gallery import Gallery, Hit
-from proxemic.retrieval.searching import Query, embed_queries
+from proxemic.data.rows import Rows
+from proxemic.retrieval.gallery import Gallery, Recognition
+from proxemic.retrieval.searching import embed_queries
 from proxemic.tables import MISSING, Table, without_nan
-
-_MORE = 16  # times as many neighbours are looked at where the nearest have no label
-
-
-@dataclass(frozen=True)
-class Recognition:
-    """What one query shows.
-
-    Args:
-        label: The label of the nearest labelled picture within the threshold; None is *unknown*.
-        distance: To `nearest`; infinite if the gallery is empty.
-        nearest: The picture whose label it is, or else the nearest one of the gallery; None if that is empty.
-    """
-
-    label: str | None
-    distance: float
-    nearest: Hit | None
 
 
 @dataclass(frozen=True)
@@ -118,7 +97,7 @@ class Recognitions:
 
 def recognize(
     gallery: Gallery,
-    *queries: Query,
+    *queries: str | os.PathLike[str] | Rows,
     rate: float | None = None,
     threshold: float | None = None,
     batch_size: int = 64,
@@ -143,6 +122,7 @@ def recognize(
 
     >>> import tempfile
     >>> from pathlib import Path
+    >>> import numpy as np
     >>> folder = Path(tempfile.mkdtemp())
     >>> gallery = Gallery.create(folder / "shop", dim=2)
     >>> _ = gallery.add_vectors(np.eye(2), ["shoe.jpg", "hat.jpg"], ["shoe", "hat"])
@@ -150,10 +130,12 @@ def recognize(
     >>> [each.label for _, each in recognize(gallery, folder / "new.npy", threshold=0.1).queries]
     ['hat', None]
     """
-    chosen = settle_threshold(gallery, rate, threshold)
+    chosen = gallery.settle_threshold(rate, threshold)
     embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
-    found = recognize_vectors(gallery, embedded.vectors, chosen.threshold)
-    labelled = any(label is not None for label in embedded.labels)
+    assert embedded.embeddings is not None
+    found = gallery.recognize_vectors(embedded.embeddings, chosen.threshold)
+    labels = embedded.labels
+    labelled = any(label is not None for label in labels)
     return Recognitions(
         gallery.store.address,
         chosen.threshold,
@@ -161,81 +143,7 @@ def recognize(
         [*zip(embedded.names, found, strict=True)],
         dict(embedded.unreadable),
         (*chosen.notes, *chosen.advice),
-        embedded.labels,
+        labels,
         frozenset(filter(None, gallery.store.count_labels())) if labelled else frozenset(),
         chosen.learnt,
     )
-
-
-def recognize_vectors(
-    gallery: Gallery, vectors: Float[Tensor, "queries dim"] | np.ndarray, threshold: float
-) -> list[Recognition]:
-    """Name what queries show by their vectors, within a threshold."""
-    found: dict[int, Recognition] = {}
-    left, k, rows = np.arange(len(vectors)), 1, len(gallery)
-    while len(left):
-        unsure = []
-        for place, hits in zip(left.tolist(), gallery.hits(gallery.neighbours(vectors[left], k)), strict=True):
-            within = [hit for hit in hits if hit.distance <= threshold]
-            named = next((hit for hit in within if hit.label is not None), None)
-            if named is None and len(within) == k < rows:
-                unsure.append(place)  # all that were found are near, but have no label
-                continue
-            nearest = named or (hits[0] if hits else None)
-            distance = math.inf if nearest is None else nearest.distance
-            found[place] = Recognition(None if named is None else named.label, distance, nearest)
-        left, k = np.array(unsure, np.int64), min(rows, k * _MORE)
-    return [found[place] for place in range(len(vectors))]
-
-
-class ChosenThreshold(NamedTuple):
-    """A threshold for a gallery.
-
-    Args:
-        threshold: The distance.
-        rate: The false accept rate that it is for; None if it was given.
-        learnt: From what it was learnt.
-        notes: What all users should know about it.
-        advice: What to do about that, for those who may know where things lie on this machine.
-    """
-
-    threshold: float
-    rate: float | None = None
-    learnt: str = ""
-    notes: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()
-
-
-def settle_threshold(gallery: Gallery, rate: float | None, threshold: float | None) -> ChosenThreshold:
-    """Take the given threshold, or choose that of the gallery's model for a false accept rate."""
-    if threshold is None:
-        calibration = _calibration(gallery)
-        found, replaced = calibration.choose(rate)
-        caution = calibration.caution(len(gallery))
-        advice = (
-            () if caution is None else (how_to_measure(gallery.store.info.model or "MODEL", gallery.store.address),)
-        )
-        notes = tuple(filter(None, (replaced, caution)))
-        return ChosenThreshold(found.threshold, found.rate, calibration.learnt(found), notes, advice)
-    if rate is not None:
-        raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
-        raise ValueError(f"threshold is {threshold!r}, but must be a distance, a number of 0 or more.")
-    return ChosenThreshold(float(threshold))
-
-
-def _calibration(gallery: Gallery) -> Calibration:
-    info, embedder = gallery.store.info, vars(gallery).get("embedder")  # without loading it for vectors
-    model = info.model if embedder is None or embedder.path is None else str(embedder.path)
-    if model is None:
-        raise UserError(
-            f"{gallery.store.address} does not know the model of its vectors, and so no threshold: give one "
-            "(--threshold), or the model (--model)."
-        )
-    calibration = Calibration.read(model, info.embedder if embedder is None else embedder.checksum)
-    if calibration.distance != info.distance:
-        raise UserError(
-            f"The thresholds of {model} are on the {calibration.distance} distance, but {gallery.store.address} is "
-            f"searched by the {info.distance} distance: give one (--threshold)."
-        )
-    return calibration

@@ -4,22 +4,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import torch
-from jaxtyping import Float32
-from torch import Tensor
-
-from proxemic.errors import UserError
-from proxemic.retrieval.embedding import embed_pictures
+from proxemic.data.rows import Rows
+from proxemic.data.sources.listing import roots_of_rows
+from proxemic.retrieval.embedding import gather, open_sources
 from proxemic.retrieval.gallery import Gallery, Hit
 from proxemic.retrieval.items import Where, further_columns
-from proxemic.retrieval.pictures import Pictures, list_pictures
-from proxemic.retrieval.vector_rows import is_vector_file, read_vector_rows, useless_vectors
 from proxemic.tables import MISSING, Table
-
-Query = str | os.PathLike[str] | Pictures
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ class SearchResult:
 
 def search_gallery(
     gallery: Gallery,
-    *queries: Query,
+    *queries: str | os.PathLike[str] | Rows,
     k: int = 10,
     where: Where | None = None,
     batch_size: int = 64,
@@ -135,56 +127,22 @@ def search_gallery(
     """
     gallery.check_question(k, where)
     embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
-    hits = gallery.hits(gallery.neighbours(embedded.vectors, k, where))
+    assert embedded.embeddings is not None
+    hits = gallery.hits(gallery.neighbours(embedded.embeddings, k, where))
     answers = [Answer(*each) for each in zip(embedded.names, embedded.labels, hits, strict=True)]
     columns = further_columns(gallery.store.columns)
-    roots = (*gallery.store.roots, *embedded.roots)
+    roots = (*gallery.store.roots, *roots_of_rows(embedded))
     return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots)
 
 
-@dataclass(frozen=True, eq=False)
-class Queries:
-    """Vectors of queries with their names, labels and roots, and why others could not be read, by their names."""
-
-    vectors: Float32[Tensor, "queries dim"]
-    names: Sequence[str]
-    labels: Sequence[str | None]
-    unreadable: Mapping[str, str]
-    roots: Sequence[str] = ()
-
-
-def embed_queries(gallery: Gallery, *queries: Query, batch_size: int = 64, workers: int = 0) -> Queries:
-    """Embed pictures as `search_gallery` takes them, and read vectors; `UserError` if there is no query to be read."""
-    names: list[str] = []
-    labels: list[str | None] = []
-    unreadable: dict[str, str] = {}
-    vectors: list[Tensor] = []
-    roots: list[str] = []
-    files = [Path(each) for each in queries if not isinstance(each, Pictures) and is_vector_file(each)]
-    listed = [each for each in queries if isinstance(each, Pictures)]
-    others = [each for each in queries if not isinstance(each, Pictures) and Path(each) not in files]
-    for pictures in [*listed, *([list_pictures(*others, missing=True)] if others or not queries else [])]:
-        embedder = gallery.embedder
-        if embedder.takes_vectors:
-            raise UserError(
-                f"The model of {gallery.store.address} takes vectors, not pictures: give a file of vectors."
-            )
-        embedded = embed_pictures(embedder, pictures, batch_size=batch_size, workers=workers)
-        useless = useless_vectors(embedded.embeddings, gallery.store.info.distance)
-        failures = embedded.unreadable | {embedded.places[row]: f"its vector {why}" for row, why in useless.items()}
-        roots += pictures.roots
-        unreadable |= {pictures.names[place]: why for place, why in failures.items()}
-        good = [row for row in range(len(embedded.places)) if row not in useless]
-        names += [pictures.names[embedded.places[row]] for row in good]
-        labels += [pictures.labels[embedded.places[row]] for row in good]
-        vectors.append(embedded.embeddings[good])
-    for file in files:
-        rows = read_vector_rows(file)
-        names += rows.names
-        labels += rows.labels
-        vectors.append(gallery.vectors_of(rows, batch_size=batch_size))
-    if not names:
-        name, why = next(iter(unreadable.items()))
-        further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
-        raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another query.")
-    return Queries(torch.cat(vectors), names, labels, unreadable, roots)
+def embed_queries(
+    gallery: Gallery, *queries: str | os.PathLike[str] | Rows, batch_size: int = 64, workers: int = 0
+) -> Rows:
+    """Embed queries as `search_gallery` takes them; `UserError` if none can be read."""
+    opened = [each for each in queries if isinstance(each, Rows)]
+    others = [each for each in queries if not isinstance(each, Rows)]
+    opened += open_sources(others, missing=True) if others or not queries else []
+    info, address = gallery.store.info, gallery.store.address
+    embedder = gallery.embedder_for(opened)
+    reading = {"checksum": info.embedder, "owner": address, "batch_size": batch_size, "workers": workers}
+    return gather(opened, embedder, info.distance, **reading)

@@ -21,9 +21,8 @@ from torch import Tensor
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, Hit, Recognition
+from proxemic.retrieval.embedding import useless_vectors
 from proxemic.retrieval.items import further_columns
-from proxemic.retrieval.recognition import recognize_vectors, settle_threshold
-from proxemic.retrieval.vector_rows import useless_vectors
 from proxemic.serve.batches import Batches
 from proxemic.serve.limits import Limits
 from proxemic.serve.pictures import check_query, decoding, original, thumbnail
@@ -101,7 +100,7 @@ class Engine:
 
     def _settle_threshold(self, rate: float | None, threshold: float | None) -> float | None:
         try:
-            chosen = settle_threshold(self.gallery, rate, threshold)
+            chosen = self.gallery.settle_threshold(rate, threshold)
         except UserError as error:
             if rate is not None or threshold is not None:
                 raise
@@ -210,7 +209,7 @@ class Engine:
         with self._store:
             hits = self.gallery.search_vectors(vectors, max(ks), where)
             if self._threshold is not None:
-                recognitions = recognize_vectors(self.gallery, vectors, self._threshold)
+                recognitions = self.gallery.recognize_vectors(vectors, self._threshold)
         return [
             {"hits": [*map(_hit, row[:k])], "recognition": recognition and self._describe(recognition)}
             for k, row, recognition in zip(ks, hits, recognitions, strict=True)

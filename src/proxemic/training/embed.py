@@ -19,11 +19,11 @@ from proxemic.arrays import as_tensor
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
 from proxemic.errors import UserError, UserNote
-from proxemic.metrics import RetrievalMetrics, retrieval_metrics
+from proxemic.metrics import RetrievalMetrics, RetrievalResults, retrieval_metrics
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.folding import folded
 from proxemic.precision import full_precision
-from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan, split_roles
+from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
 from proxemic.training.run_directory import RunDirectory
@@ -252,7 +252,7 @@ def evaluate_embeddings(
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
-    roles = split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
+    roles = RetrievalResults(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences).roles
     metrics = retrieval_metrics_or_nan(roles, settings) if or_nan else retrieval_metrics(**roles, **settings)
     metrics.update(compute_own_metrics(config, embeddings, rows.labels))
     return metrics

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from proxemic.errors import UserNote
@@ -15,32 +15,8 @@ from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.retrieval import NoMatches
 
 
-def split_roles(
-    embeddings: Float[Tensor, "rows dim"],
-    labels: Int64[Tensor, " rows"],
-    is_query: Bool[Tensor, " rows"] | None,
-    is_gallery: Bool[Tensor, " rows"] | None,
-    sequences: Int64[Tensor, " rows"] | None = None,
-) -> dict[str, Any]:
-    """The arguments of `retrieval_metrics` for rows that are queries, in the gallery, or, by default, both."""
-    if sequences is not None and not bool((sequences >= 0).any()):
-        sequences = None  # nothing to look for in every comparison
-    if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
-        return {"queries": embeddings, "query_labels": labels, "query_sequences": sequences}
-    place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
-    return {
-        "queries": embeddings[is_query],
-        "query_labels": labels[is_query],
-        "gallery": embeddings[is_gallery],
-        "gallery_labels": labels[is_gallery],
-        "exclude": place[is_query],
-        "query_sequences": None if sequences is None else sequences[is_query],
-        "gallery_sequences": None if sequences is None else sequences[is_gallery],
-    }
-
-
 def retrieval_metrics_or_nan(roles: Mapping[str, Any], settings: Mapping[str, Any]) -> RetrievalMetrics:
-    """Evaluate the rows of `split_roles`, but warn and return NaN for each metric if no query has a match."""
+    """Evaluate `RetrievalResults.roles`, but warn and return NaN for each metric if no query has a match."""
     try:
         if not len(roles["queries"]) or not len(roles.get("gallery", roles["queries"])):
             raise NoMatches("there are no queries or there is no gallery")

@@ -1,12 +1,16 @@
 """Held-out images evaluated while a model is trained."""
 
+from typing import Any
+
 from jaxtyping import Float
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from proxemic.data import ImageSet, Preprocessing
+from proxemic.data.embeddings import RowLabels
 from proxemic.metrics import RetrievalMetrics
-from proxemic.training.embed import embed_images, evaluate_embeddings, join_shares
+from proxemic.training.embed import embed_dataset, embed_images, evaluate_embeddings, join_shares
 from proxemic.training.module import check_embeddings
 from proxemic.training.recipe import EvaluationConfig
 
@@ -23,8 +27,9 @@ class RetrievalCallback(Callback):
     If no query has a match, the values are NaN, with a warning.
 
     Args:
-        images: Labelled images of classes that are not trained on.
-        preprocessing: What each goes through.
+        images: Labelled images of classes that are not trained on; or a data set or loader of samples and labels, as
+            `embed_dataset` takes them, which every process embeds.
+        preprocessing: What each image of an `ImageSet` goes through.
         evaluation: The metrics, and the number of images per batch.
         workers: Processes that load images, for each process of the run.
         every_n_epochs: Evaluate after each n-th epoch, at least 1.
@@ -47,8 +52,8 @@ class RetrievalCallback(Callback):
 
     def __init__(
         self,
-        images: ImageSet,
-        preprocessing: Preprocessing,
+        images: ImageSet | Dataset[Any] | DataLoader[Any],
+        preprocessing: Preprocessing | None = None,
         evaluation: EvaluationConfig = EvaluationConfig(),
         *,
         workers: int = 0,
@@ -57,6 +62,8 @@ class RetrievalCallback(Callback):
     ) -> None:
         if every_n_epochs < 1:
             raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        if isinstance(images, ImageSet) and preprocessing is None:
+            raise ValueError("preprocessing is missing: an ImageSet needs one.")
         self.images, self.preprocessing, self.evaluation = images, preprocessing, evaluation
         self.workers, self.every_n_epochs, self.prefix = workers, every_n_epochs, prefix
         self.latest: RetrievalMetrics | None = None
@@ -71,12 +78,23 @@ class RetrievalCallback(Callback):
 
     def evaluate(self, trainer: Trainer, network: nn.Module) -> RetrievalMetrics:
         """The metrics of any network on the held-out images, the same on all processes."""
-        embeddings = self.embed(trainer, network)
+        rows: ImageSet | RowLabels
+        if isinstance(self.images, ImageSet):
+            embeddings, rows = self.embed(trainer, network), self.images
+        else:
+            reading: dict[str, Any] = {"batch_size": self.evaluation.batch_size, "workers": self.workers}
+            embeddings, labels = embed_dataset(network, self.images, description="validation", **reading)
+            if labels is None:
+                raise ValueError("images has no labels: give samples with one each.")
+            classes, numbers = labels.unique(return_inverse=True)
+            rows = RowLabels(numbers, tuple(map(str, classes.tolist())))
         check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
-        return evaluate_embeddings(embeddings, self.images, self.evaluation, or_nan=True)
+        return evaluate_embeddings(embeddings, rows, self.evaluation, or_nan=True)
 
     def embed(self, trainer: Trainer, network: nn.Module) -> Float[Tensor, "images dim"]:
         """Embed the held-out images by any network; the processes share them, and all get all embeddings."""
+        assert isinstance(self.images, ImageSet)
+        assert self.preprocessing is not None
         rank, world, size = trainer.global_rank, trainer.world_size, self.evaluation.batch_size
         embeddings = embed_images(
             network,

@@ -9,11 +9,11 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from proxemic.metrics import RetrievalMetrics, retrieval_metrics
+from proxemic.metrics import RetrievalMetrics, RetrievalResults, retrieval_metrics
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.ranking import Divisor
-from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan, split_roles
+from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan
 
 _STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 
@@ -170,7 +170,7 @@ class RetrievalMetric(Metric):
         if bool((indexes >= 0).any()):
             kept = _first_of_each(indexes, rows["labels"])
             rows = {name: part[kept] for name, part in rows.items()}
-        self.latest = retrieval_metrics_or_nan(split_roles(**rows), self.settings)
+        self.latest = retrieval_metrics_or_nan(RetrievalResults(**rows).roles, self.settings)
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in self.latest.items()}
 
     def _apply(self, fn: Any, exclude_state: Sequence[str] = "") -> "RetrievalMetric":

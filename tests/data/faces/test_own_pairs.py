@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from proxemic.data.embeddings import open_rows
 from proxemic.data.faces import read_own_pairs
 from proxemic.data.pixels import FilePixels
-from proxemic.data.sources import open_named_vectors
 from proxemic.data.vectors import VectorArray, Vectors
 from vectors import write_table
 
@@ -60,12 +60,12 @@ def test_names_come_from_the_file_or_its_labels(tmp_path: Path) -> None:
     array = np.eye(3, dtype=np.float32)
     np.save(tmp_path / "v.npy", array)
     write_table(tmp_path / "l.parquet", label=["x"] * 3, path=["c", "b", "a"])
-    assert open_named_vectors(tmp_path / "v.npy").names is None
-    assert open_named_vectors(tmp_path / "v.npy", tmp_path / "l.parquet").names == ("c", "b", "a")
-    assert open_named_vectors(write_table(tmp_path / "v.parquet", array, path=["d", "e", "f"])).names == ("d", "e", "f")
+    assert open_rows(tmp_path / "v.npy").pixels.names is None
+    assert open_rows(tmp_path / "v.npy", tmp_path / "l.parquet").pixels.names == ("c", "b", "a")
+    assert open_rows(write_table(tmp_path / "v.parquet", array, path=["d", "e", "f"])).pixels.names == ("d", "e", "f")
     write_table(tmp_path / "l.parquet", label=["x"] * 2, path=["b", "a"])
-    with pytest.raises(ValueError, match=r"l\.parquet has 2 paths, but .*v\.npy has 3 vectors"):
-        open_named_vectors(tmp_path / "v.npy", tmp_path / "l.parquet")
+    with pytest.raises(ValueError, match=r"l\.parquet has 2 rows, but .*v\.npy has 3 vectors"):
+        open_rows(tmp_path / "v.npy", tmp_path / "l.parquet")
 
 
 def test_images_by_path(tmp_path: Path) -> None:
@@ -90,13 +90,13 @@ def test_images_by_path(tmp_path: Path) -> None:
     [
         ("first,second", ["0,1"], r"no column same: its columns are first, second"),
         ("first,second,same", [], "has no pairs"),
-        ("first,second,same", ["0,1,true", ",1,false"], "row 2: first is empty"),
-        ("first,second,same", ["0,1,true", "0,1,"], "row 2: same is empty"),
-        ("first,second,same", ["0,1,true", "0,1,maybe"], "row 2: same is 'maybe', but it must be true or false"),
+        ("first,second,same", ["0,1,true", ",1,false"], "line 3: first is empty"),
+        ("first,second,same", ["0,1,true", "0,1,"], "line 3: same is empty"),
+        ("first,second,same", ["0,1,true", "0,1,maybe"], "line 3: same is 'maybe', but it must be true or false"),
         ("first,second,same", ["0,1,1"] * 3, "has 3 same pairs and 0 different ones, but verification needs both"),
         ("first,second,same", ["0,1,1", "1,2,0"], "1 same pairs and 1 different ones, too few for 10 folds"),
-        ("first,second,same,fold", ["0,1,1,0", "1,2,0,a"], "row 2: fold is 'a', but it must be a whole number"),
-        ("first,second,same,fold", ["0,1,1,0", "1,2,0,"], "row 2: fold is empty"),
+        ("first,second,same,fold", ["0,1,1,0", "1,2,0,a"], "line 3: fold is 'a', but it must be a whole number"),
+        ("first,second,same,fold", ["0,1,1,0", "1,2,0,"], "line 3: fold is empty"),
         ("first,second,same,fold", ["0,1,1,3", "1,2,0,3"], "all pairs in fold 3, but there must be two"),
         ("first,second,same,fold", ["0,1,1,0", "1,2,0,0", "0,1,1,1"], "fold 1 has no different pair"),
         ("first,second,same,fold", ["0,1,1,0", "1,2,0,0", "0,1,0,1"], "fold 1 has no same pair"),

@@ -1,10 +1,6 @@
 import io
 import os
 import struct
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +8,19 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock, Timeout
 from PIL import Image
 from torchvision.transforms import v2
 
 from proxemic.data import (
     Augmentation,
-    CacheConfig,
     EmbeddingDataset,
     FilePixels,
-    ImageSet,
     OwnImages,
     Preprocessing,
-    Splits,
     read_image,
 )
 from proxemic.data.pixels import UnreadableImageError, reading
-from proxemic.data.pixels.reading import _Budget, examine
+from proxemic.data.pixels.reading import examine
 
 PREPROCESSING = Preprocessing(size=16, resize=18)
 
@@ -234,63 +226,13 @@ def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     str(caught.value).encode()
 
 
-def test_threads_share_the_pixels_that_are_decoded_at_once() -> None:
-    budget, together, most = _Budget(100), 0, 0
-    lock = threading.Lock()
-
-    def decode(pixels: int) -> None:
-        nonlocal together, most
-        with budget.take(pixels):
-            with lock:
-                together += min(pixels, 100)
-                most = max(most, together)
-            time.sleep(0.001)
-            with lock:
-                together -= min(pixels, 100)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(decode, [30, 100, 20, 1000, 50, 50, 30, 70] * 3))
-    assert 0 < most <= 100
-    assert budget.free == 100
-
-
-def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the check before training, by the cache and by who reads one picture, in whatever thread."""
-    from proxemic.data.pixels import reading
-    from proxemic.data.sources.listing import examine_images
-    from proxemic.data.tables import Row
-
-    paths = [tmp_path / f"{number}.png" for number in range(6)]
-    for path in paths:
-        Image.new("RGB", (20, 10)).save(path)
-    taken: list[int] = []
-
-    class Watched(_Budget):
-        def take(self, pixels: int) -> Any:
-            taken.append(pixels)
-            return super().take(pixels)
-
-    budget = Watched(300)
-    monkeypatch.setattr(reading, "_BUDGET", budget)
-    assert len(examine_images([Row(path, "") for path in paths])[0]) == 6
-    assert taken == [200] * 6
-    images = ImageSet.from_names(FilePixels(paths), ["a"] * 6)
-    CacheConfig(8, tmp_path / "cache").apply(Splits(images, None, None))
-    assert len(taken) >= 12
-    read_image(paths[0])
-    assert budget.free == 300
-
-
-def test_huge_pictures_are_decoded_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_pictures_are_decoded_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_HUGE", 200)
-    monkeypatch.setattr(reading, "_HUGE_LOCK", tmp_path / "lock")
     for height, waits in ((10, False), (11, True)):
         Image.new("RGB", (20, height)).save(tmp_path / "picture.png")
-        another = FileLock(tmp_path / "lock", timeout=0, is_singleton=False)
-        with reading.open_image(tmp_path / "picture.png"), pytest.raises(Timeout) if waits else nullcontext(), another:
-            pass
-        with another:  # it is let go of
-            pass
+        with reading.open_image(tmp_path / "picture.png"):
+            assert reading._ONE_HUGE.locked() == waits
+        assert not reading._ONE_HUGE.locked()
 
 
 def smooth(width: int, height: int, mode: str = "RGB") -> Image.Image:

@@ -100,7 +100,7 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, kind: str) -> None:
     assert splits.train.class_names == tuple(f"class {letter}" for letter in "abcd")
     assert [colour(splits.validation.pictures[place]) for place in range(4)] == [8, 9, 10, 11]
     assert labels_of(splits.test_images) == ["class g", "class g", "class h", "class h"]
-    assert source.class_names() == [f"class {letter}" for letter in "abcdefgh"]
+    assert [*source.class_names()] == [f"class {letter}" for letter in "abcdefgh"]
 
 
 def test_a_column_of_vectors(tmp_path: Path) -> None:

@@ -241,13 +241,11 @@ def test_refuses_in_a_sentence(planted: Path, embedder: Embedder, tmp_path: Path
     with pytest.raises(UserError, match="give one with --model"):
         clean(planted)
     np.save(tmp_path / "x.npy", np.full((4, 2), np.nan, np.float32))
-    with pytest.raises(ValueError, match="vector 0 has a number that is not finite"):
+    with pytest.raises(ValueError, match="row 1: the vector has a number that is not finite"):
         clean(tmp_path / "x.npy")
-    with pytest.raises(UserError, match="holds vectors, of which one file is looked at"):
-        clean([planted, tmp_path / "x.npy"], embedder)
     with pytest.raises(ValueError, match="batch_size is 0, but must be 1 or more"):
         clean(planted, embedder, batch_size=0)
-    with pytest.raises(UserError, match="None of 1 pictures can be read"):
+    with pytest.raises(UserError, match=r"damaged\.png cannot be read as a picture"):
         clean(planted / "class 00" / "damaged.png", embedder)
     with pytest.raises(UserError, match="could not be written"):
         clean(planted, embedder, out=planted / "alone.png", report=lambda _: None)

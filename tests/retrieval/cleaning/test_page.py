@@ -13,7 +13,7 @@ from PIL import Image
 from browser import PHONE, Opened, faults_of_access
 from proxemic.data import FilePixels
 from proxemic.retrieval.cleaning import Cleaning, Duplicate, Outlier, Suspect
-from proxemic.retrieval.cleaning.page import SHOWN, write_page
+from proxemic.retrieval.cleaning.page import SHOWN
 
 HOSTILE = '<script>alert("1")</script>&.png'
 
@@ -47,7 +47,7 @@ def cleaning(tmp_path: Path) -> Cleaning:
 
 
 def test_names_are_text_and_pictures_are_in_the_page(cleaning: Cleaning, tmp_path: Path) -> None:
-    page = write_page(cleaning, tmp_path / "page.html").read_text()
+    page = cleaning.write(tmp_path).read_text()
     reader = Reader()
     reader.feed(page)
     assert not {"script", "b ", "i", "u", "link", "iframe"} & set(reader.tags)
@@ -66,14 +66,14 @@ def test_names_are_text_and_pictures_are_in_the_page(cleaning: Cleaning, tmp_pat
 
 
 def test_the_page_of_nothing(tmp_path: Path) -> None:
-    page = write_page(Cleaning(3, (), (), (), {}, {}), tmp_path / "page.html").read_text()
+    page = Cleaning(3, (), (), (), {}, {}).write(tmp_path).read_text()
     assert page.count("<p>None.</p>") == 3
     assert "Unreadable" not in page
 
 
 @pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])
 def test_the_page_in_a_browser(browse: Opened, cleaning: Cleaning, tmp_path: Path, look: dict[str, Any]) -> None:
-    with browse(write_page(cleaning, tmp_path / "page.html").as_uri(), **look) as page:
+    with browse(cleaning.write(tmp_path).as_uri(), **look) as page:
         assert faults_of_access(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.locator("#content img").count() == SHOWN + 2

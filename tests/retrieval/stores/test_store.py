@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from galleries import clustered_vectors, naive_search, random_vectors, recall, some_items
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, IndexKind, Store, create_store, delete_store, open_store
@@ -124,7 +125,7 @@ def test_conditions_leave_rows_out(store: Store) -> None:
     vectors = random_vectors(12, DIM)
     labels = ["cat", "dog", None] * 4
     shops = ["x"] * 6 + ["y", None] * 3
-    store.add(vectors, make_items([f"/{n}" for n in range(12)], labels, {"shop": shops}))
+    store.add(vectors, make_items(Rows.of(path=[f"/{n}" for n in range(12)], label=labels, shop=shops)))
     for where, allowed in (
         ({"label": "cat"}, lambda n: labels[n] == "cat"),
         ({"label": ["cat", "dog"]}, lambda n: labels[n] is not None),
@@ -154,7 +155,9 @@ def test_conditions_leave_rows_out(store: Store) -> None:
 def test_any_text_is_a_value_and_a_name(store: Store) -> None:
     rows = len(NASTY)
     columns = {'a column\'s "name"; --': NASTY, "größe": NASTY}
-    store.add(random_vectors(rows, DIM), make_items([f"/{name}" for name in NASTY], NASTY, columns))
+    store.add(
+        random_vectors(rows, DIM), make_items(Rows.of(path=[f"/{name}" for name in NASTY], label=NASTY, **columns))
+    )
     for number, value in enumerate(NASTY):
         for name in ("label", *columns):
             assert store.search(random_vectors(1, DIM), 2, {name: value}).ids.tolist() == [[number, -1]], (name, value)

@@ -16,9 +16,8 @@ from proxemic.data.benchmarks.in_shop import InShop
 from proxemic.data.benchmarks.omniglot import OmniglotFull, OmniglotSmall
 from proxemic.data.benchmarks.sop import StanfordOnlineProducts
 from proxemic.data.pixels import FilePixels
-from proxemic.data.sources.listing import examine_images
-from proxemic.data.tables import Row
-from proxemic.files import has_md5, readable
+from proxemic.data.sources.listing import examine_images, list_files
+from proxemic.files import has_md5
 
 BENCHMARKS: Mapping[str, type[Benchmark]] = {
     source.facts.key: source
@@ -107,8 +106,8 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
     official = source.read()
     # The images of other stores were decoded as they were read.
     stores = [part.pixels for part in (official.train, official.test) if isinstance(part.pixels, FilePixels)]
-    rows = [Row(Path(path), "") for pixels in stores for path in pixels.paths] if decode else []
-    unreadable = {readable(path): reason for path, reason in examine_images(rows)[1].items()}
+    paths = [path for pixels in stores for path in pixels.paths] if decode else []
+    unreadable = examine_images(list_files(paths))[0].unreadable
     try:
         source.check(official)
         problem = None

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from proxemic.data.pixels import ImageInput, Pixels
+from proxemic.data.pixels.stores import Indices
 from proxemic.data.transforms import Preprocessing
 from proxemic.extras import optional_dependency
 
@@ -220,7 +221,7 @@ class CorruptedPixels(Pixels):
         corrupted = self.corruption(image, self._number(index))
         return functional.to_pil_image((255 * corrupted).round().to(torch.uint8))
 
-    def select(self, indices: Sequence[int]) -> "CorruptedPixels":
+    def select(self, indices: Indices) -> "CorruptedPixels":
         return replace(self, pixels=self.pixels.select(indices), numbers=[self._number(index) for index in indices])
 
     def _number(self, index: int) -> int:

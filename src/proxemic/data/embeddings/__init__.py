@@ -6,11 +6,12 @@ hold, and `RowLabels` the classes, names, and query and gallery flags of the row
 
 from proxemic.data.embeddings.files import (
     LabelledEmbeddings,
-    check_embedding_name,
+    open_rows,
     read_embeddings,
     read_labels,
     write_embeddings,
 )
+from proxemic.data.embeddings.formats import check_embedding_name
 from proxemic.data.rows import RowLabels, number_labels
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "RowLabels",
     "check_embedding_name",
     "number_labels",
+    "open_rows",
     "read_embeddings",
     "read_labels",
     "write_embeddings",

@@ -1,19 +1,19 @@
 """Embeddings on disk, ours and those made elsewhere, with what is known of their rows."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
 from proxemic.data.embeddings.formats import (
+    check_embedding_name,
+    open_vectors,
+    read_metadata,
     read_npy,
-    read_parquet,
-    read_row_table,
-    read_safetensors,
+    read_own_columns,
     write_npy,
     write_parquet,
     write_safetensors,
@@ -21,8 +21,13 @@ from proxemic.data.embeddings.formats import (
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
 from proxemic.data.remote import write_to
-from proxemic.data.rows import RowLabels, number_labels
+from proxemic.data.rows import RowLabels, Rows
+from proxemic.data.tables import EMBEDDING_COLUMNS, read_table
 from proxemic.data.vectors import Vectors
+from proxemic.extras import optional_dependency
+
+with optional_dependency("train"):
+    import pyarrow as pa
 
 GROUP = 65_536
 """Rows of a row group of a Parquet file."""
@@ -157,33 +162,49 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
     >>> birds.embeddings.dtype, birds.rows.labels.tolist(), birds.rows.class_names
     (torch.float32, [1, 0], ('jay', 'owl'))
     """
-    path, labels = Path(path), None if labels is None else Path(labels)
-    suffix = check_embedding_name(path)
-    _check_file(path, "embeddings")
-    if not path.stat().st_size:
-        raise ValueError(f"{path} is empty: write it anew.")
-    rows = RowLabels()
-    if suffix == ".safetensors":
-        numbers, rows = read_safetensors(path)
-    elif suffix == ".parquet":
-        array, rows = read_parquet(path)
-        numbers = torch.from_numpy(array)
-    else:
-        array = read_npy(path)
-        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-            raise ValueError(f"{path} holds {array.dtype}, but embeddings are float16, float32 or float64.")
-        # A copy, in this machine's byte order: the file may change or go.
-        numbers = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
-    if numbers.ndim != 2 or not numbers.numel() or not numbers.is_floating_point():
-        raise ValueError(
-            f"{path} holds {str(numbers.dtype).removeprefix('torch.')} numbers of shape {list(numbers.shape)}, but "
-            "embeddings are floats [rows, dim]: convert them, and scale back those that are quantised."
-        )
-    if rows.count not in (None, len(numbers)):
-        raise ValueError(f"{path} has {len(numbers):,} embeddings, but {rows.count:,} labels, paths or flags.")
-    if labels is not None:
-        rows = _match(path, len(numbers), rows, labels, read_labels(labels))
-    return LabelledEmbeddings(numbers.float(), rows)
+    rows = open_rows(Path(path), None if labels is None else Path(labels), EMBEDDING_COLUMNS, whole=True)
+    return LabelledEmbeddings(rows.pixels.reader.array.float(), RowLabels.of(rows))
+
+
+def open_rows(
+    path: Path, labels: Path | None = None, known: Sequence[str] | None = None, *, whole: bool = False
+) -> Rows:
+    """Open a file of vectors with what it, and a file of labels, say about its rows.
+
+    Args:
+        path: A .parquet, .npy or .safetensors file.
+        labels: A file of labels, as of `read_embeddings`.
+        known: The columns to read; None reads all of Parquet.
+        whole: Read all vectors now; otherwise only the rows of a batch are read.
+
+    Raises:
+        ValueError: If a file cannot be read, or the two do not fit together.
+    """
+    reader = open_vectors(path, whole)
+    rows = read_row_columns(path, labels, known)
+    if rows.columns.num_columns and len(rows) != len(reader):
+        if labels is not None:
+            raise ValueError(f"{labels} has {len(rows):,} rows, but {path} has {len(reader):,} vectors.")
+        raise ValueError(f"{path} has {len(reader):,} vectors, but {len(rows):,} labels, paths or flags.")
+    metadata = read_metadata(path)
+    names = np.array(rows.names, np.dtypes.StringDType()) if rows.has("path") else None
+    vectors = Vectors(reader, names=names, made_by=metadata.get(MADE_BY))
+    return replace(rows, pixels=vectors, made_by=vectors.made_by, precision=metadata.get(PRECISION))
+
+
+def read_row_columns(path: Path, labels: Path | None, known: Sequence[str] | None) -> Rows:
+    """Read what a file of vectors says about its rows; the columns of a file of labels take precedence."""
+    own = read_own_columns(path, known)
+    if labels is None:
+        return own
+    given = _read_labels(labels, known)
+    if own.has("path") and given.has("path") and own.names != given.names:
+        given = _match(path, own, labels, given)
+    kept = {name: own.columns[name] for name in own.columns.column_names if not given.has(name)}
+    if kept and len(given) != len(own):
+        raise ValueError(f"{labels} has {len(given):,} rows, but {path} has {len(own):,} vectors.")
+    columns = {name: given.columns[name] for name in given.columns.column_names}
+    return replace(given, columns=pa.table({**kept, **columns}))
 
 
 def read_labels(path: str | Path) -> RowLabels:
@@ -202,55 +223,37 @@ def read_labels(path: str | Path) -> RowLabels:
     >>> read_labels(path).labels.tolist(), read_labels(path).class_names
     ([0, 1, 1], ('1099511627776', '7'))
     """
-    path = Path(path)
+    return RowLabels.of(_read_labels(Path(path), EMBEDDING_COLUMNS))
+
+
+def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet", ".npy"):
         raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
-    _check_file(path, "labels")
     if suffix != ".npy":
-        rows = read_row_table(path, needed=("label",))
+        rows = read_table(path, known, ("label",))
+        rows.require("label")
     else:
-        rows = number_labels([str(label) for label in read_label_array(path).tolist()])
-    if not rows.count:
+        if not path.is_file():
+            raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
+        array = read_npy(path)
+        if array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise ValueError(
+                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
+            )
+        different, places = np.unique(array, return_inverse=True)
+        rows = Rows(pa.table({"label": pa.DictionaryArray.from_arrays(places, [str(each) for each in different])}))
+    if not len(rows):
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
     return rows
 
 
-def read_label_array(path: Path) -> np.ndarray:
-    """Map the labels of a .npy file into memory."""
-    array = read_npy(path)
-    if array.ndim != 1 or array.dtype.kind not in "iuU":
-        raise ValueError(
-            f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
-        )
-    return array
-
-
-def check_embedding_name(path: Path) -> str:
-    """Give the ending of the name, in small letters; raise `ValueError` where embeddings have no such format."""
-    suffix = path.suffix.lower()
-    instead = "use .safetensors, .npy (numpy.save) or .parquet"
-    if suffix in (".pt", ".pth", ".pkl", ".pickle", ".ckpt"):
-        raise ValueError(f"{path} is a pickle by its name, and opening one may run code: {instead}.")
-    if suffix not in (".safetensors", ".npy", ".parquet"):
-        raise ValueError(f"{path} ends in {suffix or 'nothing'}, which is no format of embeddings here: {instead}.")
-    return suffix
-
-
-def _check_file(path: Path, content: str) -> None:
-    if not path.is_file():
-        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of {content}.")
-
-
-def _match(path: Path, count: int, rows: RowLabels, labels: Path, given: RowLabels) -> RowLabels:
-    if given.count != count:
-        raise ValueError(f"{labels} has {given.count:,} rows, but {path} has {count:,} embeddings.")
-    if rows.paths is not None and given.paths is not None and rows.paths != given.paths:
-        place = {name: index for index, name in enumerate(given.paths)}
-        strange = next((name for name in rows.paths if name not in place), None)
-        if strange is not None:
-            raise ValueError(f"{labels} does not name {strange}, which {path} has an embedding of.")
-        if not len(place) == len(set(rows.paths)) == count:
-            raise ValueError(f"{labels} and {path} name their rows in another order, and some twice: use one order.")
-        given = given.take(torch.tensor([place[name] for name in rows.paths]))
-    return given.override(rows)
+def _match(path: Path, own: Rows, labels: Path, given: Rows) -> Rows:
+    """Bring the rows of a file of labels into the order of the vectors, by their paths."""
+    place = {name: row for row, name in enumerate(given.names)}
+    strange = next((name for name in own.names if name not in place), None)
+    if strange is not None:
+        raise ValueError(f"{labels} does not name {strange}, which {path} has an embedding of.")
+    if not len(place) == len({*own.names}) == len(given) == len(own):
+        raise ValueError(f"{labels} and {path} name their rows in another order, and some twice: use one order.")
+    return given.take([place[name] for name in own.names])

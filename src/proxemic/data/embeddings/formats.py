@@ -1,23 +1,30 @@
 """How embeddings lie in .safetensors, .npy and Parquet files."""
 
+import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
+import platformdirs
 import torch
-from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from proxemic.data.rows import RowGroups, RowLabels, number_labels, query_flags
-from proxemic.data.tables import NOTE_COLUMNS, read_notes
-from proxemic.files import readable
+from proxemic.data.rows import RowGroups, RowLabels, Rows, number_labels
+from proxemic.data.tables import EMBEDDING_COLUMNS, read_table
+from proxemic.data.vectors.stores import FloatType, VectorArray, VectorFile, VectorReader
+from proxemic.files import readable, write_atomically
 
+_IN_MEMORY = 2**26  # bytes of vectors in Parquet that need no file of their own
+_KINDS: dict[str, FloatType] = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "bfloat16"}
+_VERSION = 1  # of how Parquet is converted
+_AT_ONCE = 65_536  # rows that are read at once
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
 _TEXTS = ("class_names", "paths", *_GROUPS.values())
 _TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
@@ -59,25 +66,118 @@ def write_safetensors(
                 file.write(np.ascontiguousarray(chunk).data)
 
 
-def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
-    """Read the tensor `embeddings`, or the only one of two dimensions, and what else `write_safetensors` writes."""
+def check_embedding_name(path: Path) -> str:
+    """Return the ending of the name in lower case; raise `ValueError` if embeddings have no such format."""
+    suffix = path.suffix.lower()
+    instead = "use .safetensors, .npy (numpy.save) or .parquet"
+    if suffix in (".pt", ".pth", ".pkl", ".pickle", ".ckpt"):
+        raise ValueError(f"{path} is a pickle by its name, and opening one may run code: {instead}.")
+    if suffix not in (".safetensors", ".npy", ".parquet"):
+        raise ValueError(f"{path} ends in {suffix or 'nothing'}, which is no format of embeddings here: {instead}.")
+    return suffix
+
+
+def open_vectors(path: Path, whole: bool = False) -> VectorReader:
+    """Open a file of vectors by the ending of its name.
+
+    Rows of .npy and .safetensors are read where they lie. Parquet, whose pages are encoded, is held in memory if it is
+    small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all are read now.
+
+    Raises:
+        ValueError: If the file is missing, damaged, or holds no floats ``[rows, dim]``.
+        UserError: If the converted file cannot be written.
+    """
+    suffix = check_embedding_name(path)
+    if not path.is_file():
+        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of vectors.")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty: write it anew.")
+    if suffix == ".parquet":
+        return _open_parquet(path, whole)
+    reader = _open_npy(path, whole) if suffix == ".npy" else _open_safetensors(path)
+    if not whole or isinstance(reader, VectorArray):
+        return reader
+    array = torch.empty(len(reader), reader.dim)
+    for first in range(0, len(reader), _AT_ONCE):
+        places = np.arange(first, min(first + _AT_ONCE, len(reader)))
+        array[first : first + _AT_ONCE] = reader.read(places)
+    return VectorArray(array, reader.name)
+
+
+def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
+    """Read what a file of vectors says about its rows."""
+    suffix = check_embedding_name(path)
+    if not path.is_file():
+        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of vectors.")
+    if suffix == ".npy":
+        return Rows.of()
+    if suffix == ".parquet":
+        rows = read_table(path, known)
+        return replace(rows, unused=tuple(name for name in rows.unused if name != "embedding"))
+    with _sound_safetensors(path), safe_open(path, framework="pt") as file:
+        parts = {name: file.get_tensor(name) for name in file.keys() if name in _TENSORS}  # noqa: SIM118
+    return _rows(path, parts).as_rows()
+
+
+@contextmanager
+def _sound_safetensors(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt") as file:
-            embeddings = file.get_tensor(name_of_embeddings(path, file))
-            parts = _parts(file)
+        yield
     except (OSError, SafetensorError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is no sound .safetensors file ({why}): write it anew.") from error
-    return embeddings, _rows(path, parts)
 
 
-def read_safetensors_rows(path: Path) -> RowLabels:
-    """Read what `write_safetensors` writes besides the embeddings, of a file whose header is sound."""
-    with safe_open(path, framework="pt") as file:
-        return _rows(path, _parts(file))
+def _open_npy(path: Path, whole: bool = False) -> VectorReader:
+    array = read_npy(path)
+    kind = array.dtype.str
+    _check(path, kind in get_args(FloatType), str(array.dtype), array.shape)
+    if whole and not array.flags.c_contiguous:
+        return VectorArray(torch.from_numpy(np.array(array, np.float32, order="C")), readable(path))
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{path} is in Fortran order, column by column: save numpy.ascontiguousarray of it.")
+    assert isinstance(array, np.memmap)
+    return VectorFile(path, array.offset, (array.shape[0], array.shape[1]), cast("FloatType", kind))
 
 
-def name_of_embeddings(path: Path, file: Any) -> str:
+def _open_safetensors(path: Path) -> VectorFile:
+    with _sound_safetensors(path):
+        with safe_open(path, framework="pt") as file:  # which checks the header
+            name = _name_of_embeddings(path, file)
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            entry = json.loads(file.read(length))[name]
+    shape = entry["shape"]
+    _check(path, entry["dtype"] in _KINDS, entry["dtype"], shape)
+    return VectorFile(path, 8 + length + entry["data_offsets"][0], (shape[0], shape[1]), _KINDS[entry["dtype"]])
+
+
+def _open_parquet(path: Path, whole: bool) -> VectorReader:
+    rows, dim, kind, chunks = rectangles(path)
+    _check(path, True, kind, (rows, dim))
+    if whole or rows * dim * np.dtype(kind).itemsize <= _IN_MEMORY:
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+            parts = [chunk.astype(np.float32) if whole else chunk for chunk in chunks]
+        return VectorArray(torch.from_numpy(np.concatenate(parts)), readable(path.absolute()))
+    status = path.stat()
+    known = f"{_VERSION} {status.st_size} {status.st_mtime_ns} ".encode() + os.fsencode(path.absolute())
+    folder = platformdirs.user_cache_path("proxemic") / "vectors"
+    cache = folder / f"vectors-{hashlib.sha256(known).hexdigest()[:16]}.npy"
+    if not cache.exists():
+        with write_atomically(cache) as temporary:
+            write_npy(temporary, chunks, (rows, dim), kind)
+    return _open_npy(cache)
+
+
+def _check(path: Path, known: bool, kind: str, shape: tuple[int, ...] | list[int]) -> None:
+    if not known or len(shape) != 2 or not all(shape):
+        raise ValueError(
+            f"{path} holds {kind} of shape {[*shape]}, but vectors are float16, bfloat16, float32 or float64, "
+            "[rows, dim]: convert them, and scale back those that are quantised."
+        )
+
+
+def _name_of_embeddings(path: Path, file: Any) -> str:
     """The tensor `embeddings` of an open file, or the only one of two dimensions."""
     names = list(file.keys())
     tables = [name for name in names if len(file.get_slice(name).get_shape()) == 2]
@@ -87,10 +187,6 @@ def name_of_embeddings(path: Path, file: Any) -> str:
             f"{', '.join(names[:5]) or 'none'}{', ...' * (len(names) > 5)}."
         )
     return "embeddings" if "embeddings" in names else tables[0]
-
-
-def _parts(file: Any) -> dict[str, Any]:
-    return {name: file.get_tensor(name) for name in file.keys() if name in _TENSORS}  # noqa: SIM118
 
 
 def _rows(path: Path, parts: dict[str, Any]) -> RowLabels:
@@ -149,21 +245,13 @@ def read_npy(path: Path) -> np.ndarray:
 def write_parquet(
     path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
 ) -> None:
-    """Write the columns of `NOTE_COLUMNS` as far as they are known, and lists of one length, a row group a chunk."""
+    """Write the columns of texts as far as they are known, and lists of one length, a row group a chunk."""
     import pyarrow
     import pyarrow.parquet
 
-    columns: dict[str, Any] = {}
-    if rows.paths is not None:
-        columns["path"] = [readable(path) for path in rows.paths]
-    if (labels := rows.label_texts()) is not None:
-        columns["label"] = [None if label is None else readable(label) for label in labels]
-    if rows.is_query is not None and rows.is_gallery is not None:
-        columns |= {"is_query": rows.is_query.cpu().numpy(), "is_gallery": rows.is_gallery.cpu().numpy()}
-    for column, groups in (("sequence", rows.sequences), ("category", rows.categories)):
-        if groups is not None:
-            columns[column] = [None if text is None else readable(text) for text in groups.texts()]
-    notes, first, kind = pyarrow.table(columns), 0, pyarrow.list_(pyarrow.float32(), shape[1])
+    notes, first, kind = rows.as_rows().columns, 0, pyarrow.list_(pyarrow.float32(), shape[1])
+    for name in {"is_query", "is_gallery"} & {*notes.column_names}:
+        notes = notes.set_column(notes.column_names.index(name), name, notes[name].cast(pyarrow.bool_()))
     schema = notes.schema.append(pyarrow.field("embedding", kind)).with_metadata(metadata or None)
     with pyarrow.parquet.ParquetWriter(path, schema) as file:
         for chunk in embeddings:
@@ -173,20 +261,12 @@ def write_parquet(
             first += len(chunk)
 
 
-def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int]) -> None:
+def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], kind: str = "<f4") -> None:
     """Write the numbers alone."""
     with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
         for chunk in embeddings:
             file.write(np.ascontiguousarray(chunk).data)
-
-
-def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels]:
-    """Read the columns of `write_parquet`; others are not looked at."""
-    rows, dim, _, chunks = rectangles(path)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and the metrics' to refuse
-        parts = [chunk.astype(np.float32) for chunk in chunks]
-    return np.concatenate(parts) if rows else np.empty((0, dim), np.float32), read_row_table(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -215,7 +295,7 @@ def rectangles(path: Path) -> tuple[int, int, str, Iterator[np.ndarray]]:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
         if "embedding" not in names:
             raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
-        if twice := next((name for name in ("embedding", *NOTE_COLUMNS) if names.count(name) > 1), None):
+        if twice := next((name for name in ("embedding", *EMBEDDING_COLUMNS) if names.count(name) > 1), None):
             raise ValueError(f"{path} has the column {twice} more than once: keep one of them.")
         kind = file.schema_arrow.field("embedding").type
         lists = [pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list]
@@ -259,18 +339,3 @@ def _rectangle(path: Path, before: int, column: Any, width: int | None) -> np.nd
         at = int(numbers.is_null().to_numpy(zero_copy_only=False).argmax()) // width
         raise ValueError(f"{path}, row {before + at + 1}: embedding lacks a number.")
     return numbers.to_numpy(zero_copy_only=False).reshape(len(column), width)
-
-
-def read_row_table(path: Path, needed: Sequence[str] = ()) -> RowLabels:
-    """Read the columns of a table that say something about rows of embeddings."""
-    columns = read_notes(path, needed)
-    flags = [*zip(columns.get("is_query", ()), columns.get("is_gallery", ()), strict=True)]
-    is_query, is_gallery = query_flags(flags, [f"{path}, row {number + 1}" for number in range(len(flags))])
-    return replace(
-        number_labels(columns["label"]) if "label" in columns else RowLabels(),
-        paths=tuple(columns["path"]) if "path" in columns else None,
-        is_query=is_query,
-        is_gallery=is_gallery,
-        sequences=RowGroups.from_names(columns.get("sequence", ())),
-        categories=RowGroups.from_names(columns.get("category", ())),
-    )

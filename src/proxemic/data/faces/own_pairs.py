@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from proxemic.data.columns import FLAGS, Column, read_columns
 from proxemic.data.faces.pairs import FacePairs
 from proxemic.data.pixels import FilePixels, Pixels
+from proxemic.data.rows import FLAGS, Rows
 from proxemic.data.sources.listing import first_few
+from proxemic.data.tables import read_table, unused_note
 from proxemic.data.vectors import Vectors
 from proxemic.files import backslash_hint, readable
 
@@ -49,40 +50,35 @@ def read_own_pairs(table: str | Path, source: Path | Vectors) -> tuple[FacePairs
     table = Path(table)
     if table.suffix.lower() not in (".csv", ".parquet"):
         raise ValueError(f"{table} ends in {table.suffix or 'nothing'}, but pairs are read from .csv and .parquet.")
-    columns, unused = read_columns(table, _NEEDED, _COLUMNS)
-    first, second = (_texts(columns[name], name, table) for name in ("first", "second"))
-    if not first:
+    rows = read_table(table, _COLUMNS, _NEEDED)
+    if not len(rows):
         raise ValueError(f"{table} has no pairs: give one per row.")
-    columns["same"].all_numbers("same", table)
-    same = columns["same"].meanings("same", FLAGS, "true or false", table).bool()
-    folds = _folds(same, columns.get("fold"), table)
+    for name in _NEEDED:
+        rows.require(name)
+    same = rows.meanings("same", FLAGS, "true or false").bool()
+    first, second = ([text for text in rows.texts(name) if text] for name in ("first", "second"))
     names = sorted({*first, *second})
     place = {name: number for number, name in enumerate(names)}
     pixels = _files(names, source, table) if isinstance(source, Path) else _rows(names, source, table)
     left, right = (torch.tensor([place[name] for name in column]) for column in (first, second))
-    notes = (f"{table} has columns that are not used: {', '.join(unused)}.",) * bool(unused)
-    return FacePairs(pixels, left, right, same, folds), notes
+    return FacePairs(pixels, left, right, same, _folds(same, rows, table)), unused_note(table, rows)
 
 
-def _texts(column: Column, name: str, table: Path) -> list[str]:
-    return [column.texts[number] for number in column.all_numbers(name, table).tolist()]
-
-
-def _folds(same: Bool[Tensor, " pairs"], column: Column | None, table: Path) -> Int64[Tensor, " pairs"]:
-    """The fold of each pair, from the column or dealt, all of which have pairs of both kinds."""
+def _folds(same: Bool[Tensor, " pairs"], rows: Rows, table: Path) -> Int64[Tensor, " pairs"]:
+    """Return the fold of each pair, from the column or dealt; each fold has pairs of both kinds."""
     counts = int(same.sum()), int((~same).sum())
     has = f"{table} has {counts[0]:,} same pairs and {counts[1]:,} different ones"
     if not all(counts):
         raise ValueError(f"{has}, but verification needs both kinds: add the other.")
-    if column is None:
+    if not rows.has("fold"):
         if min(counts) < _FOLDS:
             raise ValueError(f"{has}, too few for {_FOLDS} folds: add some, or give fewer folds in a column fold.")
         folds = torch.empty(len(same), dtype=torch.int64)
         folds[same], folds[~same] = (torch.arange(count) % _FOLDS for count in counts)
         return folds
-    column.all_numbers("fold", table)
-    numbers = {text: int(text) for text in column.texts if _NUMBER.fullmatch(text)}
-    folds = column.meanings("fold", numbers, "a whole number", table)
+    rows.require("fold")
+    numbers = {text: int(text) for text in rows.numbers("fold")[1] if _NUMBER.fullmatch(text)}
+    folds = rows.meanings("fold", numbers, "a whole number")
     different = folds.unique().tolist()
     if len(different) < 2:
         raise ValueError(f"{table} has all pairs in fold {different[0]}, but there must be two folds or more.")

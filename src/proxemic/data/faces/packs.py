@@ -14,6 +14,7 @@ from proxemic.data.faces.pairs import FacePairs, read_lfw_pairs
 from proxemic.data.faces.plain_pickle import Array, Kind, Refused, unpickle
 from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
+from proxemic.data.pixels.stores import Indices
 from proxemic.image_formats import ENDINGS
 
 _FOLDS = 10
@@ -37,7 +38,7 @@ class EncodedPixels(Pixels):
         except UnreadableImageError as error:
             raise UnreadableImageError(self.names[index], error.reason) from error
 
-    def select(self, indices: Sequence[int]) -> "EncodedPixels":
+    def select(self, indices: Indices) -> "EncodedPixels":
         return EncodedPixels(
             tuple(self.encoded[index] for index in indices), tuple(self.names[index] for index in indices)
         )

@@ -4,22 +4,17 @@ import io
 import os
 import re
 import stat
-import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 from PIL import ExifTags, Image
 
 from proxemic.data.remote import UnreachableError, is_address, path_or_address, read_address
-from proxemic.extras import optional_dependency
 from proxemic.files import backslash_hint, readable
 from proxemic.image_formats import FORMATS, FORMATS_TEXT
-
-with optional_dependency("train"):
-    from filelock import FileLock
 
 ImageInput = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 """What `read_image` takes."""
@@ -41,7 +36,7 @@ _MOST_SCANS = 200  # a JPEG file has 1 to 10; each takes the time of a whole pic
 _SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the count of colours
 _THINNEST = 100  # times the shorter side is the longest that an image is resized with
 _HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
-_HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-images.lock"
+_ONE_HUGE = threading.Lock()
 
 
 class UnreadableImageError(ValueError):
@@ -147,16 +142,14 @@ def _from_memory(image: Image.Image | np.ndarray) -> Image.Image:
 def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     """Open a file, or the content of one, whose pixels are not yet decoded; what fails is an `UnreadableImageError`.
 
-    The threads of a process hold a limited number of pixels at once: an image that exceeds it waits for the others.
-    Images of more than 90 million pixels are decoded one after the other, however many processes there are.
+    The threads of a process decode images of more than 90 million pixels one after the other.
     """
     name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else path_or_address(file)
     try:
         with (
             _open(file) as opened,
             _open_header(opened) as image,
-            _BUDGET.take(image.width * image.height),
-            _one_huge_at_a_time(image.width * image.height),
+            _ONE_HUGE if image.width * image.height > _HUGE else nullcontext(),
             closing(image),  # it gives its pixels back before the next image takes as many
         ):
             yield image
@@ -257,32 +250,3 @@ def _flatten(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", opaque.size, "white")
         return Image.alpha_composite(white, opaque).convert(mode)
     return image.convert(mode)
-
-
-def _one_huge_at_a_time(pixels: int) -> AbstractContextManager[object]:
-    # Of all processes of the user; one that is killed releases the lock.
-    return FileLock(_HUGE_LOCK, is_singleton=False) if pixels > _HUGE else nullcontext()
-
-
-class _Budget:
-    """A weighted semaphore of pixels that threads hold; a thread that asks for more than all waits for all of them."""
-
-    def __init__(self, pixels: int) -> None:
-        self.all = self.free = pixels
-        self.changed = threading.Condition()
-
-    @contextmanager
-    def take(self, pixels: int) -> Iterator[None]:
-        pixels = min(pixels, self.all)
-        with self.changed:
-            self.changed.wait_for(lambda: self.free >= pixels)
-            self.free -= pixels
-        try:
-            yield
-        finally:
-            with self.changed:
-                self.free += pixels
-                self.changed.notify_all()
-
-
-_BUDGET = _Budget(180_000_000)  # one image of the largest size that Pillow opens

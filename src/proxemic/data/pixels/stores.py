@@ -1,8 +1,5 @@
 """Pixel stores: where the images of an image set lie until they are needed, in memory, in files or in a cache."""
 
-import os
-import struct
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +11,19 @@ from PIL import Image
 
 from proxemic.data.pixels.reading import UnreadableImageError, read_image, shrink
 from proxemic.data.tables import Box
+from proxemic.extras import optional_dependency
 from proxemic.files import readable, write_atomically
 
-# Header, raw pixels of all images, and a table of height, width and channels, by which each image is found. The
-# table comes last, as sizes are known only once an image is decoded, and in the same file, as two cannot be renamed
-# at once.
-_HEADER = struct.Struct("<16sQQI")  # name of the format, images, bytes of pixels, checksum of the table
-_FORMAT = b"proxemic pixels1"
-_ROW = np.dtype(("<u4", (3,)))
+with optional_dependency("train"):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+_AT_ONCE = 2**22  # pixels that are written together
+_SHAPE = ("height", "width", "channels")
+_SCHEMA = pa.schema([("pixels", pa.large_binary()), *((name, pa.int64()) for name in _SHAPE)])
+
+
+Indices = Sequence[int] | Int64[np.ndarray, " chosen"]
 
 
 class Pixels(ABC):
@@ -34,7 +36,7 @@ class Pixels(ABC):
     def __getitem__(self, index: int) -> Image.Image: ...
 
     @abstractmethod
-    def select(self, indices: Sequence[int]) -> "Pixels":
+    def select(self, indices: Indices) -> "Pixels":
         """Keep the images at `indices`, in that order."""
 
     def load(self, index: int, side: int | None = None) -> Image.Image:
@@ -62,7 +64,7 @@ class ArrayPixels(Pixels):
     def __getitem__(self, index: int) -> Image.Image:
         return Image.fromarray(self.array[index])
 
-    def select(self, indices: Sequence[int]) -> "ArrayPixels":
+    def select(self, indices: Indices) -> "ArrayPixels":
         return ArrayPixels(self.array[np.asarray(indices, dtype=np.int64)])
 
 
@@ -110,7 +112,7 @@ class FilePixels(Pixels):
             for path, box in zip(self.paths, self.boxes, strict=True)
         )
 
-    def select(self, indices: Sequence[int]) -> "FilePixels":
+    def select(self, indices: Indices) -> "FilePixels":
         return FilePixels([self.paths[index] for index in indices], [self.boxes[index] for index in indices])
 
 
@@ -147,22 +149,18 @@ class PixelFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            header = file.read(_HEADER.size)
-            if len(header) < _HEADER.size or not header.startswith(_FORMAT):
-                raise ValueError(f"{path} is no file of decoded images.")
-            _, count, length, checksum = _HEADER.unpack(header)
-            expected, size = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
-            if size != expected:
-                raise ValueError(f"{path} has {size:,} bytes, but by its header it must have {expected:,}.")
-            file.seek(_HEADER.size + length)
-            table = file.read()
-        self._shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)
-        if zlib.crc32(table) != checksum or self._shapes.prod(axis=1).sum() != length:
+        with path.open("rb"):  # a missing file is an OSError of its own
+            pass
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table.validate(full=True)
+            shapes = [table[name].to_numpy() for name in _SHAPE]
+            lengths = pc.call_function("binary_length", [table["pixels"]]).to_numpy()
+        except (pa.ArrowException, KeyError) as error:
+            raise ValueError(f"{path} is no sound file of decoded images ({error}).") from error
+        self._pixels, self._shapes = table["pixels"], np.stack(shapes, 1)
+        if (self._shapes.prod(axis=1) != lengths).any():
             raise ValueError(f"{path} has a damaged table of sizes.")
-        self._ends = self._shapes.prod(axis=1).cumsum() + _HEADER.size
-        # A view of the base class, whose slices are made faster.
-        self._bytes = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
 
     def __len__(self) -> int:
         return len(self._shapes)
@@ -173,33 +171,34 @@ class PixelFile:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return len(self._bytes)
+        return self.path.stat().st_size
 
     def read(self, place: int) -> Image.Image:
         """Return the image at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
         height, width, channels = self._shapes[place].tolist()
-        end = int(self._ends[place])
-        flat = self._bytes[end - height * width * channels : end]
-        return Image.fromarray(flat.reshape((height, width) if channels == 1 else (height, width, channels)))
+        pixels = np.frombuffer(self._pixels[place].as_buffer(), np.uint8)
+        return Image.fromarray(pixels.reshape((height, width) if channels == 1 else (height, width, channels)))
 
 
 def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
-    """Write images of mode L or RGB, one at a time, to a file that is whole or not there.
+    """Write images of mode L or RGB, one at a time, to an Arrow file that is whole or not there.
 
     Raises:
         UserError: If it cannot be written, above all because the disk is full.
     """
-    shapes: list[tuple[int, int, int]] = []
-    with write_atomically(path) as temporary, temporary.open("wb") as file:
-        file.write(bytes(_HEADER.size))
+    held: list[Image.Image] = []
+    with write_atomically(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as file:
         for image in images:
-            shapes.append((image.height, image.width, len(image.getbands())))
-            file.write(image.tobytes())
-        length = file.tell() - _HEADER.size
-        table = np.array(shapes, dtype="<u4").tobytes()
-        file.write(table)
-        file.seek(0)
-        file.write(_HEADER.pack(_FORMAT, len(shapes), length, zlib.crc32(table)))
+            held.append(image)
+            if sum(each.width * each.height for each in held) >= _AT_ONCE:
+                file.write_batch(_as_batch(held))
+                held.clear()
+        file.write_batch(_as_batch(held))
+
+
+def _as_batch(images: Sequence[Image.Image]) -> pa.RecordBatch:
+    facts = [(each.tobytes(), each.height, each.width, len(each.getbands())) for each in images]
+    return pa.RecordBatch.from_pylist([dict(zip(_SCHEMA.names, fact, strict=True)) for fact in facts], _SCHEMA)
 
 
 class CachedPixels(FilePixels):
@@ -210,9 +209,6 @@ class CachedPixels(FilePixels):
         places: Where in it each image is.
         paths: The image file that each image came from; it is not opened.
         boxes: The part of it that the image is, as in `FilePixels`; it was cut out before.
-
-    Raises:
-        ValueError: If the parts do not fit together.
     """
 
     def __init__(
@@ -225,13 +221,6 @@ class CachedPixels(FilePixels):
         super().__init__(paths, boxes)
         self.file = file
         self.places = places
-        if len(self.places) != len(self.paths):
-            raise ValueError(f"places has {len(self.places)} entries but paths {len(self.paths)}: give one per image.")
-        if len(self.places) and not 0 <= self.places.min() <= self.places.max() < len(file):
-            raise ValueError(
-                f"places go from {self.places.min()} to {self.places.max()}, but {file.path} has {len(file)} images, "
-                "from 0."
-            )
 
     def __getitem__(self, index: int) -> Image.Image:
         return self.file.read(int(self.places[index]))
@@ -239,7 +228,7 @@ class CachedPixels(FilePixels):
     def load(self, index: int, side: int | None = None) -> Image.Image:
         return shrink(self[index], side)
 
-    def select(self, indices: Sequence[int]) -> "CachedPixels":
+    def select(self, indices: Indices) -> "CachedPixels":
         chosen = np.asarray(indices, dtype=np.int64)
         whole = super().select(chosen.tolist())
         return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)

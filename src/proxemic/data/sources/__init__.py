@@ -11,8 +11,8 @@ from proxemic.data.sources.glyph_letters import GlyphLetters
 from proxemic.data.sources.glyphs import Glyphs
 from proxemic.data.sources.hugging_face import HuggingFaceDataset
 from proxemic.data.sources.image_folder import OwnImages
-from proxemic.data.sources.own_source import OwnRows, OwnSource
-from proxemic.data.sources.own_vectors import OwnVectors, open_named_vectors
+from proxemic.data.sources.own_source import OwnSource
+from proxemic.data.sources.own_vectors import OwnVectors
 from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery, load_query_gallery_vectors
 from proxemic.data.sources.web_dataset import WebDatasetShards
 
@@ -24,7 +24,6 @@ __all__ = [
     "Glyphs",
     "HuggingFaceDataset",
     "OwnImages",
-    "OwnRows",
     "OwnSource",
     "OwnVectors",
     "WebDatasetShards",
@@ -32,5 +31,4 @@ __all__ = [
     "join_query_gallery",
     "load_query_gallery",
     "load_query_gallery_vectors",
-    "open_named_vectors",
 ]

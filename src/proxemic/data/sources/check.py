@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import examine_images, list_images
-from proxemic.data.tables import Box, Row
+from proxemic.data.sources.own_source import SPLIT_NAMES, given_splits
 from proxemic.files import readable
 
 _SHOWN = 10  # of each list
@@ -43,6 +44,7 @@ class DatasetReport:
         unreadable: Files that cannot be decoded and folders that cannot be listed, with reasons.
         ignored: Files that are in no class folder, or not of a known format by name.
         unused: Columns of the table that are not used.
+        notes: Further facts, one sentence each.
     """
 
     root: str
@@ -59,6 +61,7 @@ class DatasetReport:
     unreadable: dict[str, str]
     ignored: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data for JSON."""
@@ -74,6 +77,7 @@ class DatasetReport:
         text.append(f"images per class: {least} to {most}, median {middle:g}")
         text.append("formats: " + ", ".join(f"{name} {count:,}" for name, count in self.formats.items()))
         text.append("sizes: {} to {} wide, {} to {} high".format(*self.widths, *self.heights))
+        text += self.notes
         lists: dict[str, Sequence[str]] = {
             "unreadable images or folders": [f"{path}: {why}" for path, why in self.unreadable.items()],
             "classes with a single image": self.single_image_classes,
@@ -104,51 +108,54 @@ def check(root: Path) -> DatasetReport:
     >>> check(root).formats
     {'PNG': 1}
     """
-    listing = list_images(Path(root))
-    examined, unreadable = examine_images(listing.rows)
-    failures = {readable(path): reason for path, reason in {**listing.unreadable, **unreadable}.items()}
-    if not examined:
-        path, reason = next(iter(failures.items()))
-        raise ValueError(f"{root} has {len(failures)} images, but none is readable, such as {path}: {reason}.")
-    rows, formats, sizes = zip(*examined, strict=True)
-    counts = Counter(row.label for row in rows)
-    sides = Counter(label for label, _ in {(row.label, row.split) for row in rows})
+    listed = list_images(Path(root))
+    rows, facts = examine_images(listed)
+    if not len(rows):
+        path, reason = next(iter(rows.unreadable.items()))
+        raise ValueError(f"{root} has {len(rows.unreadable)} images, but none is readable, such as {path}: {reason}.")
+    formats, sizes = zip(*facts, strict=True)
+    labels, places = rows.labels, given_splits(rows)
+    splits = [None] * len(rows) if places is None else [SPLIT_NAMES[place] for place in places.tolist()]
+    counts = Counter(labels)
+    sides = Counter(label for label, _ in {*zip(labels, splits, strict=True)})
     return DatasetReport(
         root=readable(root),
         images=len(rows),
         classes=len(counts),
         splits={
-            name: (len(labels), len(set(labels)))
-            for name in ("train", "validation", "test")
-            if (labels := [row.label for row in rows if row.split == name])
+            name: (len(of), len({*of}))
+            for name in SPLIT_NAMES
+            if (of := [label for label, split in zip(labels, splits, strict=True) if split == name])
         },
         images_per_class=(min(counts.values()), float(median(counts.values())), max(counts.values())),
-        single_image_classes=tuple(sorted(label for label, count in counts.items() if count == 1)),
-        shared_classes=tuple(sorted(label for label, count in sides.items() if count > 1)),
-        duplicates=_duplicates(rows),
+        single_image_classes=tuple(sorted(str(label) for label, count in counts.items() if count == 1)),
+        shared_classes=tuple(sorted(str(label) for label, count in sides.items() if count > 1)),
+        duplicates=_duplicates(rows, splits),
         formats=dict(Counter(formats).most_common()),
         widths=(min(width for width, _ in sizes), max(width for width, _ in sizes)),
         heights=(min(height for _, height in sizes), max(height for _, height in sizes)),
-        unreadable=failures,
-        ignored=tuple(map(readable, listing.ignored)),
-        unused=listing.unused,
+        unreadable={**rows.unreadable},
+        ignored=tuple(map(readable, rows.ignored)),
+        unused=rows.unused,
+        notes=rows.notes,
     )
 
 
-def _duplicates(rows: Sequence[Row]) -> tuple[Duplicates, ...]:
-    facts = [(row.path.stat().st_size, row.box) for row in rows]
+def _duplicates(rows: Rows, splits: Sequence[str | None]) -> tuple[Duplicates, ...]:
+    files, labels = [*zip(rows.pixels.paths, rows.pixels.boxes, strict=True)], rows.labels
+    facts = [(path.stat().st_size, box) for path, box in files]
     alike = Counter(facts)
-    groups: dict[tuple[bytes, Box | None], list[Row]] = {}
-    for row, fact in zip(rows, facts, strict=True):
-        if alike[fact] > 1:
-            with row.path.open("rb") as file:
+    groups: dict[object, list[int]] = {}
+    for row, (path, box) in enumerate(files):
+        if alike[facts[row]] > 1:
+            with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").digest()
-            groups.setdefault((digest, row.box), []).append(row)
+            groups.setdefault((digest, box), []).append(row)
     return tuple(
         Duplicates(
-            tuple(readable(row.path) for row in group),
-            tuple(sorted({row.label for row in group})),
-            tuple(sorted({row.split for row in group if row.split})),
+            tuple(readable(files[row][0]) for row in group),
+            tuple(sorted({labels[row] or "" for row in group})),
+            tuple(sorted({name for row in group if (name := splits[row])})),
         )
         for group in groups.values()
         if len(group) > 1

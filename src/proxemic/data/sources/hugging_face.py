@@ -1,7 +1,7 @@
 """The user's own images or vectors in a data set of Hugging Face, on this machine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +11,10 @@ from jaxtyping import Float32, Int64
 from PIL import Image
 from torch import Tensor
 
-from proxemic.data.images import ImageSet
 from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, read_image
-from proxemic.data.rows import number_names
-from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
+from proxemic.data.rows import Rows
+from proxemic.data.sources.own_source import OwnSource, check_classes
 from proxemic.data.tables import SPLITS
 from proxemic.data.vectors import UnreadableVectorsError, Vectors
 from proxemic.extras import optional_dependency
@@ -56,30 +55,21 @@ class HuggingFaceDataset(OwnSource):
     column: str | None = None
     label: str = "label"
 
-    def read(self) -> OwnRows:
+    def read(self) -> Rows:
         parts = self._parts()
         column = self.column or _only_column(Path(str(self.root)), parts)
         names = [name for _, part in parts for name in self._names(part)]
         if all(name is None for name in names):
             raise ValueError(f"{self.root} has no label in its column {self.label}.")
         kept = np.array([place for place, name in enumerate(names) if name is not None], np.int64)
-        labels, class_names = number_names([names[place] for place in kept.tolist()])
-        store = _store(Path(str(self.root)), [part for _, part in parts], column).select(kept)
-        images = ImageSet(store, labels, class_names)
-        given = None
+        columns = {"label": names}
         if len({split for split, _ in parts}) > 1:
-            each = [SPLIT_NAMES.index(SPLITS[split]) for split, part in parts for _ in range(len(part))]
-            given = torch.tensor(each)[torch.from_numpy(kept)]
-        notes = check_classes(Path(str(self.root)), images)
+            columns["split"] = [split for split, part in parts for _ in range(len(part))]
+        rows = Rows.of(_store(Path(str(self.root)), [part for _, part in parts], column), **columns).take(kept)
+        notes = check_classes(Path(str(self.root)), rows)
         if missing := len(names) - len(kept):
             notes = (f"Left out: {missing:,} rows without a label.", *notes)
-        return OwnRows(images, given, lambda _: (None, None), notes)
-
-    def class_names(self) -> Sequence[str]:
-        return sorted({name for _, part in self._parts() for name in self._names(part) if name is not None})
-
-    def gives_splits(self) -> bool:
-        return len({split for split, _ in self._parts()}) > 1
+        return replace(rows, notes=notes)
 
     def _names(self, part: Any) -> list[str | None]:
         """The label of each row, as text."""

@@ -4,16 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from jaxtyping import Bool
-from torch import Tensor
-
-from proxemic.data.images import ImageSet, named_attributes
-from proxemic.data.pixels import FilePixels
-from proxemic.data.rows import RowGroups, number_names, query_flags
-from proxemic.data.sources.listing import examine_images, first_few, list_images
-from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
-from proxemic.data.tables import IMAGE_COLUMNS, Row
+from proxemic.data.rows import FLAGS, Rows
+from proxemic.data.sources.listing import examine_images, first_few, identities, list_images
+from proxemic.data.sources.own_source import OwnSource, check_classes, given_splits
+from proxemic.data.tables import IMAGE_COLUMNS, unused_note
 from proxemic.files import readable
 from proxemic.image_formats import ENDINGS
 
@@ -57,93 +51,72 @@ class OwnImages(OwnSource):
 
     strict: bool = False
 
-    def read(self) -> OwnRows:
+    def read(self) -> Rows:
         if self.root is None:
             raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
         root = Path(self.root)
-        rows, notes = read_images(root, self.strict)
-        images = image_set(rows, flagged=False)
-        splits = [SPLIT_NAMES.index(row.split) for row in rows if row.split is not None]  # all have one, or none has
-        return OwnRows(
-            images,
-            torch.tensor(splits) if splits else None,
-            lambda chosen: _flags([rows[place] for place in chosen.tolist()]),
-            (*notes, *check_classes(root, images)),
-        )
+        rows = read_images(root, self.strict)
+        given_splits(rows)
+        return replace(rows, notes=(*rows.notes, *check_classes(root, rows)))
 
     def class_names(self) -> Sequence[str]:
         assert self.root is not None
-        return sorted({row.label for row in list_images(Path(self.root)).rows})
+        return list_images(Path(self.root)).numbers("label")[1]
 
     def gives_splits(self) -> bool:
-        return self.root is not None and list_images(Path(self.root)).rows[0].split is not None
+        return self.root is not None and list_images(Path(self.root)).has("split")
 
 
-def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -> tuple[list[Row], list[str]]:
-    """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`."""
-    listing = list_images(root, used)
-    examined, failures = examine_images(listing.rows)
-    unreadable = "; ".join(
-        f"{len(found)} unreadable {kind}{'s' * (len(found) > 1)}, "
-        + first_few([f"{readable(path)} ({why})" for path, why in found.items()])
-        for kind, found in (("folder", listing.unreadable), ("image", failures))
-        if found
-    )
+def read_images(root: Path, strict: bool, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
+    """List the images of a folder or table that can be decoded, with notes on other files and columns not `known`."""
+    listed = list_images(root, known)
+    rows, _ = examine_images(listed)
+    unreadable = _unreadable(listed, rows)
     if strict and unreadable:
         raise ValueError(f"{unreadable}: mend or remove them, or set strict to false (leave out --strict).")
-    if not examined:
+    if not len(rows):
         raise ValueError(f"{root} has no readable image: {unreadable}.")
     notes = [f"Left out: {unreadable}."] if unreadable else []
-    if listing.ignored:
+    if rows.ignored:
         notes.append(
-            f"{len(listing.ignored)} files ignored, as they are in no class folder or end in none of "
-            f"{', '.join(ENDINGS)}: {first_few([readable(path) for path in listing.ignored])}."
+            f"{len(rows.ignored)} files ignored, as they are in no class folder or end in none of "
+            f"{', '.join(ENDINGS)}: {first_few([readable(path) for path in rows.ignored])}."
         )
-    if listing.unused:
-        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
-    rows = _join_repeated([row for row, *_ in examined])
-    if repeated := len(examined) - len(rows):
+    notes += unused_note(root, rows)
+    joined = _join_repeated(rows)
+    if repeated := len(rows) - len(joined):
         notes.append(f"{root} names {repeated:,} of its images again: each image counts once.")
-    return rows, notes
+    return replace(joined, notes=tuple(notes))
 
 
-def _join_repeated(rows: Sequence[Row]) -> list[Row]:
-    """Make one row of those that name the same picture; raise `ValueError` if they contradict each other."""
-    joined: dict[str, Row] = {}
-    for row in rows:
-        first = joined.setdefault(row.picture, row)
-        if first is row:
-            continue
-        for column in ("label", "split", "sequence", "category", "subclass"):
-            one, other = getattr(first, column), getattr(row, column)
-            if one != other:
-                raise ValueError(
-                    f"{row.place or readable(row.path)}: {column} is {other!r}, but {one!r} in "
-                    f"{first.place or readable(first.path)}, which names the same image: keep one of the two."
-                )
-        joined[row.picture] = replace(
-            first,
-            is_query=_either(first.is_query, row.is_query),
-            is_gallery=_either(first.is_gallery, row.is_gallery),
-        )
-    return list(joined.values())
-
-
-def _either(one: bool | None, other: bool | None) -> bool | None:
-    return other if one is None else one or bool(other)
-
-
-def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
-    """Make an image set of rows; with `flagged`, their flags say which are queries and which are in the gallery."""
-    return ImageSet(
-        FilePixels([row.path for row in rows], [row.box for row in rows]),
-        *number_names([row.label for row in rows]),
-        *(_flags(rows) if flagged else (None, None)),
-        sequences=RowGroups.from_names([row.sequence for row in rows]),
-        categories=RowGroups.from_names([row.category for row in rows]),
-        attributes=named_attributes(subclass=RowGroups.from_names([row.subclass for row in rows])),
+def _unreadable(listed: Rows, rows: Rows) -> str:
+    folders = [f"{path} ({why})" for path, why in listed.unreadable.items()]
+    images = [f"{path} ({why})" for path, why in rows.unreadable.items() if path not in listed.unreadable]
+    return "; ".join(
+        f"{len(found)} unreadable {kind}{'s' * (len(found) > 1)}, {first_few(found)}"
+        for kind, found in (("folder", folders), ("image", images))
+        if found
     )
 
 
-def _flags(rows: Sequence[Row]) -> tuple[Bool[Tensor, " rows"] | None, Bool[Tensor, " rows"] | None]:
-    return query_flags([(row.is_query, row.is_gallery) for row in rows], [str(row.path) for row in rows])
+def _join_repeated(rows: Rows) -> Rows:
+    """Make one row of those that name the same picture; raise `ValueError` if they contradict each other."""
+    first: dict[object, int] = {}
+    again = {row: of for row, key in enumerate(identities(rows.pixels)) if (of := first.setdefault(key, row)) != row}
+    for column in ("label", "split", "sequence", "category", "subclass"):
+        texts = rows.texts(column)
+        for row, of in again.items():
+            if texts[row] != texts[of]:
+                raise ValueError(
+                    f"{rows.place(row)}: {column} is {texts[row]!r}, but {texts[of]!r} in {rows.place(of)}, which "
+                    "names the same image: keep one of the two."
+                )
+    if not again:
+        return rows
+    for name in filter(rows.has, ("is_query", "is_gallery")):
+        known, texts = rows.meanings(name, FLAGS, "true or false").tolist(), rows.texts(name)
+        for row, of in again.items():
+            if known[row] > known[of]:
+                known[of], texts[of] = known[row], texts[row]
+        rows = rows.with_texts(**{name: texts})
+    return rows.take([*first.values()])

@@ -1,59 +1,109 @@
-"""Which images a folder or a table names, with which labels, before any is opened."""
+"""The pictures that folders, tables, patterns and lists of files name, before any is opened."""
 
+import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath, PurePosixPath
 
 from tqdm import tqdm
 
 from proxemic.data.pixels.reading import UnreadableImageError, describe, examine
-from proxemic.data.pixels.stores import check_box
-from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, read_table, unused_columns
+from proxemic.data.pixels.roots import as_root, roots_of
+from proxemic.data.pixels.stores import FilePixels, check_box
+from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
+from proxemic.data.rows import FLAGS, Rows
+from proxemic.data.tables import CORNERS, IMAGE_COLUMNS, SPLITS, Box, boxes_of, read_table
+from proxemic.data.vectors import Vectors
+from proxemic.errors import UserError
 from proxemic.files import readable
-from proxemic.image_formats import FORMATS_TEXT, count_by_ending, is_hidden, is_picture_name, unread
+from proxemic.image_formats import (
+    FORMATS_TEXT,
+    SYSTEM_FOLDERS,
+    count_by_ending,
+    is_hidden,
+    is_picture_name,
+    unread,
+)
 
 Size = tuple[int, int]
-_VECTORS = "take data proxemic.data.OwnVectors, as the recipe own-vectors does"
+TABLES = (".csv", ".parquet")
+_KINDS = "a folder, a .csv or .parquet table, a picture, a pattern, or a .txt file with a path on each line"
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The images of a folder or table, its other files, its columns that are not used, and folders not listed."""
+def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Rows:
+    """List the pictures that folders, tables, patterns and files name, in that order, each once, before any is opened.
 
-    rows: tuple[Row, ...]
-    ignored: tuple[Path, ...] = ()
-    unused: tuple[str, ...] = ()
-    unreadable: Mapping[Path, str] = field(default_factory=dict)
+    The label of a picture in a folder is the name of the folder within it that holds it, at any depth, as `train` and
+    `evaluate` have it, or in folders `train`, `validation` and `test` that of the folder below, with a column `split`;
+    pictures that lie in the folder itself have none. A table has the column `path`, relative to its folder, and perhaps
+    `label`, a box (`x_1`, `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
+
+    Args:
+        sources: Each a folder, a .csv or .parquet table, a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
+            folders), or a .txt file with a path on each line, relative to its folder. All of these may be addresses
+            that fsspec knows, such as ``s3://bucket/photos``, and the paths in tables and lists, too; ``s3://`` needs
+            s3fs, ``gs://`` gcsfs.
+        missing: Whether a path where there is nothing is listed, too, as a picture that cannot be read.
+
+    Returns:
+        Rows with `FilePixels` as their content. Folders that cannot be listed are in ``unreadable``.
+
+    Raises:
+        UserError: If a source does not exist and is not to be listed, or there are no pictures.
+        ValueError: If a table is not valid.
+    """
+    named = [path_or_address(source) for source in sources]
+    parts = [_list_address(each, missing) if isinstance(each, str) else _list(str(each), missing) for each in named]
+    listed = _once(join_files(parts))
+    if not len(listed) and not listed.unreadable:
+        given = ", ".join(readable(str(source)) for source in sources)
+        raise UserError(
+            f"{given} has no pictures{unread(listed.ignored)}: give {FORMATS_TEXT} files, in a folder or named in a "
+            "table."
+        )
+    return listed
 
 
-def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
-    """List a folder of class folders, such folders in `train`, `validation` (or `val`) and `test`, or a table.
+def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
+    """List labelled pictures: a folder of class folders, such folders in `train`, `validation` and `test`, or a table.
 
-    Columns of a table that are not `used` are listed as unused.
+    Pictures that are in no class folder are among those ignored.
     """
     if root.is_dir():
-        listing = _list_folder(root)
+        listed = _list_folder(root)
+        _check_split_folders(root, listed)
+        loose = [row for row, label in enumerate(listed.labels) if label is None]
+        others = {*listed.ignored, *(listed.pixels.paths[row] for row in loose)}
+        kept = listed.take([row for row, label in enumerate(listed.labels) if label is not None])
+        listed = replace(kept, ignored=tuple(path for path in files_below(root, {}) if path in others))
     elif not root.exists():
         raise ValueError(f"{root} does not exist: give a folder of class folders, or a .csv or .parquet table.")
     elif root.suffix.lower() in (".npy", ".safetensors"):
-        raise ValueError(f"{root} holds vectors by its name, not images: {_VECTORS}.")
-    elif root.suffix.lower() in (".csv", ".parquet"):
-        listing = Listing(tuple(read_table(root)), unused=unused_columns(root, used))
+        raise ValueError(
+            f"{root} holds vectors by its name, not images: take data proxemic.data.OwnVectors, as the recipe "
+            "own-vectors does."
+        )
+    elif root.suffix.lower() in TABLES:
+        listed = read_picture_table(root, root.parent, known, ("path", "label"))
+        listed.require("label")
+        for name in ("is_query", "is_gallery"):
+            listed.meanings(name, FLAGS, "true or false")
     else:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
-    if not listing.rows and listing.unreadable:
-        folder, why = next(iter(listing.unreadable.items()))
-        raise ValueError(f"{readable(folder)} cannot be listed ({why}): give permission to read it.")
-    if not listing.rows:
-        loose = [path for path in listing.ignored if is_picture_name(path)]
-        has = f"{count_by_ending(loose)}, but not in class folders" if loose else f"no images{unread(listing.ignored)}"
+    if not len(listed) and listed.unreadable:
+        folder, why = next(iter(listed.unreadable.items()))
+        raise ValueError(f"{folder} cannot be listed ({why}): give permission to read it.")
+    if not len(listed):
+        loose = [path for path in listed.ignored if is_picture_name(path)]
+        has = f"{count_by_ending(loose)}, but not in class folders" if loose else f"no images{unread(listed.ignored)}"
         raise ValueError(
             f"{root} has {has}: put {FORMATS_TEXT} files into one folder per class, or name them in a table with the "
             "columns path and label."
         )
-    return listing
+    return listed
 
 
 def first_few(names: Sequence[str]) -> str:
@@ -61,11 +111,11 @@ def first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], dict[Path, str]]:
+def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
     """Decode every file once, in threads: better now than in the middle of training.
 
-    Returns the readable images with the format of the file and the width and height, of the box where there is one, and
-    why each other file cannot be read. A box that leaves its image is a `ValueError`.
+    Returns the readable rows, with the others in ``unreadable``, and the format of the file and the width and height,
+    of the box if there is one, of each. A box that leaves its image is a `ValueError`.
     """
 
     def outcome(path: Path) -> tuple[str, Size] | UnreadableImageError:
@@ -74,48 +124,208 @@ def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], di
         except UnreadableImageError as error:
             return error
 
-    paths = list(dict.fromkeys(row.path for row in rows))  # several boxes may be of one file
+    files: FilePixels = rows.pixels
+    paths = [Path(path) for path in dict.fromkeys(files.paths)]  # several boxes may be of one file
     with ThreadPoolExecutor() as pool:
         outcomes = tqdm(pool.map(outcome, paths), "checking images", len(paths), leave=False, disable=None)
         examined = dict(zip(paths, outcomes, strict=True))
-    readable_images: list[tuple[Row, str, Size]] = []
-    failures: dict[Path, str] = {}
-    for row in rows:
-        image = examined[row.path]
+    kept: list[int] = []
+    facts: list[tuple[str, Size]] = []
+    failures = {**rows.unreadable}
+    for row, (path, box) in enumerate(zip(files.paths, files.boxes, strict=True)):
+        image = examined[Path(path)]
         if isinstance(image, UnreadableImageError):
-            failures[row.path] = image.reason
+            failures[readable(path)] = image.reason
             continue
         kind, size = image
-        if row.box is not None:
+        if box is not None:
             try:
-                check_box(row.box, size)
+                check_box(box, size)
             except ValueError as error:
-                raise ValueError(f"{row.place}: {error}, of {readable(row.path)}.") from error
-            size = row.box[2] - row.box[0], row.box[3] - row.box[1]
-        readable_images.append((row, kind, size))
-    return readable_images, failures
+                raise ValueError(f"{rows.place(row)}: {error}, of {readable(path)}.") from error
+            size = box[2] - box[0], box[3] - box[1]
+        kept.append(row)
+        facts.append((kind, size))
+    return replace(rows.take(kept), unreadable=failures), facts
 
 
-def _list_folder(root: Path) -> Listing:
+def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
+    """Identify each picture, however it is named: by its resolved path or address, and its box."""
+    real: dict[Path | str, str] = {}
+    for path in files.paths:
+        if path not in real:
+            real[path] = path if isinstance(path, str) else os.path.realpath(path)
+    return [(real[path], box) for path, box in zip(files.paths, files.boxes, strict=True)]
+
+
+def roots_of_rows(rows: Rows) -> tuple[str, ...]:
+    """Return the folders and addresses below which all pictures lie."""
+    return roots_of(rows.pixels.paths, rows.folders) if isinstance(rows.pixels, FilePixels) else rows.folders
+
+
+def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
+    """Return a fingerprint (name, size, time) of each picture, or of the file of vectors, to detect changes.
+
+    Size and time are -1 for a picture behind an address, or one that is not there.
+    """
+    known: dict[Path | str, tuple[int, int]] = {}
+
+    def stamp(path: Path | str) -> tuple[int, int]:
+        if path not in known:  # several boxes may be of one file
+            try:
+                # Asking for each address would take as long as reading it.
+                status = None if isinstance(path, str) else path.stat()
+            except OSError:
+                status = None
+            known[path] = (-1, -1) if status is None else (status.st_size, status.st_mtime_ns)
+        return known[path]
+
+    if isinstance(rows.pixels, FilePixels):
+        return [(name, *stamp(path)) for name, path in zip(rows.names, rows.pixels.paths, strict=True)]
+    vectors: Vectors = rows.pixels
+    return [(f"row {row}", *stamp(Path(vectors.reader.name))) for row in vectors.rows.tolist()]
+
+
+def absolute(name: str) -> str:
+    """Return a path from the root; an address stays as it is."""
+    if "://" in name:
+        return name
+    path = Path(name).absolute()
+    # What lies above a link is only known to the file system.
+    return str(path.parent.resolve() / path.name if ".." in path.parts else path)
+
+
+def join_files(parts: Sequence[Rows]) -> Rows:
+    """Put rows of files one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    paths = [path for part in parts for path in part.pixels.paths]
+    return Rows.join(parts, FilePixels(paths, [box for part in parts for box in part.pixels.boxes]))
+
+
+def read_picture_table(
+    table: Path, folder: Path | str, known: Sequence[str] | None = None, needed: Sequence[str] = ("path",)
+) -> Rows:
+    """Read a table of pictures, whose paths are relative to a folder or an address."""
+    rows = read_table(table, known, needed)
+    rows.require("path")
+    pixels = FilePixels([within(folder, name) for name in rows.names], boxes_of(rows))
+    return replace(rows.without(*CORNERS), pixels=pixels).with_texts(path=pixels.names)
+
+
+def _list(source: str, missing: bool) -> Rows:
+    path = Path(source)
+    if path.is_dir():
+        return _list_folder(path)
+    if path.suffix.lower() in TABLES and path.exists():
+        return _list_table(path, path.parent)
+    if path.suffix.lower() == ".txt" and path.exists():
+        return _list_lines(path, path.parent)
+    if path.exists():
+        return list_files([path])
+    if glob.has_magic(source):
+        found = glob.glob(source, recursive=True)  # noqa: PTH207 - pathlib knows no absolute patterns
+        return list_files([Path(name) for name in _matches(source, found) if Path(name).is_file()])
+    if missing:
+        return list_files([path])
+    raise UserError(f"{readable(source)} does not exist: give {_KINDS}.")
+
+
+def _matches(pattern: str, found: Sequence[str]) -> list[str]:
+    """Sort what a pattern matches, without folders of operating systems that it does not name itself."""
+    named = {*PurePath(pattern).parts}
+    return sorted(name for name in found if SYSTEM_FOLDERS.isdisjoint(map(str.lower, {*PurePath(name).parts} - named)))
+
+
+def _list_address(source: str, missing: bool) -> Rows:
+    """List what is behind an address; a table or a list is read as a copy."""
+    system, path = open_filesystem(source)
+    suffix = PurePosixPath(path).suffix.lower()
+    with remote_errors(source):
+        if system.isdir(path):
+            found = sorted(system.find(path))
+            inside = [PurePosixPath(name).relative_to(path.rstrip("/") or "/").parts for name in found]
+            visible = [place for place, parts in enumerate(inside) if not any(map(is_hidden, parts))]
+            names = [system.unstrip_protocol(found[place]) for place in visible]
+            return _of_folder(system.unstrip_protocol(path), names, [inside[place] for place in visible])
+        if glob.has_magic(path):
+            return list_files([system.unstrip_protocol(name) for name in _matches(path, system.glob(path))])
+        exists = system.exists(path)
+        if not exists and not missing:
+            raise UserError(f"{source} does not exist: give {_KINDS}.")
+    if suffix not in (*TABLES, ".txt") or not exists:
+        return list_files([source])
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / PurePosixPath(path).name
+        copy.write_bytes(read_address(source))
+        above = source.rpartition("/")[0]
+        try:
+            return _list_lines(copy, above) if suffix == ".txt" else _list_table(copy, above)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(copy), source)) from error
+
+
+def _list_table(table: Path, folder: Path | str) -> Rows:
+    """Read a table with all its columns, but for the number of rows that pandas or a gallery has called id."""
+    rows = read_picture_table(table, folder)
+    if not rows.has("id"):
+        return rows
+    note = f"{table} has the column id, which is ignored: galleries number their rows themselves."
+    return replace(rows.without("id"), notes=(*rows.notes, note))
+
+
+def _list_lines(file: Path, folder: Path | str) -> Rows:
+    lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
+    return list_files([within(folder, line.strip()) for line in lines if line.strip()])
+
+
+def _list_folder(root: Path) -> Rows:
     unreadable: dict[Path, str] = {}
-    files = [(path, path.relative_to(root).parts) for path in files_below(root, unreadable)]
-    inside = list(dict.fromkeys(parts[0] for _, parts in files if len(parts) > 1))
-    named = [name for name in inside if name.lower() in SPLITS]
-    if len(named) > 1 and len(named) < len(inside):  # one alone may be a class: trains, say
-        other = next(name for name in inside if name not in named)
+    listed = [*files_below(root, unreadable)]
+    rows = _of_folder(root, listed, [path.relative_to(root).parts for path in listed])
+    return replace(rows, unreadable={readable(path): why for path, why in unreadable.items()})
+
+
+def _of_folder(root: Path | str, listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) -> Rows:
+    """List the files of a folder, with the parts of their paths within it."""
+    is_picture = [is_picture_name(parts[-1]) for parts in inside]
+    paths = [path for path, known in zip(listed, is_picture, strict=True) if known]
+    parts = [part for part, known in zip(inside, is_picture, strict=True) if known]
+    # Folders for splits hold class folders.
+    has_splits = {part[0].lower() for part in parts if len(part) > 1} <= SPLITS.keys()
+    level = 1 if has_splits else 0
+    columns = {"label": [readable(part[level]) if len(part) > level + 1 else None for part in parts]}
+    if has_splits and any(len(part) > 1 for part in parts):
+        columns["split"] = [SPLITS[part[0].lower()] if len(part) > 1 else None for part in parts]
+    others = tuple(Path(path) for path, known in zip(listed, is_picture, strict=True) if not known)
+    return replace(list_files(paths, **columns), ignored=others, folders=(as_root(root),))
+
+
+def _check_split_folders(root: Path, listed: Rows) -> None:
+    """Raise `ValueError` if some folders are called like splits, and others are not."""
+    inside = [path.relative_to(root).parts for path in (*listed.pixels.paths, *listed.ignored)]
+    folders = sorted({parts[0] for parts in inside if len(parts) > 1})
+    named = [name for name in folders if name.lower() in SPLITS]
+    if 1 < len(named) < len(folders):  # one alone may be a class: trains, say
+        other = next(name for name in folders if name not in named)
         raise ValueError(
             f"{root} has folders for splits ({', '.join(named)}) and others ({other}): move the others away, or put "
             "all class folders into one folder."
         )
-    level = 1 if inside and len(named) == len(inside) else 0  # where the class folders are
-    rows: list[Row] = []
-    others: list[Path] = []
-    for path, parts in files:
-        if len(parts) > level + 1 and is_picture_name(path):
-            rows.append(Row(path, readable(parts[level]), SPLITS[parts[0].lower()] if level else None))
-        else:
-            others.append(path)
-    return Listing(tuple(rows), tuple(others), unreadable=unreadable)
+
+
+def list_files(paths: Sequence[Path | str], **columns: Sequence[str | None]) -> Rows:
+    """Make rows of files, known by their paths, with further columns."""
+    pixels = FilePixels(paths)
+    return Rows.of(pixels, path=pixels.names, **columns)
+
+
+def _once(rows: Rows) -> Rows:
+    """Keep the first of those that are the same file and box, through links and other names, too."""
+    first: dict[tuple[str, Box | None], int] = {}
+    for row, picture in enumerate(identities(rows.pixels)):
+        first.setdefault(picture, row)
+    return rows if len(first) == len(rows) else rows.take([*first.values()])
 
 
 def files_below(root: Path, unreadable: dict[Path, str]) -> Iterator[Path]:

@@ -1,51 +1,25 @@
 """The user's own data, of whatever kind: splits that are given, or held out by a seed."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import first_few
 from proxemic.data.splits import check_fraction, check_seed, hold_out
-from proxemic.data.tables import SplitName
+from proxemic.data.tables import SPLITS, SplitName
+from proxemic.data.vectors import Vectors
 
 SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
-
-
-@dataclass(frozen=True, eq=False)
-class OwnRows:
-    """All of a user's data, before they are split.
-
-    Args:
-        images: The images, or vectors, without queries and gallery.
-        given: The split of each, as its place in train, validation and test; None where none are given.
-        flags: Of some of them, in their order, is_query and is_gallery; called for those where the flags count.
-        notes: As of `Splits`.
-    """
-
-    images: ImageSet
-    given: Int64[Tensor, " rows"] | None
-    flags: Callable[[Int64[Tensor, " chosen"]], tuple[Bool[Tensor, " chosen"] | None, Bool[Tensor, " chosen"] | None]]
-    notes: tuple[str, ...] = ()
-
-    def part(self, chosen: Int64[Tensor, " chosen"] | None = None, flagged: bool = True) -> ImageSet:
-        """Some of the images, or all, with their queries and gallery."""
-        part = self.images if chosen is None else self.images.select(chosen)
-        if part.sequences is not None and not (part.sequences.numbers >= 0).any():
-            part = replace(part, sequences=None)
-        if part.categories is not None and not (part.categories.numbers >= 0).any():
-            part = replace(part, categories=None)
-        if not flagged:
-            return part
-        is_query, is_gallery = self.flags(torch.arange(len(part)) if chosen is None else chosen)
-        return replace(part, is_query=is_query, is_gallery=is_gallery)
+_SPLIT_PLACES = {text: SPLIT_NAMES.index(name) for text, name in SPLITS.items()}
 
 
 @dataclass(frozen=True)
@@ -78,16 +52,16 @@ class OwnSource(ImageSource):
             raise ValueError(f"hold_out is {self.hold_out!r}, but it must be classes or images.")
 
     @abstractmethod
-    def read(self) -> OwnRows:
-        """Read all rows."""
+    def read(self) -> Rows:
+        """Read all rows: every one with a label, and with a split if one has."""
 
-    @abstractmethod
     def class_names(self) -> Sequence[str]:
-        """The names of all classes, without reading the images themselves."""
+        """Return the names of all classes."""
+        return self.read().numbers("label")[1]
 
-    @abstractmethod
     def gives_splits(self) -> bool:
         """Whether the data say which images are for training, validation and test."""
+        return self.root is not None and self.read().has("split")
 
     @property
     def has_test(self) -> bool:
@@ -106,9 +80,9 @@ class OwnSource(ImageSource):
                 train, validation = hold_out(train, self.validation_fraction, self.split_seed, self.hold_out)
         except ValueError as error:
             raise ValueError(
-                f"{self.root} has {rows.images.num_classes} classes in all, of {len(rows.images)} {rows.images.kind}, "
-                f"too few for its splits: {error} With few classes, --data.hold_out images holds out images of each of "
-                "them; --data.test_fraction and --data.validation_fraction say how much."
+                f"{self.root} has {len(rows.numbers('label')[1])} classes in all, of {len(rows)} {train.kind}, too few "
+                f"for its splits: {error} With few classes, --data.hold_out images holds out images of each of them; "
+                "--data.test_fraction and --data.validation_fraction say how much."
             ) from error
         for name, images in (("train", train), ("validation", validation), ("test", test)):
             self._check_part(name, images)
@@ -118,7 +92,7 @@ class OwnSource(ImageSource):
     def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
         """Read all images as one set, to evaluate a model that has seen none of them; with notes as in `Splits`."""
         rows = self.read()
-        images = rows.part()
+        images = ImageSet.of(rows)
         self._check_part("only", images)
         return images, rows.notes
 
@@ -128,39 +102,40 @@ class OwnSource(ImageSource):
         Where no image is assigned to test, the validation split is the test, as in `load`.
         """
         rows = self.read()
-        if rows.given is None:
+        given = given_splits(rows)
+        if given is None:
             raise ValueError(f"{self.root} gives no splits: load all of it (load_unsplit), or have it split (load).")
-        given = [SPLIT_NAMES[place] for place in rows.given.unique().tolist()]
-        wanted = "validation" if split == "test" and "test" not in given else split
-        if wanted not in given:
+        known = [SPLIT_NAMES[place] for place in given.unique().tolist()]
+        wanted = "validation" if split == "test" and "test" not in known else split
+        chosen = (given == SPLIT_NAMES.index(wanted)).nonzero().flatten()
+        images = ImageSet.of(rows.take(chosen), flagged=wanted != "train")
+        if wanted not in known:
             raise ValueError(
-                f"{self.root} gives no {rows.images.kind.removesuffix('s')} to {split}: its splits are "
-                f"{', '.join(sorted(given))}."
+                f"{self.root} gives no {images.kind.removesuffix('s')} to {split}: its splits are "
+                f"{', '.join(sorted(known))}."
             )
-        chosen = (rows.given == SPLIT_NAMES.index(wanted)).nonzero().flatten()
-        images = rows.part(chosen, flagged=wanted != "train")
         self._check_part(wanted, images)
         called = f"its {wanted} split, as there is no test" if wanted != split else f"its {split} split"
-        taken = f"{self.root} gives splits: {called}, {len(chosen):,} of {len(rows.images):,} {images.kind}, is taken."
+        taken = f"{self.root} gives splits: {called}, {len(chosen):,} of {len(rows):,} {images.kind}, is taken."
         return images, (taken, *rows.notes)
 
-    def _given_parts(self, rows: OwnRows) -> tuple[dict[SplitName, ImageSet | None], tuple[str, ...]]:
-        parts: dict[SplitName, ImageSet | None] = dict.fromkeys(SPLIT_NAMES)
-        if rows.given is None:
-            parts["train"] = rows.part()
-            return parts, ()
-        places: dict[SplitName, Tensor] = {
-            name: (rows.given == place).nonzero().flatten() for place, name in enumerate(SPLIT_NAMES)
+    def _given_parts(self, rows: Rows) -> tuple[dict[SplitName, ImageSet | None], tuple[str, ...]]:
+        given = given_splits(rows)
+        if given is None:
+            return {"train": ImageSet.of(rows), "validation": None, "test": None}, ()
+        places: dict[SplitName, Int64[Tensor, " chosen"]] = {
+            name: (given == place).nonzero().flatten() for place, name in enumerate(SPLIT_NAMES)
         }
-        kind = rows.images.kind
+        labels, class_names = rows.numbers("label")
+        kind = "vectors" if isinstance(rows.pixels, Vectors) else "images"
         if not len(places["train"]):
             raise ValueError(
                 f"{self.root} gives splits but no readable training {kind.removesuffix('s')}: add some, give no "
                 "splits, or load one split alone (load_split; --split of proxemic evaluate)."
             )
-        names = {name: {*rows.images.labels[chosen].unique().tolist()} for name, chosen in places.items()}
+        names = {name: {*labels[chosen].unique().tolist()} for name, chosen in places.items()}
         for one, other in combinations(SPLIT_NAMES, 2):
-            shared = [rows.images.class_names[label] for label in sorted(names[one] & names[other])]
+            shared = [class_names[label] for label in sorted(names[one] & names[other])]
             if shared and self.hold_out == "classes":
                 raise ValueError(
                     f"{self.root} has {len(shared)} classes in both {one} and {other} ({first_few(shared)}): move each "
@@ -179,10 +154,10 @@ class OwnSource(ImageSource):
                 f"{self.root} gives no test split: its validation split is the test, looked at once, "
                 f"and validation_fraction of the training {self.hold_out} validates.",
             )
-        for name, chosen in places.items():
-            if len(chosen):
-                parts[name] = rows.part(chosen, flagged=name != "train")
-        return parts, notes
+        return {
+            name: ImageSet.of(rows.take(chosen), flagged=name != "train") if len(chosen) else None
+            for name, chosen in places.items()
+        }, notes
 
     def _check_part(self, name: str, images: ImageSet | None) -> None:
         if images is None:
@@ -199,8 +174,21 @@ class OwnSource(ImageSource):
             )
 
 
-def check_classes(root: Path, images: ImageSet) -> tuple[str, ...]:
-    """Raise `ValueError` where no class can be told from another or found; give a note on classes of one image."""
+def given_splits(rows: Rows) -> Int64[Tensor, " rows"] | None:
+    """Return the place in `SPLIT_NAMES` of each row's split; None if the data give no splits.
+
+    Raises:
+        ValueError: If a row's split is empty or unknown.
+    """
+    if not rows.has("split"):
+        return None
+    rows.require("split")
+    return rows.meanings("split", _SPLIT_PLACES, "train, validation (or val) or test")
+
+
+def check_classes(root: Path, rows: Rows) -> tuple[str, ...]:
+    """Raise `ValueError` if classes cannot be told apart or found; return a note about classes of one image."""
+    images = ImageSet.of(rows, flagged=False)
     kind, counts = images.kind, images.labels.bincount()
     if images.num_classes == 1:
         raise ValueError(f"{root} has a single class, {images.class_names[0]!r}, but at least two are needed.")

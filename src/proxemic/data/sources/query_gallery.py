@@ -6,14 +6,13 @@ from os.path import normpath
 from pathlib import Path
 
 import numpy as np
-import torch
-from jaxtyping import Int64
-from torch import Tensor
 
-from proxemic.data.embeddings.files import LabelledEmbeddings, rows_of_images
+from proxemic.data.embeddings.files import LabelledEmbeddings
 from proxemic.data.images import ImageSet
-from proxemic.data.rows import RowGroups, RowLabels, check_distinct, number_labels
-from proxemic.data.sources.image_folder import image_set, read_images
+from proxemic.data.pixels import FilePixels
+from proxemic.data.rows import RowLabels, Rows, check_distinct
+from proxemic.data.sources.image_folder import read_images
+from proxemic.data.sources.listing import identities
 from proxemic.data.sources.own_source import anything_to_find
 from proxemic.data.sources.own_vectors import OwnVectors
 from proxemic.data.tables import IMAGE_COLUMNS
@@ -40,19 +39,15 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
         ValueError: If nothing can be read, no query has another image of its class in the gallery, or a file has
             several classes.
     """
-    used = [column for column in IMAGE_COLUMNS if column not in ("split", "is_query", "is_gallery")]
-    asked, asked_notes = read_images(query, strict, used)
-    searched, searched_notes = read_images(gallery, strict, used)
-    files, places = ([row.picture for row in rows] for rows in (asked, searched))
-    _check_shared(files, [row.label for row in asked], places, [row.label for row in searched])
-    known, searchable = set(files), set(places)
-    rows = [replace(row, is_query=True, is_gallery=file in searchable) for row, file in zip(asked, files, strict=True)]
-    new = [row for row, place in zip(searched, places, strict=True) if place not in known]
-    rows += [replace(row, is_query=False, is_gallery=True) for row in new]
-    images = image_set(rows)
+    known = [column for column in IMAGE_COLUMNS if column not in ("split", "is_query", "is_gallery")]
+    asked, searched = (
+        rows.without("split") for rows in (read_images(query, strict, known), read_images(gallery, strict, known))
+    )
+    joined = _join(asked, searched, *(identities(rows.pixels) for rows in (asked, searched)))
+    images = ImageSet.of(joined)
     if not anything_to_find(images):
         raise ValueError(_NOTHING.format(kind="image", query=query, gallery=gallery))
-    return images, (*asked_notes, *searched_notes)
+    return images, joined.notes
 
 
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
@@ -71,8 +66,9 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     ([1, 0, 0], ('jay', 'owl'), [True, False, False])
     """
     _check_dims(query.embeddings.shape[1], gallery.embeddings.shape[1])
-    rows, new = _join_rows(query.rows, gallery.rows)
-    return LabelledEmbeddings(torch.cat([query.embeddings, gallery.embeddings[new]]), rows)
+    rows = _join_named(query.rows.as_rows(query.embeddings), gallery.rows.as_rows(gallery.embeddings))
+    assert rows.embeddings is not None
+    return LabelledEmbeddings(rows.embeddings, RowLabels.of(rows))
 
 
 def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[ImageSet, tuple[str, ...]]:
@@ -100,30 +96,12 @@ def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[
     (4, [True, False, False], [False, True, True])
     """
     asked, searched = query.read_rows(), gallery.read_rows()
-    first, second = asked.images.pixels, searched.images.pixels
-    assert isinstance(first, Vectors)
-    assert isinstance(second, Vectors)
-    _check_dims(first.dim, second.dim)
-    rows, new = _join_rows(rows_of_images(asked.images), rows_of_images(searched.images))
-    assert rows.labels is not None
-    assert rows.class_names is not None
-    vectors = Vectors(
-        JoinedVectors(first, second.select(new.numpy())),
-        names=None if rows.paths is None else np.array(rows.paths, np.dtypes.StringDType()),
-        made_by=" and ".join(sorted({each for each in (first.made_by, second.made_by) if each})) or None,
-    )
-    images = ImageSet(
-        vectors,
-        rows.labels,
-        rows.class_names,
-        rows.is_query,
-        rows.is_gallery,
-        sequences=rows.sequences,
-        categories=rows.categories,
-    )
+    _check_dims(asked.pixels.dim, searched.pixels.dim)
+    joined = _join_named(asked, searched)
+    images = ImageSet.of(joined)
     if not anything_to_find(images):
         raise ValueError(_NOTHING.format(kind="vector", query=query.root, gallery=gallery.root))
-    return images, (*asked.notes, *searched.notes)
+    return images, joined.notes
 
 
 def _check_dims(query: int, gallery: int) -> None:
@@ -131,55 +109,55 @@ def _check_dims(query: int, gallery: int) -> None:
         raise ValueError(f"the queries have {query} dimensions but the gallery {gallery}: embed both with one model.")
 
 
-def _join_rows(query: RowLabels, gallery: RowLabels) -> tuple[RowLabels, Int64[Tensor, " new"]]:
-    """Join the rows of queries and of a gallery, but those of the gallery that are queries; the others are `new`."""
-    asked, searched = _names("the queries", query), _names("the gallery", gallery)
-    paths, count = None, len(asked)
-    itself = [-1] * len(searched)  # which query each row of the gallery is
-    if query.paths is not None and gallery.paths is not None:
-        query_paths, gallery_paths = ([normpath(path) for path in rows.paths or ()] for rows in (query, gallery))
-        check_distinct(query_paths, "the queries")
-        check_distinct(gallery_paths, "the gallery")
-        _check_shared(query_paths, asked, gallery_paths, searched)
-        place_of = {path: place for place, path in enumerate(query_paths)}
-        itself = [place_of.get(path, -1) for path in gallery_paths]
-        paths = (*query_paths, *(path for path in gallery_paths if path not in place_of))
-    new = torch.tensor([row for row, place in enumerate(itself) if place < 0], dtype=torch.int64)
-    added = gallery.take(new)
-    is_query = torch.arange(count + len(new)) < count
-    is_gallery = ~is_query
-    is_gallery[[place for place in itself if place >= 0]] = True
-    rows = replace(
-        number_labels(asked + [searched[row] for row in new.tolist()]),
-        sequences=_join(query.sequences, count, added.sequences, len(new)),
-        categories=_join(query.categories, count, added.categories, len(new)),
-        paths=paths,
-        is_query=is_query,
-        is_gallery=is_gallery,
-    )
-    return rows, new
+def _join_named(query: Rows, gallery: Rows) -> Rows:
+    """Join rows that are known by their paths; rows without paths are all different."""
+    keys: list[list[object]] = [[("query", row) for row in range(len(query))], [*range(len(gallery))]]
+    parts = [query, gallery]
+    if not all(rows.has("path") for rows in parts):
+        return _join(query.without("path"), gallery.without("path"), *keys)
+    for place, (rows, source) in enumerate(zip(parts, ("the queries", "the gallery"), strict=True)):
+        check_distinct(rows.names, source)
+        names = [normpath(name) if name else None for name in rows.names]
+        parts[place] = rows.with_texts(path=names)
+        keys[place] = [(place, row) if name is None else name for row, name in enumerate(names)]
+    query, gallery = parts
+    return _join(query, gallery, *keys)
 
 
-def _join(query: RowGroups | None, count: int, added: RowGroups | None, count_added: int) -> RowGroups | None:
-    asked = (None,) * count if query is None else query.texts()
-    return RowGroups.from_names([*asked, *((None,) * count_added if added is None else added.texts())])
-
-
-def _check_shared(
-    query_paths: Sequence[str], query_names: Sequence[str], gallery_paths: Sequence[str], gallery_names: Sequence[str]
-) -> None:
-    """Raise `ValueError` if a path has one label among the queries and another in the gallery."""
-    label_of = dict(zip(gallery_paths, gallery_names, strict=True))
-    for path, name in zip(query_paths, query_names, strict=True):
-        if label_of.get(path, name) != name:
+def _join(query: Rows, gallery: Rows, asked: Sequence[object], searched: Sequence[object]) -> Rows:
+    """Join queries and a gallery by the keys of their rows: a row of the gallery that is a query counts once."""
+    labels, others = _labels("the queries", query), _labels("the gallery", gallery)
+    label_of = dict(zip(searched, others, strict=True))
+    for row, (key, label) in enumerate(zip(asked, labels, strict=True)):
+        if label_of.get(key, label) != label:
             raise ValueError(
-                f"{path} is {name!r} among the queries but {label_of[path]!r} in the gallery: give it one label."
+                f"{query.names[row]} is {label!r} among the queries but {label_of[key]!r} in the gallery: give it one "
+                "label."
             )
+    known, searchable = {*asked}, {*searched}
+    new = gallery.take([row for row, key in enumerate(searched) if key not in known])
+    is_both = [str(key in searchable).lower() for key in asked]
+    parts = (
+        query.with_texts(is_query=["true"] * len(query), is_gallery=is_both),
+        new.with_texts(is_query=["false"] * len(new), is_gallery=["true"] * len(new)),
+    )
+    joined = replace(Rows.join(parts), notes=(*query.notes, *gallery.notes))
+    return joined if query.pixels is None else replace(joined, pixels=_join_content(query, new, joined))
 
 
-def _names(of: str, rows: RowLabels) -> list[str]:
-    texts = rows.label_texts()
-    if texts is None or None in texts:
-        have = "have no labels" if texts is None else f"have no label in row {texts.index(None) + 1:,}"
+def _join_content(query: Rows, new: Rows, joined: Rows) -> FilePixels | Vectors:
+    first, second = query.pixels, new.pixels
+    if isinstance(first, FilePixels):
+        return FilePixels([*first.paths, *second.paths], [*first.boxes, *second.boxes])
+    names = np.array(joined.names, np.dtypes.StringDType()) if joined.has("path") else None
+    made_by = " and ".join(sorted({each for each in (first.made_by, second.made_by) if each})) or None
+    return Vectors(JoinedVectors(first, second), names=names, made_by=made_by)
+
+
+def _labels(of: str, rows: Rows) -> list[str]:
+    labels = rows.labels
+    if None in labels:
+        is_bare = not rows.has("label")
+        have = "have no labels" if is_bare else f"have no label in row {labels.index(None) + 1:,}"
         raise ValueError(f"{of} {have}: give them with --labels FILE and --gallery-labels FILE.")
-    return [text for text in texts if text is not None]
+    return [label for label in labels if label is not None]

@@ -1,8 +1,10 @@
 """Samples in tar shards as WebDataset has them: an index of where each image lies, and images read by it."""
 
 import hashlib
+import io
 import json
 import os
+import tarfile
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +20,13 @@ from tqdm import tqdm
 
 from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
-from proxemic.data.pixels.tar_members import Member, read_members
 from proxemic.files import readable, write_atomically
 from proxemic.image_formats import ENDINGS
 
 _VERSION = 1  # of what an index holds
 _LARGEST_LABEL = 2**20  # bytes of a file that holds a label; those of JSON may describe more than the class
+_LONGEST_HEADER = 2**16  # bytes of a long name, or of the facts of POSIX about one file
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zX": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _IMAGES = tuple(ending.removeprefix(".") for ending in ENDINGS)
 
 
@@ -120,11 +123,11 @@ def _build(shards: Sequence[Path], image: str | None, label: str) -> ShardIndex:
                         examples += [f"{key} in {shard.name}"] if len(examples) < 4 else []
                         continue
                     for values, value in zip(
-                        places, (number, found.offset, found.size, names.setdefault(text, len(names))), strict=True
+                        places, (number, found.offset_data, found.size, names.setdefault(text, len(names))), strict=True
                     ):
                         values.append(value)
-                    bar.update(found.offset - before)
-                    before = found.offset
+                    bar.update(found.offset_data - before)
+                    before = found.offset_data
             except OSError as error:
                 raise ValueError(f"{shard} cannot be read: {describe(error)}.") from error
             bar.update(shard.stat().st_size - before)
@@ -138,12 +141,52 @@ def _build(shards: Sequence[Path], image: str | None, label: str) -> ShardIndex:
     )
 
 
-def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, Member | None, str | None]]:
-    """The key, image and label of each sample: neighbours whose names are the same up to the first dot."""
+class _Headers(io.FileIO):
+    """A tar of which only headers are read: tarfile would hold a name of any length."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _LONGEST_HEADER:
+            raise ValueError(f"it has a name of {size:,} bytes, but at most {_LONGEST_HEADER:,} are read")
+        return super().read(size)
+
+
+def read_members(path: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of a tar that is not compressed, in their order; nothing is unpacked.
+
+    Raises:
+        ValueError: If the file is compressed, damaged, cut short, or not a tar.
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as file:
+        head, size = file.read(4), os.fstat(file.fileno()).st_size
+    if compressed := next((name for magic, name in _COMPRESSED.items() if head.startswith(magic)), None):
+        raise ValueError(f"{path} is compressed by {compressed}, in which no image can be found: unpack it to a .tar.")
+    with _Headers(path) as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
+                while (member := tar.next()) is not None:
+                    tar.members.clear()  # type: ignore[attr-defined]  # there may be millions
+                    if member.size < 0 or (member.isreg() and member.offset_data + member.size > size):
+                        raise ValueError(f"{member.name!r} has {member.size:,} bytes, but the file has {size:,}")
+                    if member.issparse():
+                        raise ValueError("it has a sparse file, as no images are")
+                    if member.isreg():
+                        yield member
+                end = tar.offset
+        # A damaged header makes tarfile raise whatever its parser raises.
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError, AttributeError, IndexError) as error:
+            raise ValueError(f"{path} is not a tar, or damaged ({error}): get it again.") from error
+        file.seek(end)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end
+            raise ValueError(f"{path} is cut short or damaged at byte {end:,}: get it again.")
+
+
+def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, tarfile.TarInfo | None, str | None]]:
+    """Yield the key, image and label of each sample: neighbours whose names are the same up to the first dot."""
     endings = _IMAGES if image is None else (image.lower(),)
     label_ending, _, value = label.partition(".") if label.startswith("json.") else (label.lower(), "", "")
     key, found, text, dotted = "", None, None, ""
-    for member, content in read_members(shard):
+    for member in read_members(shard):
         folder, _, name = member.name.rpartition("/")
         stem, dot, ending = name.partition(".")
         if not stem or not dot:
@@ -166,7 +209,10 @@ def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, 
                     f"{shard}: {readable(member.name)} has {member.size:,} bytes, but a label may have "
                     f"{_LARGEST_LABEL:,}."
                 )
-            text = _label(bytes(content), value, f"{shard}: {readable(member.name)}")
+            with shard.open("rb") as file:
+                file.seek(member.offset_data)
+                content = file.read(member.size)
+            text = _label(content, value, f"{shard}: {readable(member.name)}")
         elif ending.rpartition(".")[2] in endings:
             dotted = f" (as {readable(name)} is called before its first dot)"
     if key:

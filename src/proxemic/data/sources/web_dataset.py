@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-import torch
+import pyarrow as pa
 
-from proxemic.data.images import ImageSet
+from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import files_below, first_few
-from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
+from proxemic.data.sources.own_source import OwnSource, check_classes
 from proxemic.data.sources.shards import ShardIndex, index_shards
 from proxemic.data.tables import SPLITS
 from proxemic.extras import optional_dependency
@@ -71,7 +71,7 @@ class WebDatasetShards(OwnSource):
     label: str = "cls"
     strict: bool = False
 
-    def read(self) -> OwnRows:
+    def read(self) -> Rows:
         shards, index = self._index()
         notes: list[str] = []
         if index.without:
@@ -85,16 +85,11 @@ class WebDatasetShards(OwnSource):
                 "labels, as --data.label txt or json.label. An ending begins at the first dot of a name: if samples "
                 "are called with dots, write the files with these replaced."
             )
-        images = ImageSet(index.pixels, torch.from_numpy(index.labels), index.class_names)
-        splits = _splits(shards)
-        given = None if splits is None else torch.tensor(splits)[torch.from_numpy(index.pixels.shard)]
-        return OwnRows(images, given, lambda _: (None, None), (*notes, *check_classes(Path(str(self.root)), images)))
-
-    def class_names(self) -> Sequence[str]:
-        return self._index()[1].class_names
-
-    def gives_splits(self) -> bool:
-        return _splits(self._shards()) is not None
+        columns = {"label": pa.DictionaryArray.from_arrays(index.labels, pa.array(index.class_names))}
+        if (splits := _splits(shards)) is not None:
+            columns["split"] = pa.DictionaryArray.from_arrays(index.pixels.shard, pa.array(splits))
+        rows = Rows(pa.table(columns), index.pixels)
+        return replace(rows, notes=(*notes, *check_classes(Path(str(self.root)), rows)))
 
     def _index(self) -> tuple[list[Path], ShardIndex]:
         shards = self._shards()
@@ -132,11 +127,11 @@ class WebDatasetShards(OwnSource):
         return found
 
 
-def _splits(shards: Sequence[Path]) -> list[int] | None:
-    """The split of each shard, as its place in `SPLIT_NAMES`, where they lie in folders of two splits or three."""
+def _splits(shards: Sequence[Path]) -> list[str] | None:
+    """Return the split of each shard, if they lie in folders of two splits or three."""
     named = [SPLITS.get(shard.absolute().parent.name.lower()) for shard in shards]
-    places = [SPLIT_NAMES.index(name) for name in named if name is not None]
-    return places if len(places) == len(shards) and len({*places}) > 1 else None
+    splits = [name for name in named if name is not None]
+    return splits if len(splits) == len(shards) and len({*splits}) > 1 else None
 
 
 def _shown(index: ShardIndex) -> list[str]:

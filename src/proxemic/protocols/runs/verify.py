@@ -137,8 +137,8 @@ def verify(
         raise UserError("--sets names published sets, and --pairs is a table of your own: leave out one of them.")
 
     from proxemic.data import OwnVectors
+    from proxemic.data.embeddings import open_rows
     from proxemic.data.faces import read_own_pairs, read_verification_set
-    from proxemic.data.sources import open_named_vectors
     from proxemic.metrics import pair_distances, verification_metrics
     from proxemic.models import takes_vectors
     from proxemic.protocols.runs.evaluation import check_made_by
@@ -160,7 +160,7 @@ def verify(
     if table is None:
         packs = {name: read_verification_set(name, place) for name in (SETS if sets is None else sets)}
     else:
-        packs = {table.name: read_own_pairs(table, open_named_vectors(place, labels) if of_vectors else place)}
+        packs = {table.name: read_own_pairs(table, open_rows(place, labels).pixels if of_vectors else place)}
     if not packs:
         raise UserError(f"--sets names no set, but must name at least one, as {','.join(SETS)} does.")
     for _, notes in packs.values():

@@ -15,9 +15,11 @@ from tqdm import tqdm
 
 from proxemic.data import FilePixels
 from proxemic.data.pixels import UnreadableImageError
-from proxemic.data.rows import number_names
+from proxemic.data.rows import Rows
 from proxemic.data.tables import SPLITS
 from proxemic.files import check_folder, write_csv
+from proxemic.metrics import Distance
+from proxemic.metrics.clustering import unit_rows
 from proxemic.retrieval.cleaning.duplicates import (
     Kind,
     Match,
@@ -28,10 +30,11 @@ from proxemic.retrieval.cleaning.duplicates import (
     near_vectors,
 )
 from proxemic.retrieval.cleaning.outliers import LIMIT, outlier_scores
+from proxemic.retrieval.cleaning.page import write_page
 from proxemic.retrieval.cleaning.signatures import LENGTH, content_hash, difference, reduced, signature
 from proxemic.retrieval.cleaning.suspects import leave_one_out_recall, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.material import Material, Sources, gather
+from proxemic.retrieval.embedding import Source, gather, open_sources
 
 _KEPT = 65_536  # small pictures in memory, of 4 kB at most
 _WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond which the model, and not the labels, is probably wrong
@@ -163,8 +166,6 @@ class Cleaning:
         Raises:
             UserError: If a file cannot be written.
         """
-        from proxemic.retrieval.cleaning.page import write_page
-
         folder = Path(folder)
         check_folder(folder)
         suspects = [[each.path, each.label, each.suggested, _digits(each.score)] for each in self.labels]
@@ -182,11 +183,17 @@ class Cleaning:
         outliers = [[each.path, each.label, _digits(each.score)] for each in self.outliers]
         write_csv(folder / "outliers.csv", ["path", "label", "score"], outliers)
         write_csv(folder / "unreadable.csv", ["path", "reason"], self.unreadable.items())
-        return write_page(self, folder / "index.html")
+        tables = {
+            "labels": self.labels,
+            "duplicates": self.duplicates,
+            "outliers": self.outliers,
+            "unreadable": [*self.unreadable.items()],
+        }
+        return write_page(folder / "index.html", self.summary(), NOT_FOUND, tables, self.pixels)
 
 
 def clean(
-    sources: Sources,
+    sources: Source,
     model: Embedder | str | os.PathLike[str] | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
@@ -221,7 +228,12 @@ def clean(
     """
     if out is not None:
         check_folder(Path(out))
-    found = examine(gather(sources, model, batch_size=batch_size, workers=workers))
+    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    distance = "cosine" if embedder is None else embedder.distance
+    rows = gather(open_sources(sources), embedder, distance, batch_size=batch_size, workers=workers)
+    for note in rows.notes:
+        report(note)
+    found = examine(rows, distance)
     if found.unreadable:
         report(f"{len(found.unreadable):,} pictures cannot be read, and are left out.")
     if out is not None:
@@ -229,25 +241,29 @@ def clean(
     return found
 
 
-def examine(material: Material) -> Cleaning:
+def examine(rows: Rows, distance: Distance) -> Cleaning:
     """Find what is wrong with rows that are embedded already."""
-    unreadable = {**material.unreadable}
-    order = sorted(range(len(material.names)), key=lambda row: _rank(material.splits[row]))
+    assert rows.embeddings is not None
+    embeddings = unit_rows(rows.embeddings) if distance == "cosine" else rows.embeddings
+    names, texts, unreadable = rows.names, rows.labels, {**rows.unreadable}
+    splits = [None if text is None else SPLITS.get(text.lower()) for text in rows.texts("split")]
+    pixels = rows.pixels if isinstance(rows.pixels, FilePixels) else None
+    order = sorted(range(len(names)), key=lambda row: _rank(splits[row]))
     copies, signatures = None, None
-    if material.pixels is not None:
-        hashes, signatures, failed = _look(material.pixels)
-        unreadable |= {material.names[row]: why for row, why in failed.items()}
+    if pixels is not None:
+        hashes, signatures, failed = _look(pixels)
+        unreadable |= {names[row]: why for row, why in failed.items()}
         first = copies_of(hashes, order)
         matches = exact_matches(first)
         originals = [row for row in order if first[row] == row]
         for mirror in (False, True):
             found = near_matches(
                 signatures[originals],
-                material.embeddings[originals],
-                _closely(material.pixels.select(originals), mirror),
+                embeddings[originals],
+                _closely(pixels.select(originals), mirror),
                 range(len(originals)),
-                [material.splits[row] for row in originals],
-                distance=material.distance,
+                [splits[row] for row in originals],
+                distance=distance,
                 mirror=mirror,
             )
             known = {each.row for each in matches}
@@ -256,43 +272,42 @@ def examine(material: Material) -> Cleaning:
         exact = groups_of(exact_matches(first), len(first))
         copies = exact if (exact >= 0).any() else None
     else:
-        matches = near_vectors(material.embeddings, distance=material.distance)
-    labels, class_names = number_names(material.labels)
-    wrong = wrong_label_scores(material.embeddings, labels, distance=material.distance)
-    recall, judged = leave_one_out_recall(
-        material.embeddings, labels, groups_of(matches, len(material.names)), material.distance
-    )
-    strange = outlier_scores(material.embeddings, distance=material.distance, copies=copies)
-    names = material.names
+        matches = near_vectors(embeddings, distance=distance)
+    labels, class_names = rows.numbers("label")
+    wrong = wrong_label_scores(embeddings, labels, distance=distance)
+    recall, judged = leave_one_out_recall(embeddings, labels, groups_of(matches, len(names)), distance)
+    strange = outlier_scores(embeddings, distance=distance, copies=copies)
     return Cleaning(
         len(names),
         tuple(
             Suspect(names[row], class_names[labels[row]], class_names[wrong.suggested[row]], float(wrong.scores[row]))
             for row in _worst(wrong.scores, 0.5)
         ),
-        _duplicates(material, matches),
-        tuple(Outlier(names[row], material.labels[row], float(strange[row])) for row in _worst(strange, LIMIT)),
+        _duplicates(names, texts, splits, matches),
+        tuple(Outlier(names[row], texts[row], float(strange[row])) for row in _worst(strange, LIMIT)),
         unreadable,
-        {} if material.pixels is None else {name: (material.pixels, row) for row, name in enumerate(names)},
+        {} if pixels is None else {name: (pixels, row) for row, name in enumerate(names)},
         judged,
         recall,
     )
 
 
-def _duplicates(material: Material, matches: Sequence[Match]) -> tuple[Duplicate, ...]:
-    groups = groups_of(matches, len(material.names))
+def _duplicates(
+    names: Sequence[str], texts: Sequence[str | None], splits: Sequence[str | None], matches: Sequence[Match]
+) -> tuple[Duplicate, ...]:
+    groups = groups_of(matches, len(names))
     found = [
         Duplicate(
             int(groups[each.row]) + 1,
-            material.names[each.row],
-            material.names[each.of],
+            names[each.row],
+            names[each.of],
             each.kind,
             each.look,
             each.distance,
-            material.labels[each.row],
-            material.labels[each.of],
-            material.splits[each.row],
-            material.splits[each.of],
+            texts[each.row],
+            texts[each.of],
+            splits[each.row],
+            splits[each.of],
         )
         for each in matches
     ]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
 import torch
@@ -16,8 +15,9 @@ import torch
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import check_folder, read_json, write_atomically
+from proxemic.files import check_folder, read_json, working_folder, write_atomically
 from proxemic.models import EmbeddingModel
+from proxemic.retrieval.calibration import own_splits, run_of
 from proxemic.retrieval.embedder import ONNX_NOTE, Embedder
 from proxemic.retrieval.exporting.card import write_card
 from proxemic.retrieval.exporting.graphs import (
@@ -30,7 +30,6 @@ from proxemic.retrieval.exporting.graphs import (
 )
 from proxemic.retrieval.exporting.parity import Measured, check, labelled_images, measure, whole_classes
 from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
-from proxemic.retrieval.held_out import own_splits, run_of
 from proxemic.tables import percent
 from proxemic.training import RunDirectory
 from proxemic.training.recipe import EvaluationConfig
@@ -164,8 +163,8 @@ def export(
 
     reference = measured(embedder, "the model")
     images = reference.images
-    with TemporaryDirectory(prefix="proxemic-export-") as folder:
-        made = Path(folder) / target.name
+    with working_folder(target) as folder:
+        made = folder / target.name
         sample = torch.zeros(2, preprocessing.channels, preprocessing.size, preprocessing.size)
         network = embedder.model
         if half:

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from proxemic.data import FilePixels, ImageSet
-from proxemic.data.vectors import Vectors
+from proxemic.data.sources.listing import list_pictures
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
-from proxemic.retrieval.pictures import list_pictures
 from proxemic.training.embed import evaluate_embeddings
 from proxemic.training.recipe import EvaluationConfig
 
@@ -49,15 +48,13 @@ class Measured:
 def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
     """The pictures of a folder or a table that have labels."""
     pictures = list_pictures(source)
-    labelled = pictures.select([place for place, label in enumerate(pictures.labels) if label is not None])
+    labelled = pictures.take([row for row, label in enumerate(pictures.labels) if label is not None])
     if len({*labelled.labels}) < 2:
         raise UserError(
             f"{source} has no pictures of two classes, but Recall@1 is measured: give a folder with a folder for each "
             "class, or a table with the columns path and label."
         )
-    if isinstance(labelled.pixels, Vectors):
-        raise UserError(f"{source} has vectors, but export compares on pictures: give a folder or a table of these.")
-    return ImageSet.from_names(labelled.pixels, [str(label) for label in labelled.labels])
+    return ImageSet.of(labelled, flagged=False)
 
 
 def whole_classes(images: ImageSet, most: int) -> ImageSet:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from galleries import clustered_vectors, random_vectors, some_items
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.items import make_items
@@ -42,7 +43,10 @@ def test_names_of_galleries_are_parameters(postgres: Postgres) -> None:
 
 def test_a_text_that_postgresql_does_not_keep_is_refused_whole(postgres: Postgres) -> None:
     store = create_store(postgres.address("texts"), GalleryInfo(2))
-    for items in (make_items(["a", "b"], ["ok", "x\0y"]), make_items(["a", "b"], None, {"c": ["ok", "x\0y"]})):
+    for items in (
+        make_items(Rows.of(path=["a", "b"], label=["ok", "x\0y"])),
+        make_items(Rows.of(path=["a", "b"], c=["ok", "x\0y"])),
+    ):
         with pytest.raises(UserError, match=r"0x00|NUL|u0000"):
             store.add(random_vectors(2, 2), items)
     assert len(store) == 0

@@ -10,7 +10,7 @@ from proxemic.data.embeddings.files import PRECISION
 from proxemic.data.embeddings.formats import read_metadata
 from proxemic.data.rows import check_distinct
 from proxemic.data.sources import join_query_gallery
-from proxemic.data.tables import NOTE_COLUMNS, unused_columns
+from proxemic.data.tables import EMBEDDING_COLUMNS, read_table
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
 from proxemic.protocols.runs.evaluation.open_set import OpenSet, identify_open_set
@@ -113,7 +113,11 @@ def evaluate_files(
     if len(contents) > 1:
         _check_same_rows(paths, *contents)
     for file in (labels, gallery_labels):
-        if file is not None and file.suffix.lower() != ".npy" and (unused := unused_columns(file, NOTE_COLUMNS)):
+        if (
+            file is not None
+            and file.suffix.lower() != ".npy"
+            and (unused := read_table(file, EMBEDDING_COLUMNS).unused)
+        ):
             report(f"{file} has columns that are not used: {', '.join(unused)}.")
     targets = [
         replace(

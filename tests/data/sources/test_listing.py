@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from images import forbid
-from proxemic.data.sources.listing import list_images
+from proxemic.data.sources.listing import list_images, stamps_of
 from proxemic.errors import UserError
 from proxemic.retrieval import list_pictures
 from vectors import write_table
@@ -57,14 +57,15 @@ def test_a_picture_is_listed_once_whatever_it_is_called(photos: Path, tmp_path: 
     assert len(list_pictures(table)) == 2
 
 
-def test_folders_that_cannot_be_listed_are_among_the_pictures(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_listed_are_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid(monkeypatch, photos / "b")
-    assert names(photos, photos) == [("alone.bmp", None), ("a/deep/3.webp", "a"), ("b", None)]
+    assert names(photos, photos) == [("alone.bmp", None), ("a/deep/3.webp", "a")]
+    assert list_pictures(photos).unreadable == {f"{photos}/b": "permission denied"}
 
 
 def test_patterns_lists_and_single_pictures(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert list_pictures("photos/b/*").names == ("photos/b/1.JPG", "photos/b/2.png")
+    assert list_pictures("photos/b/*").names == ["photos/b/1.JPG", "photos/b/2.png"]
     assert names(photos, f"{photos}/**/*.webp") == [("a/deep/3.webp", None)]
     listed = tmp_path / "list.txt"
     listed.write_text("photos/alone.bmp\n\n  photos/b/2.png  \nphotos/none.png\n", encoding="utf-8-sig")
@@ -79,21 +80,21 @@ def test_tables_have_paths_perhaps_labels_boxes_and_more(photos: Path) -> None:
     table = photos / "t.csv"
     table.write_text("path,shop,label,x_1,y_1,x_2,y_2\nb/2.png,x,shoe,0,0,2,3\nb/2.png,,,,,,\nnone.png,z,hat,,,,\n")
     listed = list_pictures(table)
-    assert listed.names == (f"{photos}/b/2.png (0, 0, 2, 3)", f"{photos}/b/2.png", f"{photos}/none.png")
-    assert listed.labels == ("shoe", None, "hat")
-    assert listed.columns == {"shop": ("x", None, "z")}
+    assert listed.names == [f"{photos}/b/2.png (0, 0, 2, 3)", f"{photos}/b/2.png", f"{photos}/none.png"]
+    assert listed.labels == ["shoe", None, "hat"]
+    assert listed.texts("shop") == ["x", None, "z"]
     assert listed.pixels[0].size == (2, 3)  # type: ignore[index]
-    assert listed.select([2, 0]).columns == {"shop": ("z", "x")}
+    assert listed.take([2, 0]).texts("shop") == ["z", "x"]
     other = write_table(photos / "t.parquet", path=["b/1.JPG", "b/2.png"], price=[1, None])
     joined = list_pictures(other, table, photos / "b")
-    assert joined.names == (
+    assert joined.names == [
         f"{photos}/b/1.JPG",
         f"{photos}/b/2.png",
         f"{photos}/b/2.png (0, 0, 2, 3)",
         f"{photos}/none.png",
-    )
-    assert joined.columns == {"price": ("1", None, None, None), "shop": (None, None, "x", "z")}
-    assert joined.labels == (None, None, "shoe", "hat")  # each once, as it comes first
+    ]
+    assert [joined.texts("price"), joined.texts("shop")] == [["1", None, None, None], [None, None, "x", "z"]]
+    assert joined.labels == [None, None, "shoe", "hat"]  # each once, as it comes first
 
 
 def test_folders_of_operating_systems_are_not_searched(photos: Path) -> None:
@@ -103,7 +104,7 @@ def test_folders_of_operating_systems_are_not_searched(photos: Path) -> None:
         (photos / folder).mkdir(parents=True)
         shutil.copy(photos / "b" / "2.png", photos / folder / "SYNOPHOTO_THUMB.png")
     assert [names(photos, source) for source in (photos, f"{photos}/**/*.png")] == listed
-    assert {row.label for row in list_images(photos).rows} == {"a", "b"}
+    assert {*list_images(photos).labels} == {"a", "b"}
     assert len(names(photos, f"{photos}/#recycle/**/*.png")) == 1, "asked for by name"
 
 
@@ -132,16 +133,16 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
         Image.new("RGB", (4, 4)).save(path)
     except (OSError, UnicodeError):
         pytest.skip("this file system takes no such names")
-    assert list_pictures(tmp_path).names == (f"{tmp_path}/Zo\\udceb.png",)
+    assert list_pictures(tmp_path).names == [f"{tmp_path}/Zo\\udceb.png"]
     assert list_pictures(tmp_path).pixels[0].size == (4, 4)  # type: ignore[index]
 
 
 def test_stamps_tell_files_that_have_changed(photos: Path) -> None:
-    before = list_pictures(photos).stamps()
-    assert list_pictures(photos).stamps() == before
+    before = stamps_of(list_pictures(photos))
+    assert stamps_of(list_pictures(photos)) == before
     (photos / "alone.bmp").write_bytes(b"x")
     (photos / "b" / "1.JPG").unlink()
-    after = list_pictures(*(name for name, *_ in before if "1.JPG" not in name)).stamps()
+    after = stamps_of(list_pictures(*(name for name, *_ in before if "1.JPG" not in name)))
     assert len(set(before) - set(after)) == 2
 
 
@@ -157,26 +158,24 @@ def bucket() -> Iterator[str]:
 def test_folders_patterns_tables_and_lists_behind_addresses(bucket: str, tmp_path: Path) -> None:
     memory: Any = fsspec.filesystem("memory")
     listed = list_pictures(bucket)
-    assert listed.names == tuple(
-        f"{bucket}/{name}" for name in ("alone.png", "cat/1.png", "cat/deep/2.jpg", "dog/3.png")
-    )
-    assert listed.labels == (None, "cat", "cat", "dog")
+    assert listed.names == [f"{bucket}/{name}" for name in ("alone.png", "cat/1.png", "cat/deep/2.jpg", "dog/3.png")]
+    assert listed.labels == [None, "cat", "cat", "dog"]
     assert list(map(str, listed.ignored)) == ["memory:/shop/dog/notes.md"]
-    assert list_pictures(f"{bucket}/cat/*.png").names == (f"{bucket}/cat/1.png",)
-    assert list_pictures(f"{bucket}/alone.png").names == (f"{bucket}/alone.png",)
+    assert list_pictures(f"{bucket}/cat/*.png").names == [f"{bucket}/cat/1.png"]
+    assert list_pictures(f"{bucket}/alone.png").names == [f"{bucket}/alone.png"]
     memory.pipe_file("/shop/t.csv", b"path,label\ncat/1.png,x\ns3://other/a.png,\n/root/b.png,y\n")
     table = list_pictures(f"{bucket}/t.csv")
-    assert table.names == (f"{bucket}/cat/1.png", "s3://other/a.png", f"{bucket}//root/b.png")
-    assert table.labels == ("x", None, "y")
+    assert table.names == [f"{bucket}/cat/1.png", "s3://other/a.png", f"{bucket}//root/b.png"]
+    assert table.labels == ["x", None, "y"]
     memory.pipe_file("/shop/t.csv", b"path,label\n,x\n")
     with pytest.raises(ValueError, match=r"^memory:///shop/t\.csv, line 2: path is empty"):
         list_pictures(f"{bucket}/t.csv")
     memory.pipe_file("/shop/l.txt", b"cat/1.png\n")
-    assert list_pictures(f"{bucket}/l.txt").names == (f"{bucket}/cat/1.png",)
+    assert list_pictures(f"{bucket}/l.txt").names == [f"{bucket}/cat/1.png"]
     local = tmp_path / "l.txt"
     local.write_text(f"{bucket}/cat/1.png\nfile://{tmp_path}/z.png\n")
-    assert list_pictures(local).names == (f"{bucket}/cat/1.png", f"{tmp_path}/z.png")
-    assert list_pictures(local, f"{bucket}/dog").names[2:] == (f"{bucket}/dog/3.png",)
+    assert list_pictures(local).names == [f"{bucket}/cat/1.png", f"{tmp_path}/z.png"]
+    assert list_pictures(local, f"{bucket}/dog").names[2:] == [f"{bucket}/dog/3.png"]
 
 
 def test_a_missing_library_is_one_sentence() -> None:

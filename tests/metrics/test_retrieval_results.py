@@ -1,4 +1,4 @@
-"""One object carries what a search found from embeddings to metrics, tables and plots; its names may still change."""
+"""One object carries what a search found from embeddings to metrics, tables and plots."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from found import not_yet
-from proxemic.metrics import retrieval_metrics
-
-NAME = "there is no such object; its name may change"
+from proxemic.metrics import RetrievalResults, retrieval_metrics
 
 
 @pytest.fixture
@@ -29,13 +26,9 @@ def rows() -> dict[str, Any]:
 
 
 def results(rows: dict[str, Any], **options: Any) -> Any:
-    import proxemic.metrics
-
-    metrics: Any = proxemic.metrics
-    return metrics.RetrievalResults.of(**rows, **options)
+    return RetrievalResults.of(**rows, **options)
 
 
-@not_yet(39, NAME)
 def test_metrics_come_from_embeddings_and_their_columns(rows: dict[str, Any]) -> None:
     found = results(rows).metrics(recall_at=(1, 2), map_at=(2,))
     similar = torch.nn.functional.normalize(rows["embeddings"].double(), dim=1)
@@ -53,14 +46,12 @@ def test_metrics_come_from_embeddings_and_their_columns(rows: dict[str, Any]) ->
     assert {"recall@2", "map@2", "map@r"} <= {*found}
 
 
-@not_yet(39, NAME)
 def test_metrics_come_by_category(rows: dict[str, Any]) -> None:
     by = results(rows).metrics(recall_at=(1,), by="category")
     assert {*by} == {"even", "odd"}
     assert 0 <= by["even"]["recall@1"] <= 1
 
 
-@not_yet(39, NAME)
 def test_the_same_object_has_a_table_and_a_plot(rows: dict[str, Any], tmp_path: Path) -> None:
     found = results(rows, k=3)
     assert found.neighbours.shape == (6, 3)
@@ -69,7 +60,6 @@ def test_the_same_object_has_a_table_and_a_plot(rows: dict[str, Any], tmp_path: 
     assert (tmp_path / "found.png").exists()
 
 
-@not_yet(39, "labels must be a tensor")
 def test_labels_may_be_texts(rows: dict[str, Any]) -> None:
     by_text = retrieval_metrics(rows["embeddings"], rows["labels"])
     numbers = torch.tensor([ord(label) for label in rows["labels"]])
@@ -78,7 +68,6 @@ def test_labels_may_be_texts(rows: dict[str, Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*smaller than the logging interval")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated")
-@not_yet(39, "the callback takes an ImageSet alone")
 @pytest.mark.parametrize("is_loader", [False, True], ids=["Dataset", "DataLoader"])
 def test_the_callback_takes_any_data(is_loader: bool) -> None:
     from lightning.pytorch import LightningModule, Trainer

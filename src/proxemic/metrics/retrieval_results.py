@@ -1,0 +1,183 @@
+"""One object that carries what queries find in a gallery, from embeddings to metrics, tables and plots."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from proxemic.arrays import number_texts
+from proxemic.metrics.arrays import take_arrays
+from proxemic.metrics.exact import Distance
+from proxemic.metrics.neighbours import nearest_neighbours
+from proxemic.metrics.results import RetrievalMetrics
+from proxemic.metrics.retrieval import retrieval_metrics
+
+if TYPE_CHECKING:
+    from proxemic.tables import Table
+
+
+@dataclass(frozen=True, eq=False)
+class RetrievalResults:
+    """What the queries among some rows find in the gallery among them.
+
+    A row does not find itself, nor rows of its own sequence. `of` makes the object from the columns of a table.
+
+    Args:
+        embeddings: One per row, finite.
+        labels: Class of each row.
+        is_query: Rows that are queries; None if all are queries and in the gallery.
+        is_gallery: Rows that are in the gallery; None likewise.
+        sequences: The sequence of each row, below 0 for none.
+        categories: The category of each row, below 0 for none.
+        category_names: Name of each category.
+        distance: The distance that ranks the gallery.
+        k: Neighbours of each query.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> results = RetrievalResults.of(rows, ["owl", "owl", "jay", "jay"], category=["a", "a", "b", "b"], k=1)
+    >>> results.neighbours.flatten().tolist(), results.metrics(recall_at=(1,), by="category")["b"]["recall@1"]
+    ([1, 0, 3, 2], 1.0)
+    """
+
+    embeddings: Float[Tensor, "rows dim"]
+    labels: Int64[Tensor, " rows"]
+    is_query: Bool[Tensor, " rows"] | None = None
+    is_gallery: Bool[Tensor, " rows"] | None = None
+    sequences: Int64[Tensor, " rows"] | None = None
+    categories: Int64[Tensor, " rows"] | None = None
+    category_names: tuple[str, ...] = ()
+    distance: Distance = "cosine"
+    k: int = 10
+
+    @classmethod
+    @take_arrays("embeddings", "labels", "is_query", "is_gallery")
+    def of(
+        cls,
+        embeddings: Float[Tensor, "rows dim"],
+        labels: Int64[Tensor, " rows"],
+        *,
+        is_query: Bool[Tensor, " rows"] | None = None,
+        is_gallery: Bool[Tensor, " rows"] | None = None,
+        sequence: Sequence[str | None] | None = None,
+        category: Sequence[str | None] | None = None,
+        distance: Distance = "cosine",
+        k: int = 10,
+    ) -> "RetrievalResults":
+        """Take columns as tables have them: numbers or texts as labels, texts or None as sequences and categories."""
+        sequences = None if sequence is None else number_texts(sequence)[0]
+        categories, names = (None, ()) if category is None else number_texts(category)
+        return cls(embeddings, labels, is_query, is_gallery, sequences, categories, names, distance, k)
+
+    @cached_property
+    def queries(self) -> Int64[Tensor, " queries"]:
+        """The row of each query."""
+        everything = torch.ones(len(self.labels), dtype=torch.bool)
+        return (everything if self.is_query is None else self.is_query).nonzero().squeeze(1)
+
+    @cached_property
+    def gallery(self) -> Int64[Tensor, " gallery"]:
+        """The row of each item of the gallery."""
+        everything = torch.ones(len(self.labels), dtype=torch.bool)
+        return (everything if self.is_gallery is None else self.is_gallery).nonzero().squeeze(1)
+
+    @cached_property
+    def roles(self) -> dict[str, Any]:
+        """The arguments by which `retrieval_metrics` evaluates the rows."""
+        sequences = self.sequences
+        if sequences is not None and not bool((sequences >= 0).any()):
+            sequences = None  # nothing to look for in every comparison
+        if self.is_query is None or self.is_gallery is None or bool((self.is_query & self.is_gallery).all()):
+            return {"queries": self.embeddings, "query_labels": self.labels, "query_sequences": sequences}
+        place = torch.where(self.is_gallery, self.is_gallery.long().cumsum(0) - 1, -1)
+        return {
+            "queries": self.embeddings[self.is_query],
+            "query_labels": self.labels[self.is_query],
+            "gallery": self.embeddings[self.is_gallery],
+            "gallery_labels": self.labels[self.is_gallery],
+            "exclude": place[self.is_query],
+            "query_sequences": None if sequences is None else sequences[self.is_query],
+            "gallery_sequences": None if sequences is None else sequences[self.is_gallery],
+        }
+
+    @cached_property
+    def _found(self) -> tuple[Float[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
+        queries, gallery = self.queries, self.gallery
+        k = min(self.k, len(gallery) - 1)
+        if k < 1 or not len(queries):
+            return torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
+        place = torch.full((len(self.labels),), -1).index_copy(0, gallery, torch.arange(len(gallery)))
+        sequences = self.sequences
+        distances, found = nearest_neighbours(
+            self.embeddings[queries],
+            self.embeddings[gallery],
+            k=k,
+            distance=self.distance,
+            exclude=place[queries],
+            query_sequences=None if sequences is None else sequences[queries],
+            gallery_sequences=None if sequences is None else sequences[gallery],
+        )
+        return distances, torch.where(found < 0, -1, gallery[found])
+
+    @property
+    def distances(self) -> Float[Tensor, "queries k"]:
+        """The distance of each query to its neighbours; infinite if there are no more."""
+        return self._found[0]
+
+    @property
+    def neighbours(self) -> Int64[Tensor, "queries k"]:
+        """The row of each neighbour, nearest first; -1 if there are no more."""
+        return self._found[1]
+
+    def metrics(self, *, by: str | None = None, **options: Any) -> Any:
+        """Evaluate the queries.
+
+        Args:
+            by: ``category`` gives metrics of the queries of each category, which search the whole gallery, by its name.
+            options: Keywords of `retrieval_metrics`, such as ``recall_at``.
+
+        Returns:
+            `RetrievalMetrics`, or a mapping of categories to these.
+
+        Raises:
+            ValueError: If an option is out of its range, no query has a match, or there are no categories.
+        """
+        found: RetrievalMetrics = retrieval_metrics(**self.roles, distance=self.distance, **options)
+        if by is None:
+            return found
+        if by != "category" or self.categories is None:
+            raise ValueError(f"by is {by!r}, but must be 'category', with a category for the rows.")
+        groups = found.by_group(self.categories[self.queries])
+        return {self.category_names[group]: part for group, part in groups.items()}
+
+    def table(self, **options: Any) -> "Table":
+        """Return the metrics in percent, with 95 % intervals, as a table."""
+        from proxemic.tables import Table, percent
+
+        found: RetrievalMetrics = self.metrics(**options)
+        rows = [
+            [name, percent(each.value), percent(each.low), percent(each.high)]
+            for name, each in found.intervals().items()
+        ]
+        title = f"{found.queries:,} queries, {len(self.gallery):,} in the gallery; in percent"
+        return Table(["metric", "value", "low", "high"], rows, title)
+
+    def plot(self, path: str | Path, **options: Any) -> None:
+        """Draw the metrics with their 95 % intervals, as a ``.png`` or ``.svg`` file."""
+        from matplotlib.figure import Figure
+
+        from proxemic.plots import save_figure
+
+        intervals = self.metrics(**options).intervals()
+        figure = Figure(figsize=(6, 0.4 * len(intervals) + 1), layout="constrained")
+        axes = figure.subplots()
+        for place, each in enumerate(intervals.values()):
+            axes.plot([100 * each.low, 100 * each.high], [place, place], color="C0")
+            axes.plot(100 * each.value, place, "o", color="C0")
+        axes.set(yticks=range(len(intervals)), yticklabels=[*intervals], xlabel="percent")
+        axes.invert_yaxis()
+        save_figure(figure, Path(path))

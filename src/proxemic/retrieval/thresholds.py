@@ -1,0 +1,296 @@
+"""Thresholds on the distance that `calibrate` learnt: kept beside a model, and chosen for a gallery."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from proxemic.errors import UserError
+from proxemic.files import read_json, write_json
+from proxemic.metrics import FEWEST_CLASSES
+from proxemic.retrieval.stores.store import Distance
+from proxemic.tables import Format, Table, percent, without_nan
+
+RATES = (0.1, 0.01, 0.001)
+"""The false accept rates that thresholds are learnt for by default."""
+
+RATE = 0.01
+"""The false accept rate whose threshold is used by default."""
+
+FORMAT = 2
+NAME = "calibration.json"
+
+
+@dataclass(frozen=True)
+class CalibratedThreshold:
+    """A threshold for one false accept rate; all but the rate is NaN if there were too few pictures to measure it.
+
+    Bounds of confidence intervals are NaN with few classes.
+
+    Args:
+        rate: The false accept rate asked for.
+        threshold: Pictures at this distance or nearer are accepted; below 0 none is.
+        low: Lower bound of the threshold.
+        high: Upper bound.
+        false_accepts: Share of the pictures whose nearest one of another class is within the threshold: at most `rate`.
+        false_low: Lower bound of `false_accepts` at this threshold.
+        false_high: Upper bound.
+        true_accepts: Share of the pictures whose nearest other one is of their class and within the threshold.
+        true_low: Lower bound of `true_accepts`.
+        true_high: Upper bound.
+    """
+
+    rate: float
+    threshold: float
+    low: float
+    high: float
+    false_accepts: float
+    false_low: float
+    false_high: float
+    true_accepts: float
+    true_low: float
+    true_high: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `calibrate` learnt.
+
+    Args:
+        model: The checksum of the model.
+        distance: The distance that thresholds are on.
+        data: What it was learnt from.
+        classes: How many classes took the part of the unknown one.
+        images: How many pictures these have.
+        searched: How many pictures were searched.
+        level: Confidence level of the intervals.
+        thresholds: One for each rate.
+        grouping: The mean distance up to which `cluster` joins groups: on these classes, the groups of average linkage
+            agree best with them, by the pairwise F1.
+        unfinished: Where the run of the model had stopped, if it was not finished: "stopped in epoch 1 of 30".
+    """
+
+    model: str
+    distance: Distance
+    data: str
+    classes: int
+    images: int
+    searched: int
+    level: float
+    thresholds: tuple[CalibratedThreshold, ...]
+    grouping: float
+    unfinished: str | None = None
+
+    def choose(self, rate: float | None = None) -> tuple[CalibratedThreshold, str | None]:
+        """Choose the threshold for a false accept rate.
+
+        Args:
+            rate: The rate; None takes 0.01, or the smallest that was learnt. A rate that the pictures are too few to
+                measure is replaced by the smallest that was measured.
+
+        Returns:
+            The threshold, and a sentence if it is for another rate.
+
+        Raises:
+            UserError: If no threshold was learnt for the rate, although it could be.
+            ValueError: If the rate is not between 0 and 1.
+        """
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1):
+            raise ValueError(f"rate is {rate!r}, but must be a false accept rate above 0 and below 1.")
+        wanted = RATE if rate is None else rate
+        measured = {each.rate: each for each in self.thresholds if not math.isnan(each.threshold)}
+        if wanted in measured:
+            return measured[wanted], None
+        if wanted * self.images < 1:
+            pictures = math.ceil(1 / wanted)
+            why = f"A false accept rate of {wanted:g} takes {pictures:,} pictures to measure, not {self.images:,}"
+        elif rate is None:
+            why = f"No threshold was learnt for a false accept rate of {wanted:g}"
+        else:
+            known = ", ".join(f"{each:g}" for each in sorted(measured, reverse=True))
+            raise UserError(
+                f"No threshold was learnt for a false accept rate of {rate:g}, only for {known}: give one of these, or "
+                f"learn it with proxemic calibrate --rates {rate:g}."
+            )
+        smallest = measured[min(measured)]
+        return smallest, f"{why}: the threshold for {smallest.rate:g} is used, the smallest that was learnt."
+
+    def learnt(self, threshold: CalibratedThreshold | None = None) -> str:
+        """Say from how many classes the thresholds were learnt, with the interval of false accepts of one of them."""
+        classes = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
+        if self.classes < FEWEST_CLASSES:
+            return f"learnt from {classes}, and with fewer than {FEWEST_CLASSES} no interval can be given"
+        if threshold is None or math.isnan(threshold.false_low):
+            return f"learnt from {classes}"
+        bounds = _bounds(threshold.false_low, threshold.false_high)
+        return f"learnt from {classes} ({100 * self.level:g}% interval {bounds} %)"
+
+    def caution(self, rows: int | None = None) -> str | None:
+        """Say why more unknown pictures may pass than a rate says, if there is reason to.
+
+        Args:
+            rows: How many pictures the gallery has in which the threshold is used; None is not known.
+        """
+        few, many = self.classes < FEWEST_CLASSES, rows is not None and rows > 2 * self.searched
+        if not few and not many:
+            return None
+        size = f", among {self.searched:,} pictures, while this gallery has {rows:,}" if many else ""
+        return (
+            f"The threshold was {self.learnt()}{size}: more unknown pictures may pass than the rate says, "
+            "above all those that resemble known classes."
+        )
+
+    def write(self, model: str | os.PathLike[str]) -> Path:
+        """Write ``calibration.json`` beside a model, and return its path."""
+        path = calibration_file(model)
+        write_json(path, without_nan({"format": FORMAT} | asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls, model: str | os.PathLike[str], checksum: str | None = None) -> "Calibration":
+        """Read the thresholds of a model.
+
+        Args:
+            model: The directory of a run, or the file of a model.
+            checksum: The checksum that the model must have; None does not check.
+
+        Raises:
+            UserError: If there are none, the file is damaged, or it belongs to another model.
+        """
+        path = calibration_file(model)
+        if not path.is_file():
+            raise UserError(
+                f"{model} has no thresholds (there is no {path}): learn them with proxemic calibrate {model}, or give "
+                "one (--threshold)."
+            )
+        found = cls._of(read_json(path), path)
+        if checksum is not None and found.model != checksum:
+            raise UserError(
+                f"{path} is of another model ({found.model[:12]}) than {model} is now ({checksum[:12]}): learn the "
+                f"thresholds anew with proxemic calibrate {model}."
+            )
+        return found
+
+    @classmethod
+    def _of(cls, content: Mapping[str, Any], path: Path) -> "Calibration":
+        try:
+            if content["format"] != FORMAT or content["distance"] not in get_args(Distance):
+                raise ValueError
+            thresholds = tuple(
+                CalibratedThreshold(
+                    **{name: math.nan if value is None else float(value) for name, value in each.items()}
+                )
+                for each in content["thresholds"]
+            )
+            facts = {name: value for name, value in content.items() if name not in ("format", "thresholds")}
+            whole = all(isinstance(facts[name], int) for name in ("classes", "images", "searched"))
+            if not whole or not isinstance(facts["grouping"], float) or not isinstance(facts["model"], str):
+                raise ValueError
+            if all(math.isnan(each.threshold) for each in thresholds):
+                raise ValueError
+            return cls(**facts, thresholds=thresholds)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is no calibration that can be read here: learn it anew.") from error
+
+    def text(self, form: Format = "table") -> str:
+        """Format as a table for people, as JSON, CSV or Markdown."""
+        if form == "json":
+            return json.dumps(without_nan(asdict(self)), indent=2)
+        if form == "csv":
+            return Table.of_records([asdict(each) for each in self.thresholds]).text("csv")
+        return self.table().text(form)
+
+    def table(self) -> Table:
+        """Return a table for people, rates in percent."""
+        interval = f"{100 * self.level:g}% interval"
+        header = ["rate", "threshold", "false accepts", interval, "true accepts", interval]
+        rows = [
+            [
+                f"{100 * each.rate:.4g}",
+                format_threshold(each.threshold),
+                percent(each.false_accepts),
+                _bounds(each.false_low, each.false_high),
+                percent(each.true_accepts),
+                _bounds(each.true_low, each.true_high),
+            ]
+            for each in self.thresholds
+        ]
+        title = (
+            f"{self.data}: {self.images:,} pictures of {self.classes:,} classes, {self.distance} distance; in percent "
+            "but for thresholds"
+        )
+        return Table(header, rows, title, self.notes(), "rrrrrr")
+
+    def notes(self) -> list[str]:
+        """Explain the figures, and what they cannot say."""
+        notes = [
+            "A false accept: the nearest picture among those of all other classes is within the threshold. Unknown "
+            "pictures that resemble known classes pass more often than others; in a larger gallery more pass."
+        ]
+        notes += [f"The run of the model {self.unfinished}."] if self.unfinished else []
+        empty = [f"{each.rate:g}" for each in self.thresholds if each.threshold < 0]
+        if empty:
+            notes.append(
+                f"At a rate of {' and '.join(empty)} nothing is accepted: too many pictures of different classes are "
+                "the same to the model. Look for wrong labels and duplicates with proxemic clean."
+            )
+        missing = [f"{each.rate:g}" for each in self.thresholds if math.isnan(each.threshold)]
+        if missing:
+            notes.append(f"Too few pictures to measure a rate of {' and '.join(missing)}.")
+        notes.append(f"Pictures are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")
+        if (caution := self.caution()) is not None:
+            notes.append(f"{caution} {how_to_measure()}")
+        return notes
+
+
+def how_to_measure(model: str = "MODEL", gallery: str = "GALLERY") -> str:
+    """Say how to learn how many unknown pictures pass."""
+    return (
+        f"Measure it with proxemic calibrate {model} --gallery {gallery}, which leaves out each class of the gallery "
+        "in turn, or with unknown pictures of your own as well (--data.root)."
+    )
+
+
+class ChosenThreshold(NamedTuple):
+    """A threshold for a gallery.
+
+    Args:
+        threshold: The distance.
+        rate: The false accept rate that it is for; None if it was given.
+        learnt: From what it was learnt.
+        notes: What all users should know about it.
+        advice: What to do about that, for those who may know where things lie on this machine.
+    """
+
+    threshold: float
+    rate: float | None = None
+    learnt: str = ""
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+def check_threshold(threshold: float, rate: float | None) -> ChosenThreshold:
+    """Take a threshold that a user gives."""
+    if rate is not None:
+        raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
+        raise ValueError(f"threshold is {threshold!r}, but must be a distance, a number of 0 or more.")
+    return ChosenThreshold(float(threshold))
+
+
+def calibration_file(model: str | os.PathLike[str]) -> Path:
+    """Return the path of the thresholds of a model."""
+    path = Path(model)
+    return (path if path.is_dir() else path.parent) / NAME
+
+
+def format_threshold(value: float) -> str:
+    """Format a threshold; a value below 0 accepts nothing."""
+    return percent(value) if math.isnan(value) else "none" if value < 0 else f"{value:.4f}"
+
+
+def _bounds(low: float, high: float) -> str:
+    return percent(low) if math.isnan(low) else f"{percent(low)} … {percent(high)}"
