@@ -77,7 +77,7 @@ def calibrate(
     """
     say(f"Calibrating {model}")  # before what takes seconds to import
     from proxemic.retrieval import calibrate
-    from proxemic.retrieval.calibration import calibration_file
+    from proxemic.retrieval.thresholds import calibration_file
 
     if not rates or not all(0 < rate < 1 for rate in rates):
         text = ",".join(map(str, rates))
