@@ -16,7 +16,7 @@ def test_another_search_in_the_directory_is_refused(tmp_path: Path) -> None:
     recipe = "training: {epochs: 5}"
     assert not directory.is_begun(options, recipe)
     directory.create(options, recipe)
-    assert directory.is_begun(replace(options, flags=["--optim.lr=0.1"]), "training: {epochs: 5, threads: null}")
+    assert directory.is_begun(replace(options, flags=["--optim.lr=0.1"]), "training:\n  epochs: 5")
     with pytest.raises(UserError, match="holds a search with another recipe: choose another --out"):
         directory.is_begun(options, "training: {epochs: 6}")
     with pytest.raises(UserError, match="holds a search with another trials, seed: choose another --out"):
