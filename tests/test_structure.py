@@ -73,6 +73,7 @@ WITHOUT_SOURCE = {
     "losses/scores/test_compiled.py": "every loss under torch.compile",
     "losses/test_weights.py": "every loss: values and weights per sample",
     "recipes/test_every_recipe.py": "the recipes themselves",
+    "recipes/test_extends.py": "recipes that extend others",
     "recipes/test_messages.py": "all messages about recipes and flags",
     "recipes/test_published_rows.py": "the recipes themselves, against the papers",
     "recipes/test_untrusted.py": "reading of hostile recipes",

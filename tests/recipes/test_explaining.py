@@ -10,7 +10,7 @@ from proxemic.recipes import explain
     ("key", "words"),
     [
         ("optim.lr", ["Learning rate of the backbone, above 0.", "A number."]),
-        ("lr", ["optim.lr\n", "second_phase.optim.lr\n"]),
+        ("lr", ["optim.lr\n"]),
         ("loss", ["derived from ProxyLoss", "ArcFaceLoss"]),
         (
             "loss.margin",
@@ -24,6 +24,7 @@ from proxemic.recipes import explain
         ("loss.regularizers.weight", ["of MeanProxyNorm\n", "Factor ≥ 0"]),
         ("optim.optimizer.momentum", ["SGD\n", "0 by default"]),
         ("second_phase.loss.alpha", ["of WarpedSoftmaxLoss\n"]),
+        ("neg_margin", ["loss.loss.neg_margin of ContrastiveLoss"]),
         ("training.until_plateau", ["A section with the keys patience, min_improvement"]),
         ("published.table", ["A text."]),
         ("evaluation.recall_at", ["A list, each a whole number; [1, 2, 4, 8] by default."]),

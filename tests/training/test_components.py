@@ -101,7 +101,7 @@ def test_an_epoch_is_not_chosen_on_classes_that_are_not_there(
     [
         ("DynamicMarin", "There is no loss.margin DynamicMarin: did you mean DynamicMargin?"),
         ("torch.Tensor", "torch.Tensor, which cannot stand there: give a class derived from MarginRule"),
-        ("[0.1, x]", "loss.margin is x, but must be a number"),
+        ("[0.1, x]", r"loss.margin is \[0.1, x\], but must be a number or a list, each a number"),
     ],
 )
 def test_a_margin_that_no_recipe_can_mean_is_refused(recipe: Path, value: str, words: str) -> None:

@@ -47,9 +47,3 @@ def test_batches_that_processes_cannot_share_are_refused(tmp_path: Path) -> None
         recipe = read_recipe(path, flags).recipe
         with pytest.raises(UserError, match=words):
             TrainingData(recipe.load().train, recipe, rank=0, world=2)
-
-
-def test_recipes_with_the_earlier_name_of_micro_batches_are_read(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images"))
-    path.write_text(path.read_text().replace("batches: {size: 8}", "batches: {size: 8, parts: 2}"))
-    assert read_recipe(path).recipe.batches.micro_batches == 2

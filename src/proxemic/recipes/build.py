@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import proxemic.losses
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.recipes.hints import (
@@ -240,7 +239,8 @@ class Builder:
             if name in arguments:
                 built[name] = self.value(arguments[name], argument.hint, f"{key}.{name}")
             elif argument.required:
-                raise self._missing(thing, name, argument.hint, key)
+                reason = f"{thing.__name__} needs it, in the recipe or as --{key}.{name}"
+                raise self.error("", f"The key {key}.{name} is missing: {reason}")
             elif not slot.package and inspect.Parameter.empty not in (argument.default, argument.hint):
                 as_float = type(argument.default) is int and float in union_members(argument.hint)
                 built[name] = float(argument.default) if as_float else argument.default
@@ -281,16 +281,6 @@ class Builder:
             return self.error(key, f"There is no {key} {name}: did you mean {meant}?")
         choice = f"choose one of {', '.join(names)}, or " if by_name else ""
         return self.error(key, f"There is no {key} {name}: {choice}give the import path of {slot}")
-
-    def _missing(self, kind: type, name: str, hint: Any, key: str) -> UserError:
-        if hint not in (inspect.Parameter.empty, UntypedArgument):
-            reason = f"{kind.__name__} needs it, in the recipe or as --{key}.{name}"
-            return self.error("", f"The key {key}.{name} is missing: {reason}")
-        if kind.__name__ in proxemic.losses.__all__:
-            reason = "which has proxies of its own: make it the loss itself, not inside one"
-            return self.error(key, f"{key} is {kind.__name__}, {reason}")
-        reason = "but does not say of what type, so that no recipe can give it: derive a class of your own that does"
-        return self.error(key, f"{key} is {kind.__name__}, which needs {name} {reason}, and give its import path")
 
     def _check_names(
         self, key: str, given: Mapping[str, Any], allowed: Collection[str], section: type | None = None

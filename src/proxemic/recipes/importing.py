@@ -61,7 +61,7 @@ def _import(key: str, path: str, name: str, own_code: bool) -> None:
     except (ImportError, ValueError):
         spec = None
     beside = PathFinder.find_spec(name, [str(Path.cwd())]) if spec is None and "." not in name else None
-    if not own_code and (beside or (spec and _is_here(spec))):
+    if not own_code and (beside or (spec and "." not in name and _is_here(spec))):
         raise UserError(
             f"{key} is {path}, whose module lies in the current directory, from where only commands that train import: "
             "if you trust it, set PYTHONPATH=. for this command."
@@ -82,19 +82,12 @@ def _import(key: str, path: str, name: str, own_code: bool) -> None:
 
 def _is_here(spec: ModuleSpec) -> bool:
     """Return whether a module is found in the current directory, and not because PYTHONPATH names that."""
-    chosen = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    if any(_is_current(each) for each in chosen):
-        return False
-    roots = [each or str(Path.cwd()) for each in (*sys.path, "")]
-    places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
-    # An environment may lie in the current directory: the innermost folder of the path is the one that it is found by.
-    entries = [
-        max((root for root in roots if Path(place).is_relative_to(root)), key=len, default="") for place in places
-    ]
-    return any(entry and _is_current(entry) for entry in entries)
+    chosen = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location else [])
+    return not any(map(_is_current, chosen)) and any(_is_current(Path(place or "").parent) for place in places)
 
 
-def _is_current(folder: str) -> bool:
+def _is_current(folder: str | Path) -> bool:
     return Path(folder).is_dir() and Path(folder).samefile(Path.cwd())
 
 

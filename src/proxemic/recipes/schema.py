@@ -168,20 +168,5 @@ def _note(text: str, default: Any) -> dict[str, Any]:
     return note | {"default": content_of(default)} if plain else note
 
 
-def _write() -> None:
-    whole = recipe_schema()
-    parts = [
-        f' "{name}": ' + ("{\n" + ",\n".join(f"  {_line(key)}: {_line(each)}" for key, each in part.items()) + "\n }")
-        if name in ("properties", "$defs")
-        else f' "{name}": {_line(part)}'
-        for name, part in whole.items()
-    ]  # one line for each key and class, for short differences
-    SCHEMA.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
-
-
-def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 if __name__ == "__main__":
-    _write()
+    SCHEMA.write_text(json.dumps(recipe_schema(), ensure_ascii=False) + "\n", encoding="utf-8")

@@ -87,7 +87,7 @@ def _kept(value: object, key: str) -> dict[str, Any]:
     if wrong is None:
         try:
             again = kind(**arguments)
-            wrong = next((name for name, each in kept.items() if not _same(getattr(again, name, None), each)), None)
+            wrong = next((name for name, each in kept.items() if getattr(again, name, None) != each), None)
         except TypeError:
             wrong = next(iter(arguments), "")
     if wrong is not None:
@@ -97,15 +97,6 @@ def _kept(value: object, key: str) -> dict[str, Any]:
             "init_args."
         )
     return arguments
-
-
-def _same(one: Any, other: Any) -> bool:
-    if one is other or (inspect.ismethod(one) and inspect.ismethod(other) and one.__func__ is other.__func__):
-        return True
-    try:
-        return content_of(one) == content_of(other)
-    except UserError:
-        return False
 
 
 def import_path(thing: Any, key: str) -> str:
