@@ -144,9 +144,6 @@ def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "map", tmp_path / "none"), ["none holds no run"])
     assert_refused(here("analyze", "map", run, "--classes", "0"), ["classes is 0", "at least 1"])
     assert_refused(here("analyze", "map", run, "--seed", "-1"), ["seed is -1"])
-    assert_refused(here("analyze", "map", run, "--split", "all"), ["--split", "validation"])
-    assert_refused(here("analyze", "map", run, "--colour"), ["--colour", "--help"])
-    assert_refused(here("analyze", "map"), ["RUN"])
     begun = tmp_path / "begun"
     begun.mkdir()
     shutil.copy(run / "recipe.yaml", begun)

@@ -51,7 +51,6 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
         (["--losses", "TripletLoss"], ["losses has 'TripletLoss'", *every_proxy_loss()]),
         (["--losses", "ProxyNCALoss,"], ["losses has ''"]),
         (["--seed", "-1"], ["seed is -1"]),
-        (["--seed", "two"], ["--seed", "two"]),
         (["--out", "."], ["--out is the folder ."]),
         (["run"], ["run"]),
     ],

@@ -115,7 +115,6 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
         (["--functions", "square", "--alpha", "2"], ["alpha came with the functions square"]),
         (["--alpha", "-1"], ["alpha is -1"]),
         (["--k1", "2"], ["k1 is 2"]),
-        (["--k2", "half"], ["--k2", "half"]),
         (["--classes", "1"], ["classes is 1"]),
         (["--distance", "-4"], ["distance is -4"]),
         (["--temperature", "nan"], ["temperature is nan"]),

@@ -106,7 +106,6 @@ def test_a_list_of_margins_has_one_per_class_however_many(tmp_path: Path) -> Non
         (["--vary", "loss.alpha=8", "--grid"], ["--grid takes two --vary, not 1"]),
         (["--vary", "loss.alpha,loss.margin=8", "--vary", "loss.margin=9", "--grid"], ["vary each once"]),
         (["--vary", "loss.alpha=8", "--metric", "recall@3"], ["recall@3", "recall@1"]),
-        (["--vary", "loss.alpha=8", "--seeds", "none"], ["--seeds is 'none'"]),
         ([], ["--vary"]),
     ],
 )

@@ -15,7 +15,7 @@ from images import write_recipe
 from proxemic import extras
 from proxemic.extras import how_to_install
 from proxemic.losses import ProxyAnchorLoss
-from proxemic.recipes import find_recipe, list_recipes
+from proxemic.recipes import list_recipes
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.plots import draw_curves, draw_gallery
 
@@ -97,13 +97,10 @@ def test_what_is_said_to_install_is_there(monkeypatch: pytest.MonkeyPatch) -> No
     assert how_to_install("train") == "pip install 'proxemic[train]'"
 
 
-def test_every_recipe_is_listed_and_they_are_read_and_shown_in_full(here: Here) -> None:
+def test_every_recipe_is_listed(here: Here) -> None:
     result = here("recipes", "list")
     assert [line.split()[0] for line in result.stdout.splitlines()] == list_recipes()
     assert {"glyphs", "glyphs-small", "omniglot/mpa-ap", "own"} <= set(list_recipes())
-    for name in {name.partition("/")[0]: name for name in list_recipes()}.values():  # one of each folder
-        first = read_recipe(find_recipe(name))
-        assert "resize:" in first.yaml
 
 
 def test_a_shown_recipe_is_a_recipe(tmp_path: Path, here: Here) -> None:

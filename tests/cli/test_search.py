@@ -85,7 +85,6 @@ def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None
         ("shop torn.png gone.png", ["torn.png cannot be read as a picture", "nor any of 1 more"]),
         ("shop photos -k 0", ["k is 0, but must be a whole number of 1 or more"]),
         ("shop photos -k -3", ["k is -3"]),
-        ("shop photos -k many", ["-k", "many"]),
         ("shop photos --where color=red", ["no column 'color'"]),
         ("shop photos --where color", ["--where is 'color'"]),
         ("shop photos --html page.txt", ["page.txt", "must end in .html"]),
@@ -94,9 +93,7 @@ def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None
         ("shop short.npy", ["of shape [2, 2], but those of shop are floats [rows, 6]"]),
         ("shop bad.npy", ["vector 1 has a number that is not finite"]),
         ("shop none.npy", ["none.npy does not exist"]),
-        ("shop", ["QUERY"]),
         ("photos photos", ["photos holds no gallery"]),
-        ("shop photos --batch-size 0", ["--batch-size is 0"]),
         ("shop photos --model photos", ["photos is no model"]),
     ],
 )

@@ -30,12 +30,10 @@ FLAGS = {
     "own images without a recipe": (["--data.root", "photos"], ["--recipe own-pretrained trains on photographs"]),
     "too many workers": (["--recipe", "glyphs", "--batches.workers", "100000"], ["is 100000", "from 0 to 256"]),
     "misspelt flag": (["--recipe", "glyphs", "--optim.lrr", "1"], ["--optim.lrr", "did you mean --optim.lr?"]),
-    "misspelt group": (["--recipe", "glyphs", "--optm.lr", "1"], ["--optm.lr", "did you mean --optim.lr?"]),
     "misspelt loss key": (["--recipe", "own", "--loss.alhpa", "1"], ["--loss.alhpa", "did you mean --loss.alpha?"]),
     "nothing near": (["--recipe", "glyphs", "--frobnicate"], ["--frobnicate", "--data", "--loss"]),
     "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
     "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of own images"]),
-    "unknown loss": (["--recipe", "glyphs", "--loss", "ProxyAncorLoss"], ["did you mean ProxyAnchorLoss?"]),
     "pair loss without one": (["--recipe", "glyphs", "--loss", "PairwiseLoss"], ["loss.loss is missing"]),
     "unknown pair loss": ([*PAIRS, "--loss.loss", f"{PML}.losses.TripletMargLoss"], ["mean TripletMarginLoss"]),
     "pair loss by name": ([*PAIRS, "--loss.loss", "TripletMarginLos"], [f"mean {PML}.losses.TripletMarginLoss"]),
@@ -53,8 +51,6 @@ FLAGS = {
     "unknown optimiser": (["--recipe", "glyphs", "--optim.optimizer", "torch.optim.Adamm"], ["did you mean Adam"]),
     "K = 0": (["--recipe", "glyphs-small", "--loss.proxies_per_class", "0"], ["proxies_per_class is 0", "at least 1"]),
     "negative learning rate": (["--recipe", "glyphs", "--optim.lr", "-0.1"], ["optim.lr is -0.1", "above 0"]),
-    "learning rate in words": (["--recipe", "glyphs", "--optim.lr", "big"], ["optim.lr is big", "a number"]),
-    "half an epoch": (["--recipe", "glyphs", "--training.epochs", "0.5"], ["training.epochs is 0.5", "whole number"]),
     "unknown pooling": (["--recipe", "glyphs", "--model.pooling", "median"], ["model.pooling is median", "'gem'"]),
     "unknown backbone": (["--recipe", "glyphs", "--model.backbone", "resnet5O"], ["resnet5O", "resnet50"]),
     "metric not computed": (["--recipe", "glyphs", "--evaluation.metric", "map"], ["evaluation.metric", "map@r"]),
@@ -70,10 +66,8 @@ FLAGS = {
 }  # fmt: skip
 
 
-# One before and one after the imports: what these print would come before the sentence.
-@pytest.mark.parametrize("case", ["unknown recipe", "K = 0"])
-def test_flags_in_a_process_of_its_own(case: str, tmp_path: Path) -> None:
-    flags, words = FLAGS[case]
+def test_what_imports_print_does_not_come_before_the_sentence(tmp_path: Path) -> None:
+    flags, words = FLAGS["K = 0"]
     assert_refused(proxemic("train", *flags, cwd=tmp_path), words)
     assert list(tmp_path.iterdir()) == []
 

@@ -268,9 +268,7 @@ def test_a_pack_that_cannot_be_evaluated(
         (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
         (["--data", "nowhere"], ["nowhere is no folder"]),
         (["--out", "table.txt"], ["table.txt", "must end in .json, .csv or .md"]),
-        (["--distance", "manhattan"], ["manhattan", "euclidean"]),
         (["--out", "{run}/metrics.json"], ["metrics.json is read by this command"]),
-        (["--data.root", "x"], ["--data.root is not known here"]),
         (["--workers", "-1"], ["workers is -1"]),
     ],
 )

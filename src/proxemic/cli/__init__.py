@@ -98,7 +98,8 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
         # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
         parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
-    arguments, rest = parser.parse_known_args(words)
+    with _told_once(parser):
+        arguments, rest = parser.parse_known_args(words)
     values = vars(arguments)
     chosen, shell, _ = values.pop("parser"), values.pop("print_completion", None), values.pop("traceback", None)
     if shell is not None:
@@ -121,7 +122,8 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     if command is not None and ("overrides" in command.takes or (rest and "data_root" in command.takes)):
         from proxemic.recipes.flags import read_flags
 
-        overrides, rest = read_flags(rest), []
+        with _told_once(parser):
+            overrides, rest = read_flags(rest), []
         if "overrides" in command.takes:
             values["overrides"] = overrides
         else:
@@ -252,6 +254,15 @@ class _Parser(argparse.ArgumentParser):
             message = f"{name}{given[2]!r} is not known here: "
             message += f"did you mean {near[0]}?" if near else f"choose from {given[3]}."
         self.exit(2, f"{self.prog}: {printable(message)}\n")
+
+
+@contextmanager
+def _told_once(parser: _Parser) -> Iterator[None]:
+    """Have the first of several processes say what is wrong with a flag."""
+    try:
+        yield
+    except UserError as error:
+        parser.error(str(error))
 
 
 @contextmanager

@@ -177,16 +177,16 @@ def evaluate(
     """
     form = "json" if json else format
     one = "is for one model: leave it out, or evaluate the two one by one."
-    refusals = {
-        f"--worst {one}": worst and len(targets) > 1,
-        "--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.": worst
-        and pictures is None
-        and form != "table",
-        "--pictures draws queries: say which, by --worst N or --chosen PATH.": pictures and not worst and not chosen,
-        "--chosen says which queries --pictures draws: give --pictures FILE, too.": chosen and pictures is None,
-        f"--pictures {one}": pictures and len(targets) > 1,
-    }
-    for sentence, refused in refusals.items():
+    for refused, sentence in (
+        (worst and len(targets) > 1, f"--worst {one}"),
+        (pictures and len(targets) > 1, f"--pictures {one}"),
+        (pictures and not worst and not chosen, "--pictures draws queries: say which, by --worst N or --chosen PATH."),
+        (chosen and pictures is None, "--chosen says which queries --pictures draws: give --pictures FILE, too."),
+        (
+            worst and pictures is None and form != "table",
+            "--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.",
+        ),
+    ):
         if refused:
             raise UserError(sentence)
     if pictures is not None:
