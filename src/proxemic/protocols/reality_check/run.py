@@ -116,12 +116,13 @@ def reality_check(
         check = RealityCheck(names, flags, trials, repeats, folds, embedding_size, metric, seed)
         directory = directory_of(new_directory("reality-check") if out is None else Path(out))
         begun = directory.is_begun([folder_of(recipe) for recipe in names])
-        bases, contents = {}, list[list[Any]]()
         searched = [*spaces] * len(names) if len(spaces) == 1 else spaces
-        for recipe, space in zip_longest(names, searched):  # all are read before any is trained
-            bases[recipe], content = _read(check, recipe, made.get(recipe, recipe), space, new=not begun)
-            contents.append(content)
-        check = replace(check, spaces=tuple(contents))
+        read = {  # all are read before any is trained
+            recipe: _read(check, recipe, made.get(recipe, recipe), space, new=not begun)
+            for recipe, space in zip_longest(names, searched)
+        }
+        bases = {recipe: base for recipe, (base, _) in read.items()}
+        check = replace(check, spaces=tuple(content for _, content in read.values()))
         if begun:
             directory.check_same(check)
         for recipe, base in bases.items():
@@ -135,8 +136,7 @@ def reality_check(
     results = _check(check, bases, directory, workers, report or logging.getLogger("proxemic").info)
     text = None
     if against is not None:
-        contents = {recipe: yaml.safe_load(base) for recipe, base in bases.items()}
-        text = reality_against_paper(check, contents, results)
+        text = reality_against_paper(check, {name: yaml.safe_load(base) for name, base in bases.items()}, results)
         write_text(directory.path / "against-paper.md", text)
     return RealityCheckResult(directory.path, tuple(result_rows(results)), markdown(results, check.repeats), text)
 
