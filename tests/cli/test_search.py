@@ -91,7 +91,7 @@ def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None
         ("shop photos --png page.html", ["page.html", "must end in .png"]),
         ("shop photos --html gone/x/../../torn.png/a.html", ["could not be written"]),
         ("shop short.npy", ["of shape [2, 2], but those of shop are floats [rows, 6]"]),
-        ("shop bad.npy", ["vector 1 has a number that is not finite"]),
+        ("shop bad.npy", ["row 2: the vector has a number that is not finite"]),
         ("shop none.npy", ["none.npy does not exist"]),
         ("photos photos", ["photos holds no gallery"]),
         ("shop photos --model photos", ["photos is no model"]),

@@ -277,11 +277,12 @@ class Gallery:
 
     def _add_rows(self, rows: Rows, update: bool, reading: dict[str, Any]) -> Added:
         info, address = self.store.info, self.store.address
-        is_pictures = isinstance(rows.pixels, FilePixels)
+        is_pictures, given = isinstance(rows.pixels, FilePixels), rows.names
         if is_pictures:
             stamps = [None if size < 0 else f"{size} {time}" for _, size, time in stamps_of(rows)]
-            rows = rows.with_texts(path=[absolute(name) for name in rows.names], **{STAMP: stamps})
+            rows = rows.with_texts(path=[*map(absolute, given)], **{STAMP: stamps})
         names = rows.names
+        as_given = dict(zip(names, given, strict=True))  # by which messages name them
         if len({*names}) < len(names):
             raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
         known, stamps = self._stamps_of(names), rows.texts(STAMP)
@@ -301,7 +302,7 @@ class Gallery:
         at_least = _PICTURES_AT_ONCE if is_pictures else _AT_ONCE
         with self._writing(len(new)) as wrote:
             for part in embed_rows(new, embedder, info.distance, at_least=at_least, **reading):
-                unreadable |= part.unreadable
+                unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
                     before = self._rows_of([name for name in part.names if name in changed])
                     vectors = check_vectors(part.embeddings, info, address)
