@@ -49,4 +49,5 @@ def test_a_database_that_is_gone_is_told_and_waited_for(shelf: Path, tmp_path: P
         if serving is not None:
             assert serving.end() == 0
         server.stop()
+    assert serving is not None
     assert "Traceback" not in serving.log.read_text()

@@ -16,7 +16,7 @@ from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, 
 
 BATCH = 2**23  # bytes of vectors that are sent or found at once; a server of Milvus takes messages of 64 MiB
 MOST_QUERIES = 1024  # that are sent at once
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

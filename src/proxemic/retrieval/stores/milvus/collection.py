@@ -140,8 +140,8 @@ class MilvusStore(RemoteStore):
             row = {"name": self._name, "state": content, "vector": [0.0, 0.0]}
             self._client.upsert(_GALLERIES, [row], timeout=_PATIENCE)
 
-    def _query(self, condition: str, fields: Sequence[str]) -> list[dict[str, Any]]:
-        def query() -> list[dict[str, Any]]:
+    def _query(self, condition: str, fields: Sequence[str]) -> list[Row]:
+        def query() -> list[Row]:
             return [*self._client.query(self._name, filter=condition, output_fields=[*fields], timeout=_PATIENCE)]
 
         with in_a_sentence(self.address):
@@ -161,7 +161,7 @@ class MilvusStore(RemoteStore):
         digests = [_digest(path) for path in paths]
         return {row["path"] for row in self._those("key", digests, ["path"])}
 
-    def _those(self, field: str, values: Sequence[Any], fields: Sequence[str]) -> list[dict[str, Any]]:
+    def _those(self, field: str, values: Sequence[Any], fields: Sequence[str]) -> list[Row]:
         """Return the rows whose field has one of many values."""
         parts = [values[first : first + _LISTED] for first in range(0, len(values), _LISTED)]
         return [row for part in parts for row in self._query(f"{field} in {json.dumps([*part])}", fields)]
@@ -221,7 +221,7 @@ class MilvusStore(RemoteStore):
         return [[(hit["entity"]["id"], hit["entity"]["vector"]) for hit in hits] for hits in found]
 
     def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
-        return [*self._those("id", ids, _FIELDS if vectors else _FIELDS[:-1])]
+        return self._those("id", ids, _FIELDS if vectors else _FIELDS[:-1])
 
     def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
         found: list[int] = []
@@ -239,7 +239,7 @@ class MilvusStore(RemoteStore):
         for rows in self._windows(state, batch_size, _FIELDS):
             yield self._split(rows, state.columns)
 
-    def _windows(self, state: State, size: int, fields: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    def _windows(self, state: State, size: int, fields: Sequence[str]) -> Iterator[list[Row]]:
         size = max(1, min(size, _FOUND, BATCH // (4 * self.info.dim)))
         for first in range(0, state.next_id, size):
             rows = self._query(f"id >= {first} and id < {min(first + size, state.next_id)}", fields)
