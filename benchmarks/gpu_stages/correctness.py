@@ -27,7 +27,7 @@ from proxemic.losses.scores import sampling
 from proxemic.losses.scores.compiled import CompileChunks
 from proxemic.losses.scores.fused import lacking_on
 from proxemic.losses.scores.products import Precision
-from proxemic.optim import clip_norm
+from proxemic.optim import clip_norm, step_rows
 
 ROOT = Path(__file__).parents[2]
 LOSSES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, options) for name, options in COMMON.items()} | {
@@ -154,7 +154,7 @@ def waits(device: torch.device) -> Row:
     for rate, (name, optimizer) in product((1.0, 0.1), {"SGD": SGD, "AdamW": AdamW}.items()):
         loss = ours.ProxyAnchorLoss(2_000, 32, sample_rate=rate).to(device)
         fused = None if rate < 1 else True
-        steps: Any = optimizer(loss.parameters(), lr=0.1, fused=fused)
+        steps: Any = step_rows(optimizer(loss.parameters(), lr=0.1, fused=fused))
         x = torch.randn(40, 32, device=device, requires_grad=True)
         y = torch.randint(2_000, (40,), device=device)
         for warm in (True, False):

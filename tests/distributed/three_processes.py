@@ -75,10 +75,11 @@ def two_of_three(rank: int) -> dict[str, Any]:
 def sampled_steps(rank: int) -> list[int]:
     """How many rows of sampled, sharded proxies are moved by a step, and how many of their momentum."""
     from proxemic.losses import NormalizedSoftmaxLoss
+    from proxemic.optim import step_rows
 
     loss = NormalizedSoftmaxLoss(90, DIM, sample_rate=0.1)
     loss.distribute(sharded=True)
-    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    optimizer = step_rows(torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1))
     before = loss.proxies.detach().clone()
     loss(*batch(rank)).backward()
     optimizer.step()

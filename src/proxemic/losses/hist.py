@@ -17,7 +17,6 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores import InnerProduct, SampledClasses, SamplingWeights, Scoring, SoftmaxPooling
 from proxemic.losses.scores.scoring import dense_class_scores
 from proxemic.losses.scores.similarity import unit
-from proxemic.optim.sparse_rows import step_rows
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,6 @@ class HISTLoss(ProxyLoss):
         self.enter = nn.Linear(embedding_size, hidden, bias=False)
         self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
         self.leave = nn.Linear(hidden, num_classes, bias=False)
-        if self.sample_rate < 1:
-            step_rows(self.log_variances)
-            step_rows(self.leave.weight)
 
     def distribute(
         self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False

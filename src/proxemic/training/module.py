@@ -18,7 +18,6 @@ from proxemic.losses import ProxyLoss
 from proxemic.losses.user_defined import Loss
 from proxemic.models import EmbeddingModel
 from proxemic.optim.schedules import PolynomialDecay
-from proxemic.optim.sparse_rows import is_stepped_by_rows
 from proxemic.training.gradient_cache import embed_in_micro_batches
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
@@ -86,8 +85,7 @@ class EmbeddingTask(LightningModule):
                 loss.distribute(even_batches=self.even_batches)
         if self.second is not None:
             share_parameters(self.second.loss, self.loss)
-        # Their gradients are complete on every process that has them.
-        complete = [f"loss.{name}" for name, each in self.loss.named_parameters() if is_stepped_by_rows(each)]
+        complete: list[str] = []
         # What all hold alike, as PML's memory, is not to be sent again before every step.
         buffers = [f"loss.{name}" for name, _ in self.loss.named_buffers()]
         names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers, "_class_weights"]

@@ -11,6 +11,7 @@ from torch import Tensor
 from losses.test_losses import gradients
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss
 from proxemic.losses.scores.buffers import Buffers
+from proxemic.optim import step_rows
 
 pytestmark = pytest.mark.cpu
 
@@ -60,6 +61,7 @@ def test_gradients_that_are_kept_stay_what_they_are(kind: type[ProxyLoss]) -> No
 @pytest.mark.parametrize("keywords", [{}, {"sample_rate": 0.5}])
 def test_steps_after_the_first_take_the_same_memory(keywords: dict[str, float]) -> None:
     loss, x, y = large(NormalizedSoftmaxLoss, **keywords)
+    step_rows(torch.optim.SGD(loss.parameters()))
     places = []
     for _ in range(3):
         loss.zero_grad()

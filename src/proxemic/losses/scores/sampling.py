@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from proxemic.distributed.class_sharding import ClassSharding, part_of
 from proxemic.distributed.gather import local_part
 from proxemic.losses.scores.buffers import Buffers
-from proxemic.optim.sparse_rows import step_rows
+from proxemic.optim.sparse_rows import steps_rows
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,9 @@ class SampledClasses:
     def rows(
         self, parameter: Float[Tensor, "classes *shape"], buffers: Buffers | None = None
     ) -> Float[Tensor, "rows *shape"]:
-        """The sampled rows; where there are others, their gradient is sparse, as of ``nn.Embedding(sparse=True)``."""
+        """Select the sampled rows; the gradient is sparse if an optimiser steps them by rows, see `step_rows`."""
         if self.index is None:
             return parameter
-        step_rows(parameter)  # also a copy, or what `load_state_dict(assign=True)` has put in its place
         return _Rows.apply(parameter, self.index, buffers or Buffers())  # type: ignore[return-value]
 
     def local_rows(
@@ -153,7 +152,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, index: Tensor, buffers: Buffers) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(index)
-        ctx.shape = parameter.shape
+        ctx.shape, ctx.sparse = parameter.shape, steps_rows(parameter)
         rows = buffers.take("rows", (len(index), *parameter.shape[1:]), parameter)
         # A copy of rows: indexing is several times as slow on a CPU.
         return torch.index_select(parameter, 0, index, out=rows)
@@ -162,8 +161,7 @@ class _Rows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (index,) = ctx.saved_tensors
-        return (
-            torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False),
-            None,
-            None,
-        )
+        if not ctx.sparse:
+            return grad.new_zeros(ctx.shape).index_copy_(0, index, grad), None, None
+        rows = torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False)
+        return rows, None, None
