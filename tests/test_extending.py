@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from command_line import Here, assert_refused
 from images import TINY_RECIPE, write_folder
 from proxemic.recipes.flags import merge
-from proxemic.training.checkpointing import RunCheckpointer
+from proxemic.training.callbacks.saving import RunCheckpointer
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n(.*?)```", PAGE, re.DOTALL)

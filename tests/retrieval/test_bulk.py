@@ -22,7 +22,7 @@ from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model, read_checksum, save_model
 from proxemic.retrieval import Embedder, embed_to_file, list_pictures, parts
 from proxemic.retrieval.parts import Parts
-from proxemic.training.recipe import EvaluationPrecision
+from proxemic.runs.evaluate import EvaluationPrecision
 from together import finish, spoken, start_together
 from vectors import some_vectors, write_table
 

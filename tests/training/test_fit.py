@@ -8,8 +8,8 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.runs.processes import Processes
 from proxemic.training.fit import _gpu, _plugins
-from proxemic.training.multiprocess.processes import Processes
 
 
 @pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled, but CUDA is not available")

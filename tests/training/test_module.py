@@ -11,9 +11,9 @@ from lightning.pytorch.plugins import MixedPrecision
 from proxemic.errors import TrainingDiverged
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
 from proxemic.models import ModelConfig, build_model
+from proxemic.runs.processes import Processes
 from proxemic.training import Optimization
 from proxemic.training.module import EmbeddingTask, check_embeddings
-from proxemic.training.multiprocess.processes import Processes
 
 
 @pytest.fixture

@@ -101,6 +101,28 @@ def gather_rows(
     return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
 
 
+def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
+    """Gather the rows of all processes, in the order of their ranks, leaving out processes that have none.
+
+    torchmetrics' ``gather_all_tensors`` needs the shape and type of a row also on a process that has seen none.
+    """
+    layouts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(layouts, (tuple(rows.shape), rows.dtype), group=group)
+    if len({(shape[1:], dtype) for shape, dtype in layouts if shape[0]}) > 1:
+        raise ValueError(
+            f"the processes hold rows of different shapes, {', '.join(str(shape) for shape, _ in layouts)}"
+        )
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else "cpu"
+    pieces = []
+    for rank, (shape, dtype) in enumerate(layouts):
+        if shape[0]:
+            is_local = rank == dist.get_rank(group)
+            piece = rows.to(device).contiguous() if is_local else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(piece, group_src=rank, group=group)
+            pieces.append(piece.to(rows.device))
+    return pieces or [rows]
+
+
 def local_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
     """Select the rows of this process among values that are the same on every process.
 

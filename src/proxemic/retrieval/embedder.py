@@ -28,9 +28,9 @@ from proxemic.models.saving import has_own_backbone
 from proxemic.models.timm_models import TimmBackbone
 from proxemic.retrieval.preparing import Picture, Preparation, Transform
 from proxemic.retrieval.stores.store import Distance
-from proxemic.training.embed import embed_batches, load_embedder, pick_device
-from proxemic.training.recipe import EvaluationPrecision
-from proxemic.training.run_directory import RunDirectory
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_batches, load_embedder, pick_device
+from proxemic.runs.evaluate import EvaluationPrecision
 
 ONNX_NOTE = "proxemic"
 """Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""

@@ -16,9 +16,9 @@ from proxemic.data.samplers import derive_seed
 from proxemic.data.vectors import Vectors
 from proxemic.models import build_model, load_model
 from proxemic.recipes.reader import read_recipe
+from proxemic.runs.processes import Processes
 from proxemic.training import Recipe, train
 from proxemic.training.features.cache import CachedFeatures, cached_features
-from proxemic.training.multiprocess.processes import Processes
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 MODULE = sys.modules["proxemic.training.features.cache"]

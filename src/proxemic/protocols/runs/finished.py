@@ -19,9 +19,9 @@ from proxemic.files import read_json
 from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
-from proxemic.training.embed import embed_images, pick_device
+from proxemic.runs.directory import RunDirectory, split_fingerprint
+from proxemic.runs.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, split_fingerprint
 from proxemic.training.warm_start import load_loss
 
 

@@ -23,16 +23,16 @@ from proxemic.data.vectors import VectorReader, Vectors
 from proxemic.errors import Interrupted, UserError
 from proxemic.locks import lock_in_turn
 from proxemic.models import EmbeddingModel
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_batches, pick_device
+from proxemic.runs.processes import Processes
 from proxemic.training.checkpoint_io import read_checkpoint
 from proxemic.training.components import Components
 from proxemic.training.data_module import worker_settings
-from proxemic.training.embed import embed_batches, pick_device
 from proxemic.training.features.files import FeatureWriter, find_features
 from proxemic.training.features.fingerprint import fingerprint, image_keys, network_key
 from proxemic.training.head_start import PooledFeatures
-from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory
 
 
 class CachedFeatures(Vectors):
