@@ -1,14 +1,12 @@
 """Processes that join, agree, and end together."""
 
 import re
-import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-from proxemic.runs.processes import Processes, _keep_store, join_processes
+from proxemic.runs.processes import Processes, join_processes
 from together import JOB_SCRIPT, finish, start_together
 
 AGREE = """
@@ -57,7 +55,6 @@ from datetime import timedelta
 import proxemic.runs.processes as module
 
 module._COLLECTIVES = timedelta(seconds=3)
-module._NOTICING = 1.0
 with module.join_processes() as processes:
     processes.any(False)
     if processes.rank == int(sys.argv[1]):
@@ -69,66 +66,38 @@ with module.join_processes() as processes:
 @pytest.mark.parametrize(
     ("lost", "signal", "slurm", "reason"),
     [
-        (1, "SIGKILL", False, "Connection"),
         (0, "SIGKILL", True, "Connection"),  # with it goes the store that the processes found each other by
         (1, "SIGSTOP", False, "Timed out waiting 3000ms"),  # as a machine that is cut off: nothing is closed
     ],
 )
-def test_where_a_process_is_lost_the_others_end_and_one_says_so(
-    lost: int, signal: str, slurm: bool, reason: str
-) -> None:
-    processes = start_together(3, str(lost), signal, program=("-c", LOST), slurm=slurm)
-    processes, gone = [process for rank, process in enumerate(processes) if rank != lost], processes[lost]
+def test_where_a_process_is_lost_the_others_end_and_say_so(lost: int, signal: str, slurm: bool, reason: str) -> None:
+    processes = start_together(2, str(lost), signal, program=("-c", LOST), slurm=slurm)
     try:
-        results = finish(processes, timeout=60)
+        (result,) = finish([processes[1 - lost]], timeout=60)
     finally:
-        gone.kill()
-        gone.communicate()
-    assert sorted(result.returncode for result in results) == [1, 2], results
-    (error,) = [result.stderr for result in results if result.returncode == 1]
+        processes[lost].kill()
+        processes[lost].communicate()
+    assert result.returncode == 1, result
     assert re.search(
-        rf"UserError: Another process of the run ended, or does not answer \(.*{reason}.*\): the output", error
+        rf"UserError: Another process of the run ended, or does not answer \(.*{reason}.*\): the output", result.stderr
     )
-    assert not [result.stdout for result in results if result.stdout]
 
 
 ERROR = """
-import os, signal
+import os
 from proxemic.runs.processes import join_processes
-import proxemic.runs.processes as module
 
-module._NOTICING = 3.0  # of a busy machine
-said = module._is_first_to_say
-
-def with_signals(*given):
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        os.kill(os.getpid(), number)  # the reason is given all the same
-    return said(*given)
-
-module._is_first_to_say = with_signals
+os.environ["TORCHELASTIC_ERROR_FILE"] = os.environ["RANK"] + ".json"  # as torchrun does
 with join_processes() as processes:
     processes.any(processes.is_first or 1 / 0)  # which the first one waits for
 """
 
 
-@pytest.mark.parametrize("slurm", [False, True])
-def test_an_error_of_one_process_is_its_own_to_say(slurm: bool) -> None:
-    first, other = finish(start_together(2, program=("-c", ERROR), slurm=slurm))
-    assert (first.returncode, first.stderr) == (2, "")
-    assert other.returncode == 1
+def test_an_error_of_one_process_is_reported_to_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, other = finish(start_together(2, program=("-c", ERROR)))
     assert "ZeroDivisionError" in other.stderr
-
-
-def test_the_first_process_keeps_the_store_until_the_others_have_asked_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    store = dist.HashStore()
-    asks = threading.Timer(0.3, lambda: store.add("asked", 1))
-    asks.start()
-    began = time.monotonic()
-    _keep_store(Processes(0, 2), store)
-    assert 0.2 < time.monotonic() - began < 2
-    assert store.add("asked", 0) == 2
-    asks.join()
+    assert "ZeroDivisionError" in (tmp_path / "1.json").read_text()
 
 
 def test_an_error_of_joining_that_is_not_about_a_process_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

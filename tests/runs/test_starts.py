@@ -1,7 +1,6 @@
 """A run is never worse than its start: the network before the first step stands for selection, and is kept."""
 
 import json
-import signal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -141,45 +140,6 @@ def test_the_start_does_not_move_the_training(
     assert metrics["kept"] == "epoch"
     assert "start" not in metrics
     assert "untrained" in metrics
-
-
-KILLED = """
-import os, sys
-from proxemic.cli import main
-from proxemic.training import checkpointing
-from proxemic.training.callbacks.saving import RunCheckpointer
-
-def die(*arguments):
-    {first}
-    os.kill(os.getpid(), 9)
-
-original = {name}
-{name} = die
-sys.exit(main())
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [
-        ("checkpointing.evaluate_starts", "pass"),  # the network is kept, but not evaluated
-        ("RunCheckpointer._write_best", "original(*arguments)"),
-        ("RunCheckpointer._save", "original(*arguments)"),  # of the first epoch
-    ],
-)
-def test_kill_9_during_and_after_the_evaluation_of_the_start(
-    recipe: Path, worse: tuple[Path, str], tmp_path: Path, here: Here, name: str, first: str
-) -> None:
-    run = tmp_path / "killed"
-    code = KILLED.format(name=name, first=first)
-    killed = warm.run("-c", code, "train", "--recipe", recipe, "--out", run, *WORSE, environment=TERMINAL)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    result = here("train", "--resume", run)
-    assert result.returncode == 0, result.stderr
-    for file in ("model.safetensors", "model.json", "metrics.json", "checkpoints/start/model.safetensors"):
-        assert (run / file).read_bytes() == (worse[0] / file).read_bytes(), file
-    assert not (run / "loss.safetensors").exists()
-    assert not list(run.rglob("*.tmp"))
 
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")

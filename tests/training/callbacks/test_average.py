@@ -1,7 +1,6 @@
 """An average of the weights stands for selection beside them, and resumes bit for bit."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -98,37 +97,6 @@ def test_where_nothing_is_selected_the_average_is_kept(recipe: Path, tmp_path: P
     assert (metrics["epoch"], metrics["kept"]) == (3, "average")
     averages, model = averages_of(tmp_path / "run"), load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(model[name], averages[name]) for name in model)
-
-
-KILLED = """
-import os, sys
-from proxemic.cli import main
-from proxemic.training.callbacks.saving import RunCheckpointer
-
-save, saved = RunCheckpointer._save, []
-
-def die(self, trainer):
-    save(self, trainer)
-    saved.append(trainer.global_step)
-    if len(saved) == 5:  # in the middle of the second epoch
-        os.kill(os.getpid(), 9)
-
-RunCheckpointer._save = die
-sys.exit(main())
-"""
-
-
-def test_kill_9_and_resume(recipe: Path, averaged: tuple[Path, str], tmp_path: Path, here: Here) -> None:
-    run, (whole, _) = tmp_path / "killed", averaged
-    words = ["train", "--recipe", recipe, "--out", run, *SHORT, *AVERAGED, "--training.checkpoint_minutes", "0"]
-    killed = warm.run("-c", KILLED, *words, environment=TERMINAL)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    result = here("train", "--resume", run)
-    assert result.returncode == 0, result.stderr
-    for file in ("model.safetensors", "loss.safetensors", "metrics.json"):
-        assert (run / file).read_bytes() == (whole / file).read_bytes(), file
-    ours, theirs = averages_of(run), averages_of(whole)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_what_is_refused() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from proxemic.training import progress
 from proxemic.training.callbacks.bar import TrainingBar
+from proxemic.training.record import Record
 
 
 class Clock:
@@ -46,7 +47,7 @@ def train_epoch(bar: TrainingBar, trainer: Any, clock: Clock, batches: int = 10)
 
 def make_bar(trainer: Any) -> TrainingBar:
     recipe = SimpleNamespace(kind="images", batches=SimpleNamespace(size=8), evaluation=SimpleNamespace(metric="map@r"))
-    bar = TrainingBar(SimpleNamespace(rows=[], recipe=recipe))  # type: ignore[arg-type]
+    bar = TrainingBar(recipe, Record())  # type: ignore[arg-type]
     bar._trainer = trainer
     bar.on_train_start()
     return bar
@@ -72,12 +73,12 @@ def test_the_bar_shows_the_last_validation_once_there_is_one(clock: Clock) -> No
     trainer = make_trainer(0)
     bar = make_bar(trainer)
     assert bar.get_metrics(trainer, SimpleNamespace()).keys() == {"loss", "images/s"}  # type: ignore[arg-type]
-    bar.checkpointer.rows.append({"map@r": 0.25})
+    bar.record.rows.append({"map@r": 0.25})
     assert bar.get_metrics(trainer, SimpleNamespace())["map@r"] == "0.250"  # type: ignore[arg-type]
 
 
 def test_an_error_before_the_first_batch_needs_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    TrainingBar(SimpleNamespace()).on_exception(make_trainer(0), SimpleNamespace(), ValueError())  # type: ignore[arg-type]
+    TrainingBar(SimpleNamespace(), Record()).on_exception(make_trainer(0), SimpleNamespace(), ValueError())  # type: ignore[arg-type]
     assert capsys.readouterr().out == ""
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import warm
 from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder, write_recipe
 from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
@@ -100,32 +99,6 @@ def test_measuring_changes_no_weight(recipe: Path, run: Path, tmp_path: Path) ->
     kept = sorted((tmp_path / "few" / "snapshots").iterdir())
     assert [path.name for path in kept] == ["epoch-0000.safetensors", "epoch-0002.safetensors"]
     assert all(path.read_bytes() == (run / "snapshots" / path.name).read_bytes() for path in kept)
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from proxemic.recipes.reader import read_recipe
-from proxemic.training import train
-read = read_recipe(Path(sys.argv[1]))
-train(read.recipe, Path(sys.argv[2]), on_epoch=lambda row: os._exit(9))
-"""
-
-
-def test_a_killed_run_measures_the_same_when_resumed(recipe: Path, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "killed"
-    assert warm.run("-c", KILLED, recipe, out).returncode == 9
-    assert len(Run(out).history) == 1
-    result = warm_proxemic("train", "--resume", out)
-    assert result.returncode == 0, result.stderr
-
-    def measured(path: Path) -> list[dict[str, float]]:
-        return [{**row, "seconds": 0.0} for row in Run(path).history]
-
-    assert measured(out) == measured(run)
-    assert Run(out).measured_before == Run(run).measured_before
-    for path in sorted((run / "snapshots").iterdir()):
-        assert (out / "snapshots" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_losses_that_do_not_fit_are_refused_before_anything_is_written(

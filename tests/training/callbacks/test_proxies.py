@@ -1,6 +1,5 @@
 """Proxies that move as one and are spread over the clusters of their class, and pooling that becomes sharper."""
 
-import signal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.nn.functional import normalize
 
-import warm
-from command_line import TERMINAL, Here
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores import SoftmaxPooling
@@ -132,38 +129,6 @@ def test_gamma_falls_to_that_of_the_loss(recipe: Path, tmp_path: Path) -> None:
     steps = len(watch.gammas) // 3
     expected = [1.6] * steps + [0.4] * steps + [0.1] * steps
     assert watch.gammas == pytest.approx(expected)
-
-
-KILLED = """
-import os, sys
-from proxemic.cli import main
-from proxemic.training.callbacks.saving import RunCheckpointer
-
-save, saved = RunCheckpointer._save, []
-
-def die(self, trainer):
-    save(self, trainer)
-    saved.append(trainer.global_step)
-    if len(saved) == after:
-        os.kill(os.getpid(), 9)
-
-after = int(sys.argv.pop(1))
-RunCheckpointer._save = die
-sys.exit(main())
-"""
-
-
-def test_kill_9_and_resume(recipe: Path, tmp_path: Path, here: Here) -> None:
-    words = ["train", "--recipe", recipe, *SHORT, *SPREAD, *ANNEALED]
-    assert here(*words, "--out", tmp_path / "whole").returncode == 0
-    run, saving = tmp_path / "killed", ["--training.checkpoint_minutes", "0"]
-    # At the end of the first of three epochs of three steps, and in the middle of the second, in which they are spread.
-    for saves, again in ((3, [*words, *saving, "--out", run]), (1, ["train", "--resume", run])):
-        killed = warm.run("-c", KILLED, str(saves), *again, environment=TERMINAL)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert here("train", "--resume", run).returncode == 0
-    for file in ("model.safetensors", "loss.safetensors", "metrics.json"):
-        assert (run / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,8 @@ from lightning import LightningModule, Trainer
 import warm
 from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
 from images import write_folder, write_recipe
-from proxemic.errors import Interrupted
-from proxemic.runs.processes import Processes
-from proxemic.training import RunDirectory, train
-from proxemic.training.callbacks.saving import RunCheckpointer
+from proxemic.training import train
+from proxemic.training.callbacks.saving import SaveRun
 
 
 @pytest.fixture(scope="module")
@@ -147,14 +145,14 @@ def test_an_interrupt_at_the_very_end_is_not_forgotten(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, run = Here(capsys, monkeypatch), tmp_path / "run"
-    end_epoch = RunCheckpointer.on_train_epoch_end
+    end_epoch = SaveRun.on_train_epoch_end
 
-    def end_and_interrupt(self: RunCheckpointer, trainer: Trainer, task: LightningModule) -> None:
+    def end_and_interrupt(self: SaveRun, trainer: Trainer, task: LightningModule) -> None:
         end_epoch(self, trainer, task)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunCheckpointer, "on_train_epoch_end", end_and_interrupt)
+        patch.setattr(SaveRun, "on_train_epoch_end", end_and_interrupt)
         result = here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1")
     assert_refused(result, ["Stopped after the last epoch", f"proxemic train --resume {run}"])
     assert here("train", "--resume", run).returncode == 0
@@ -167,20 +165,6 @@ def test_training_leaves_no_handler_and_no_trainer_behind(recipe: Path, tmp_path
     assert [signal.getsignal(number) for number in numbers] == before
     gc.collect()  # a handler would hold the trainer, the model and the data of every run of a search
     assert [each for each in gc.get_objects() if type(each) is Trainer] == []
-
-
-def test_a_signal_that_comes_after_all_is_saved_is_ignored(tmp_path: Path) -> None:
-    checkpointer = RunCheckpointer(RunDirectory(tmp_path), None, None, None, Processes())  # type: ignore[arg-type]
-
-    def leave() -> None:
-        try:
-            checkpointer._leave("after the last epoch")
-        finally:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(Interrupted, match="Stopped after the last epoch"), checkpointer.heeding_signals():
-        leave()
-    assert not checkpointer.stopping
 
 
 class Hostile:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from command_line import Here, assert_refused
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import train
-from together import TWO_PHASES, assert_same, finish, interrupt_after, losses, proxemic_together, spoken, start_together
+from together import TWO_PHASES, assert_same, finish, interrupt_after, losses, proxemic_together, start_together
 
 
 def test_a_sharded_run_goes_on_with_another_number_of_processes(recipe: Path, together: Path, tmp_path: Path) -> None:
@@ -19,7 +20,7 @@ def test_a_sharded_run_goes_on_with_another_number_of_processes(recipe: Path, to
     interrupt_after(processes, run)
     results = finish(processes)
     assert [result.returncode for result in results] == [2, 2, 2]
-    assert "everything is saved" in spoken(results)
+    assert all("everything is saved" in result.stderr for result in results)
     (folder,) = (run / "checkpoints").glob("proxies-*")
     assert len(list(folder.iterdir())) == 3
     (result,) = proxemic_together(1, "train", "--resume", run)
@@ -28,7 +29,7 @@ def test_a_sharded_run_goes_on_with_another_number_of_processes(recipe: Path, to
 
 
 @pytest.mark.parametrize("fault", ["a file is missing", "a file is cut", "the folder is missing"])
-def test_a_checkpoint_that_is_not_whole_is_refused(together: Path, tmp_path: Path, fault: str) -> None:
+def test_a_checkpoint_that_is_not_whole_is_refused(together: Path, tmp_path: Path, fault: str, here: Here) -> None:
     run = tmp_path / "copy"
     shutil.copytree(together, run)
     (run / "metrics.json").unlink()
@@ -40,9 +41,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(together: Path, tmp_path: Pat
         first.write_bytes(first.read_bytes()[:-8])
     else:
         shutil.rmtree(folder)
-    (result,) = proxemic_together(1, "train", "--resume", run)
-    assert result.returncode == 2
-    assert str(folder) in spoken([result])
+    assert_refused(here("train", "--resume", run), [str(folder)])
 
 
 class Stopped(Exception):
