@@ -28,6 +28,9 @@ def save_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGrou
     """
     rank, world = (0, 1) if group is None else (group.rank(), group.size())
     temporary = folder.with_name(folder.name + ".tmp")
+    if folder.exists():
+        raise OSError(f"{folder} cannot be written: it is there already")
+    _wait(group)
     if rank == 0:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

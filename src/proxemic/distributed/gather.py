@@ -65,11 +65,6 @@ def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shap
     return _Sum.apply(x, group)  # type: ignore[return-value]
 
 
-def pool_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
-    """Sum over the processes, each of which computes a part of the scalar from the sum: the gradients are summed."""
-    return _Pool.apply(x, group)  # type: ignore[return-value]
-
-
 def reduce_scores_across(
     positive: Float[Tensor, " batch"], negative: Float[Tensor, "*batch"], term: Float[Tensor, ""], group: Group
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
@@ -165,18 +160,6 @@ class _Sum(torch.autograd.Function):
     @once_differentiable
     def backward(_: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return grad, None
-
-
-class _Pool(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:  # type: ignore[override]
-        ctx.group = group
-        return _Sum.forward(None, x, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _Sum.forward(None, grad, ctx.group), None
 
 
 class _Reduce(torch.autograd.Function):

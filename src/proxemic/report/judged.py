@@ -18,7 +18,6 @@ from proxemic.data.embeddings.files import rows_of_images
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.files import read_json
 from proxemic.metrics import RetrievalMetrics, nearest_neighbours
 from proxemic.models import load_model
 from proxemic.protocols.runs.evaluation import choose_images
@@ -155,7 +154,7 @@ def judge_run(
 def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
     """The test classes; of a trial of a search, which must not see them, and where there are none, the validation."""
     splits = run.splits
-    if splits.test is not None and read_json(RunDirectory(run.path).environment).get("test", True):
+    if splits.test is not None and RunDirectory(run.path).read_environment().get("test", True):
         return "test", splits.test
     if splits.validation is None:
         raise UserError(

@@ -263,7 +263,7 @@ class _Tensors(nn.Module):
 def _device(named: str | torch.device) -> torch.device:
     try:
         device = pick_device(named) if isinstance(named, str) else named
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).item()  # which the device meta cannot do
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"The device {named} is not there, or none that torch {torch.__version__} computes on: take cpu, or auto."

@@ -105,7 +105,7 @@ class RunDirectory:
     @property
     def keeps_features(self) -> bool:
         """Whether a finished run keeps the network as it came, without a head and a loss: no epoch was better."""
-        return self.metrics.exists() and read_json(self.metrics).get("kept") == "start"
+        return self.metrics.exists() and self.read_metrics().get("kept") == "start"
 
     @property
     def stopped(self) -> str | None:
@@ -113,14 +113,14 @@ class RunDirectory:
         if self.metrics.exists() or not (self.recipe.is_file() and self.environment.is_file()):
             return None
         done = len(self.history.read_text(encoding="utf-8").splitlines()) - 1 if self.history.exists() else 0
-        epochs = read_json(self.environment).get("epochs")
+        epochs = self.read_environment().get("epochs")
         if done == epochs:
             return f"stopped after epoch {done} of {epochs}, before it was evaluated"
         return f"stopped in epoch {done + 1}{f' of {epochs}' if isinstance(epochs, int) else ''}"
 
     def record_epochs(self, epochs: int) -> None:
         """Record how many epochs the run is to have at most, for `stopped`."""
-        environment = read_json(self.environment)
+        environment = self.read_environment()
         if environment.get("epochs") != epochs:
             write_json(self.environment, environment | {"epochs": epochs})
 
@@ -143,7 +143,7 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
-        if test and not read_json(self.environment).get("test", True):
+        if test and not self.read_environment().get("test", True):
             raise UserError(
                 f"{self.path} is a trial of a search, which must not be evaluated on the test classes: go on with the "
                 "search, or train its recipe.yaml into a new --out."
@@ -159,7 +159,7 @@ class RunDirectory:
 
     def has_images(self, split_fingerprint: str) -> bool:
         """Whether images have the classes and labels that the run was begun with."""
-        return read_json(self.environment).get("images") == split_fingerprint
+        return self.read_environment().get("images") == split_fingerprint
 
     def create(
         self,
@@ -189,14 +189,12 @@ class RunDirectory:
 
     def read_metrics(self) -> dict[str, Any]:
         """Read ``metrics.json``; raise `UserError` if it is damaged."""
-        content = read_json(self.metrics)
-        parts = {name: content.get(name) for name in ("test", "validation", "start", "untrained")}
-        numbers = [value for part in parts.values() if isinstance(part, dict) for value in part.values()]
-        if any(not isinstance(part, dict | None) for part in parts.values()) or not all(
-            isinstance(number, float) or (isinstance(number, int) and abs(number) < 2**53) for number in numbers
-        ):
-            raise UserError(f"{self.metrics} is damaged (its metrics are not numbers): put the file back from a copy.")
-        return content
+        parts = dict.fromkeys(("test", "validation", "start", "untrained", "measured"), dict)
+        return _read(self.metrics, {"kept": str, "selected_on": str, **parts})
+
+    def read_environment(self) -> dict[str, Any]:
+        """Read ``environment.json``; raise `UserError` if it is damaged."""
+        return _read(self.environment, {"images": str, "test": bool, "python": str, "packages": dict})
 
     def read_classes(self) -> RunClasses | None:
         """The content of ``classes.json``; None for an older run, which has none."""
@@ -271,6 +269,14 @@ class RunDirectory:
         """One dictionary per epoch."""
         with self.history.open(newline="") as file:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def _read(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
+    content = read_json(path)
+    for name, kind in kinds.items():
+        if not isinstance(content.get(name, kind()), kind):
+            raise UserError(f"{path} is damaged ({name} is no {kind.__name__}): put the file back from a copy.")
+    return content
 
 
 def split_fingerprint(splits: Splits) -> str:

@@ -6,17 +6,14 @@ from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, TracebackType
 
-import torch
-
 import proxemic
-from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError
+from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError, is_out_of_memory
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.processes import is_lost_connection
 from proxemic.runs.workers import NO_SHARED_MEMORY
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Display
 
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch says of modules and of optimisers
 
 
@@ -43,7 +40,7 @@ class Failures(AbstractContextManager["Failures"]):
             return
         raised: Exception = error
         if not isinstance(error, UserError) and (sentence := explanation(error, self.recipe, self.run)):
-            own = OutOfMemory if _is_no_memory(error) else ValueError if isinstance(error, ValueError) else UserError
+            own = OutOfMemory if is_out_of_memory(error) else ValueError if isinstance(error, ValueError) else UserError
             raised = own(f"{sentence}.")
         if self.begun and isinstance(raised, UserError | OSError):
             user = type(raised) if isinstance(raised, UserError) else UserError
@@ -55,7 +52,7 @@ class Failures(AbstractContextManager["Failures"]):
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
     """Say in one sentence, without a full stop, what failed; None where that is not known."""
     message = " ".join(str(error).split())
-    if _is_no_memory(error):
+    if is_out_of_memory(error):
         return _no_memory(message, recipe, run)
     if isinstance(error, RuntimeError) and "shared memory" in message:
         return NO_SHARED_MEMORY
@@ -81,12 +78,6 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
     if place := _own_code(error):
         return f"{place} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
     return None
-
-
-def _is_no_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
 def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:

@@ -127,7 +127,8 @@ class TrainingConfig:
         threads: CPU threads of torch in each process, on which the last digits depend; null takes what torch finds,
             ``OMP_NUM_THREADS`` or the processors, in ``proxemic train``, and 1 in the runs of a comparison, a search or
             a reality check.
-        sync_batch_norm: Of several processes, batch norm takes the statistics of the joined batch.
+        sync_batch_norm: Of several processes with GPUs, batch norm takes the statistics of the joined batch. On CPUs,
+            each process takes those of its part of the batch, and the first one's are evaluated and kept.
         average: An average of the network's weights, which stands for selection beside the weights after each epoch;
             null for none.
         interpolate: After the last epoch, the network is also evaluated with weights at these shares, in (0, 1), of the

@@ -68,8 +68,8 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, Any] | None:
         """The content of ``metrics.json``; None before the run is finished."""
-        path = RunDirectory(self.path).metrics
-        return read_json(path) if path.exists() else None
+        run = RunDirectory(self.path)
+        return run.read_metrics() if run.metrics.exists() else None
 
     @property
     def state(self) -> str:

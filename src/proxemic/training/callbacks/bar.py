@@ -22,28 +22,16 @@ class TrainingBar(TQDMProgressBar):
     def __init__(self, recipe: Recipe, record: Record) -> None:
         super().__init__()
         self.recipe, self.record = recipe, record
-        self.began, self.done = time.monotonic(), 0
-        self._ended: float | None = None
-        self._training, self._batches = 0.0, 0
-        self._between, self._gaps = 0.0, 0
+        self._began, self._first_step = 0.0, 0
         self._loss, self._read = float("nan"), -_OLD
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self._began, self._first_step = time.monotonic(), trainer.global_step
 
     def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
         super().on_train_epoch_start(trainer, *args)
         self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
-        self.began, self.done = time.monotonic(), 0
-        if self._ended is not None:
-            self._between, self._gaps = self._between + self.began - self._ended, self._gaps + 1
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        now = time.monotonic()
-        self._training += now - max(self.began, self._ended or 0.0)
-        self._ended = now
-        self._batches += 1
-        self.done += self.recipe.batches.size
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         # So that messages begin on a new line.
@@ -52,23 +40,16 @@ class TrainingBar(TQDMProgressBar):
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         items: dict[str, Any] = {}
-        if self._batches:
-            items["left"] = tqdm.format_interval(self.seconds_left(trainer))
-        if time.monotonic() - self._read >= _OLD:  # to read it waits for a GPU
-            self._loss = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
-            self._read = time.monotonic()
+        now, steps = time.monotonic(), trainer.global_step - self._first_step
+        if steps and trainer.max_epochs is not None:
+            left = int(trainer.num_training_batches) * trainer.max_epochs - trainer.global_step
+            items["left"] = tqdm.format_interval(left * (now - self._began) / steps)
+        if now - self._read >= _OLD:  # to read it waits for a GPU
+            self._loss, self._read = super().get_metrics(trainer, pl_module).get("loss", float("nan")), now
         items["loss"] = self._loss
-        items[f"{self.recipe.kind}/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
+        rate = self.train_progress_bar.format_dict["rate"] or 0.0
+        items[f"{self.recipe.kind}/s"] = f"{rate * self.recipe.batches.size:.0f}"
         metric, rows = self.recipe.evaluation.metric, self.record.rows
         if rows and metric in rows[-1]:
             items[metric] = f"{rows[-1][metric]:.3f}"
         return items
-
-    def seconds_left(self, trainer: Trainer) -> float:
-        """The seconds left of the whole training, from those of the batches so far and those between two epochs."""
-        assert trainer.max_epochs is not None
-        epochs = trainer.max_epochs - trainer.current_epoch
-        loop: Any = trainer.fit_loop  # Lightning declares its counters by their narrowest type
-        batches = int(trainer.num_training_batches) * epochs - loop.epoch_loop.batch_progress.current.ready
-        between = self._between / self._gaps if self._gaps else 0.0
-        return batches * self._training / self._batches + epochs * between
