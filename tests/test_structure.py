@@ -47,7 +47,7 @@ LIBRARIES = {
     "cli": set(),
     "published": set(),
     "optim": {"torch"},
-    "distributed": {"jaxtyping", "torch"},
+    "distributed": {"jaxtyping", "safetensors", "torch"},
     "losses": {"jaxtyping", "numpy", "torch"},
     "metrics": {"jaxtyping", "numpy", "torch"},
     "analysis": {"jaxtyping", "numpy", "torch"},
