@@ -34,8 +34,9 @@ def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[st
         tensors = {"value": value.detach()}
         for name, module in (("model", model), ("loss", loss)):
             for key, parameter in module.named_parameters():
-                assert parameter.grad is not None
-                tensors[f"{name}.{key}"] = parameter.grad.clone()
+                if parameter.requires_grad:
+                    assert parameter.grad is not None
+                    tensors[f"{name}.{key}"] = parameter.grad.clone()
             tensors |= {f"{name}.{key}": buffer.clone() for key, buffer in module.named_buffers()}
         found.append(tensors)
     return found

@@ -10,11 +10,12 @@ from command_line import TERMINAL, Here
 
 # All that keeps something of its own: averages, proxies that move between epochs, measures, phases, interpolations.
 FLAGS = [
-    *("--loss", "SoftTripleLoss", "--loss.proxies_per_class", "3", "--training.epochs", "4"),
+    *("--loss", "SoftTripleLoss", "--loss.proxies_per_class", "3", "--training.epochs", "6"),
+    *("--training.until_plateau.patience", "1", "--training.until_plateau.min_improvement", "1"),  # each of two epochs
     *("--training.start_proxies", "k_means", "--training.spread_after", "1"),
     *("--training.anneal_gamma.begin", "1.6", "--training.anneal_gamma.epochs", "2"),
     *("--training.average.decay", "0.9", "--training.interpolate", "[0.5, 0.9]", "--evaluation.start", "true"),
-    *("--second_phase.epochs", "1", "--second_phase.optim.lr", "0.0005", "--training.checkpoint_minutes", "0"),
+    *("--second_phase.epochs", "3", "--second_phase.optim.lr", "0.0005", "--training.checkpoint_minutes", "0"),
     *("--training.callbacks", "[proxemic.training.DistanceToProxy, proxemic.training.Snapshots]"),
 ]
 # The n-th call of a function, and whether it is made before the kill.
