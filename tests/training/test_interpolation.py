@@ -1,6 +1,7 @@
 """Weights between start and end are kept where they are better; the run goes on from what was chosen before."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,32 @@ def test_where_the_start_is_kept_the_end_is_the_last_epoch(recipe: Path, tmp_pat
     assert load_model(run)[0].config.head == "none"
     assert not (run / "loss.safetensors").exists()
     assert not (run / "checkpoints" / "chosen").exists()
+
+
+KILLED = """
+import os, sys
+from proxemic.cli import main
+from proxemic.training import interpolation
+
+def die(*arguments):
+    save(*arguments)
+    os.kill(os.getpid(), 9)
+
+save, interpolation.save_model = interpolation.save_model, die
+sys.exit(main())
+"""
+
+
+def test_kill_9_once_it_has_taken_the_place_of_the_chosen_weights(
+    recipe: Path, interpolated: tuple[Path, str], tmp_path: Path, here: Here
+) -> None:
+    run = tmp_path / "killed"
+    killed = warm.run("-c", KILLED, "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    result = here("train", "--resume", run)
+    assert result.returncode == 0, result.stderr
+    for file in (*FILES, "checkpoints/chosen/model.safetensors"):
+        assert (run / file).read_bytes() == (interpolated[0] / file).read_bytes(), file
 
 
 def test_an_extended_run_goes_on_from_what_was_chosen_before(recipe: Path, tmp_path: Path, here: Here) -> None:

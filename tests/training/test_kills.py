@@ -7,6 +7,7 @@ import pytest
 
 import warm
 from command_line import TERMINAL, Here
+from proxemic.training import RunDirectory
 
 # All that keeps something of its own: averages, proxies that move between epochs, measures, phases, interpolations.
 FLAGS = [
@@ -27,9 +28,9 @@ MOMENTS = [
     ("callbacks.saving.SaveRun._save", 3, False),  # the first epoch is evaluated, but not saved
     ("callbacks.saving.SaveRun._save", 3, True),  # and nothing else of it written
     ("callbacks.saving.SaveRun._save", 5, True),  # in the second epoch, in which proxies are spread
-    ("callbacks.saving.SaveRun._write_history", 2, False),
+    ("callbacks.saving.SaveRun._write_history", 3, False),  # in the second phase
     ("callbacks.saving.SaveRun._save", 12, True),  # the last one
-    ("interpolation.save_model", 1, True),
+    ("results.interpolate", 1, True),
     ("results.write_json", 2, False),
 ]
 KILLED = """
@@ -72,8 +73,8 @@ def contents(run: Path) -> dict[str, object]:
     """All files that do not depend on the clock, by name."""
     found: dict[str, object] = {}
     for path in sorted(run.rglob("*")):
-        if path.name == "history.csv":  # its last column is the time
-            found[path.name] = [line.rpartition(",")[0] for line in path.read_text().splitlines()]
+        if path.name == "history.csv":
+            found[path.name] = [{**row, "seconds": 0.0} for row in RunDirectory(run).read_history()]
         elif path.suffix in {".safetensors", ".json", ".tmp"} and path.name not in {"environment.json", "seconds.json"}:
             found[path.relative_to(run).as_posix()] = path.read_bytes()
     return found

@@ -41,11 +41,11 @@ def number_texts(function: Callable[Arguments, Result]) -> Callable[Arguments, R
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         given = signature.bind(*args, **kwargs)
-        labels = {name: given.arguments.get(name) for name in ("query_labels", "gallery_labels")}
-        texts = {name: [*map(str, each)] for name, each in labels.items() if _are_texts(each)}
-        numbers = {
-            text: number for number, text in enumerate(sorted({text for each in texts.values() for text in each}))
+        texts = {
+            name: [*map(str, each)] for name, each in given.arguments.items() if "label" in name and _are_texts(each)
         }
+        known = sorted({text for each in texts.values() for text in each})
+        numbers = {text: number for number, text in enumerate(known)}
         for name, each in texts.items():
             given.arguments[name] = torch.tensor([numbers[text] for text in each])
         return function(*given.args, **given.kwargs)

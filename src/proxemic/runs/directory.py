@@ -177,6 +177,8 @@ class RunDirectory:
         ``earlier`` are the classes that the weights which the run begins with were trained on; a run without ``test``
         must never be evaluated on the test classes. ``precision`` is what ``auto`` took.
         """
+        if self.recipe.exists():  # another run has begun there in the meantime
+            self.check_new()
         begun = {"processes": processes, "images": split_fingerprint(splits), "test": test}
         taken = {"precision": dict(precision)} if precision else {}
         write_json(self.environment, _environment() | begun | taken)

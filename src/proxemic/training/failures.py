@@ -34,6 +34,11 @@ class Failures(AbstractContextManager["Failures"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, KeyboardInterrupt) and self.begun:
+            path = self.run.path
+            raise Interrupted(
+                f"Stopped; what was saved is kept: continue with proxemic train --resume {path}"
+            ) from None
         if not isinstance(error, Exception) or isinstance(error, Interrupted | TrainingDiverged):
             return
         if error is self.display.raised or is_lost_connection(error):

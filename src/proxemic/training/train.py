@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.data import Splits
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, new_directory, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
@@ -143,7 +142,8 @@ def train(
         if processes.is_first:
             held.enter_context(_only_process(run))
             if not resume:
-                _begin(run, recipe, text, splits, test=test, processes=processes.world, precision=precision)
+                begun = {"test": test, "processes": processes.world, "precision": precision}
+                run.create(text, recipe.data, splits, earlier=trained_before(recipe), **begun)
             elif epochs is not None or overrides:
                 extend(run, text)
             run.record_epochs(sum(recipe.lengths))
@@ -157,9 +157,7 @@ def train(
         record = fit(recipe, components, held_out, run, display, processes)
         if not processes.is_first:
             return TrainingResult(run.path, {})
-        with _interruptible(run):
-            results = write_results(recipe, run, record, task, splits, held_out, display, test=test)
-        return TrainingResult(run.path, *results)
+        return TrainingResult(run.path, *write_results(recipe, run, record, task, splits, held_out, display, test=test))
 
 
 def _find_directory(
@@ -220,30 +218,3 @@ def _only_process(run: RunDirectory) -> Iterator[None]:
             raise UserError(f"{run.path} cannot be written to: {reason}; check the folder.") from error
         remove_stale_temporaries(run.path)
         yield
-
-
-def _begin(
-    run: RunDirectory,
-    recipe: Recipe,
-    text: str,
-    splits: Splits,
-    *,
-    test: bool,
-    processes: int,
-    precision: Mapping[str, str],
-) -> None:
-    """Write the first files of a run, by which it can be resumed."""
-    if run.recipe.exists():  # another run has begun there in the meantime
-        run.check_new()
-    earlier = trained_before(recipe)
-    run.create(text, recipe.data, splits, earlier=earlier, test=test, processes=processes, precision=precision)
-
-
-@contextmanager
-def _interruptible(run: RunDirectory) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Stopped after training, which is saved: evaluate and finish with proxemic train --resume {run.path}"
-        ) from None

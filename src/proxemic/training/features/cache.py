@@ -18,7 +18,6 @@ from proxemic.data.pixels import Pixels
 from proxemic.data.samplers import derive_seed
 from proxemic.data.transforms import Transform
 from proxemic.data.vectors import VectorReader, Vectors
-from proxemic.errors import Interrupted
 from proxemic.locks import lock_in_turn
 from proxemic.models import EmbeddingModel
 from proxemic.runs.directory import RunDirectory
@@ -126,13 +125,7 @@ def read_features(
             {name: state[name] for name in state if name.startswith("model.")}, strict=False
         )
     data, model = components.data, components.task.model
-    try:
-        data.images, held_out = cached_features(recipe, model, data.images, held_out, report, processes)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Stopped while features are computed; those that are, are kept: continue with proxemic train --resume "
-            f"{run.path}"
-        ) from None
+    data.images, held_out = cached_features(recipe, model, data.images, held_out, report, processes)
     return held_out
 
 
