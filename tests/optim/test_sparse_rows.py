@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import (
     ASGD,
@@ -114,15 +112,6 @@ def compare(make: Make, steps: Any, seed: int = 0) -> None:
 @each_optimizer
 def test_rows_used_are_stepped_as_dense_ones_and_others_not_at_all(name: str) -> None:
     compare(OPTIMIZERS[name], STEPS)
-
-
-@given(
-    name=st.sampled_from(["SGD, momentum", "AdamW", "Adam, largest", "RMSprop"]),
-    steps=st.lists(st.lists(st.integers(0, ROWS - 1), unique=True).map(sorted), max_size=5),
-    seed=st.integers(0, 99),
-)
-def test_any_rows_in_any_order(name: str, steps: list[list[int]], seed: int) -> None:
-    compare(OPTIMIZERS[name], steps, seed)
 
 
 @each_optimizer
