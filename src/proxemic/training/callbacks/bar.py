@@ -25,9 +25,9 @@ class TrainingBar(TQDMProgressBar):
         self._began, self._first_step = 0.0, 0
         self._loss, self._read = float("nan"), -_OLD
 
-    def on_train_start(self, trainer: Trainer, *args: Any) -> None:
-        super().on_train_start(trainer, *args)
-        self._began, self._first_step = time.monotonic(), trainer.global_step
+    def on_train_start(self, *args: Any) -> None:
+        super().on_train_start(*args)
+        self._began, self._first_step = time.monotonic(), self.trainer.global_step
 
     def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
         super().on_train_epoch_start(trainer, *args)
