@@ -16,7 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # time; otherwise the files of a single test come last, however long it takes.
 LONGEST = (
     "tests/distributed/test_equality.py",
-    "tests/training/multiprocess/test_multiprocess.py",
+    "tests/training/distributed/test_distributed.py",
     "tests/cli/test_tune.py",
     "tests/test_readme.py",
     "tests/test_docs.py",

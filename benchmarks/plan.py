@@ -23,6 +23,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from measure import Held, Moved
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
+from proxemic.optim import step_rows
 from proxemic.training.memory import Needs, Setting
 
 WORLD = 2
@@ -47,6 +48,7 @@ def measure(setting: Setting) -> dict[str, float]:
         optimizer = AdamW(loss.parameters(), lr=0.01)
     else:
         optimizer = SGD(loss.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    step_rows(optimizer)
     samples = setting.batch // WORLD
     x, y = torch.randn(samples, setting.dim, requires_grad=True), torch.randint(setting.classes, (samples,))
 

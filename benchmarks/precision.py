@@ -23,6 +23,7 @@ from torch.nn.functional import normalize
 
 from proxemic.losses import ArcFaceLoss, ProxyLoss
 from proxemic.losses.scores.products import Operand, Precision, Products
+from proxemic.optim import step_rows
 
 SPREAD = 0.6  # length of what is added to the centre of a class, itself of length 1
 
@@ -57,7 +58,7 @@ class Clusters:
 
 def train(loss: ProxyLoss, clusters: Clusters) -> None:
     """Move the proxies towards their classes, those of the batch and a tenth of the others in each step."""
-    optimizer = torch.optim.SGD(loss.parameters(), lr=clusters.size.batch / 50)
+    optimizer = step_rows(torch.optim.SGD(loss.parameters(), lr=clusters.size.batch / 50))
     loss.products, loss.sample_rate = None, 0.1
     for _ in range(clusters.size.steps):
         optimizer.zero_grad()

@@ -14,6 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from measure import medians
 from proxemic.losses import MultiProxyAnchorLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss, SoftTripleLoss
+from proxemic.optim import step_rows
 
 BATCH, RATE = 128, 0.1
 LOSSES: dict[str, tuple[type[ProxyLoss], int]] = {
@@ -51,7 +52,7 @@ def compare(kind: str, optimizer: str, classes: int, dim: int, rounds: int, devi
     calls = {}
     for name, rate in (("full", 1.0), ("sampled", RATE)):
         loss = make(classes, dim, proxies_per_class=proxies, sample_rate=rate).to(device)  # type: ignore[call-arg]
-        calls[name] = step(loss, OPTIMIZERS[optimizer](loss), x, y)
+        calls[name] = step(loss, step_rows(OPTIMIZERS[optimizer](loss)), x, y)
     return medians(calls, rounds, cuda=device == "cuda")
 
 

@@ -15,7 +15,7 @@ from proxemic.data import CacheConfig, FilePixels, ImageSet, OwnImages, Splits, 
 from proxemic.data.pixels import CachedPixels
 from proxemic.data.sources import check, load_query_gallery
 from proxemic.data.tables import IMAGE_COLUMNS, read_table
-from proxemic.training.run_directory import split_fingerprint
+from proxemic.runs.directory import split_fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")
 

@@ -160,11 +160,12 @@ def two_streams(rank: int) -> dict[str, list[float]]:
 def training(rank: int) -> dict[str, Any]:
     """Some steps with sampled classes: the processes' copies of the proxies stay alike."""
     from proxemic.losses import NormalizedSoftmaxLoss
+    from proxemic.optim import step_rows
 
     torch.manual_seed(3)
     loss = NormalizedSoftmaxLoss(40, DIM, sample_rate=0.1)
     loss.distribute()
-    optimizer = torch.optim.AdamW(loss.parameters(), lr=0.1)
+    optimizer = step_rows(torch.optim.AdamW(loss.parameters(), lr=0.1))
     torch.manual_seed(rank)  # each would choose others
     for _ in range(3):
         optimizer.zero_grad()

@@ -1,14 +1,12 @@
 """Optimiser steps of some rows, against dense steps after which the other rows are put back."""
 
 import copy
-import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import (
     ASGD,
@@ -28,7 +26,7 @@ from torch.optim import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from proxemic.losses import NormalizedSoftmaxLoss
-from proxemic.optim.sparse_rows import is_stepped_by_rows, step_rows
+from proxemic.optim import step_rows
 
 ROWS, SHAPE = 9, (9, 2, 3)
 Make = Callable[[Any], Optimizer]
@@ -90,9 +88,9 @@ def naive_step(optimizer: Optimizer, parameter: nn.Parameter, rows: list[int], v
 
 def compare(make: Make, steps: Any, seed: int = 0) -> None:
     torch.manual_seed(seed)
-    ours = step_rows(nn.Parameter(torch.randn(SHAPE)))
+    ours = nn.Parameter(torch.randn(SHAPE))
     naive = nn.Parameter(ours.detach().clone())
-    optimizer, dense = make([ours]), make([naive])
+    optimizer, dense = step_rows(make([ours])), make([naive])
     for rows in steps:
         before = tensors(optimizer, ours)
         values = torch.randn(len(rows), *SHAPE[1:])
@@ -117,22 +115,13 @@ def test_rows_used_are_stepped_as_dense_ones_and_others_not_at_all(name: str) ->
     compare(OPTIMIZERS[name], STEPS)
 
 
-@given(
-    name=st.sampled_from(["SGD, momentum", "AdamW", "Adam, largest", "RMSprop"]),
-    steps=st.lists(st.lists(st.integers(0, ROWS - 1), unique=True).map(sorted), max_size=5),
-    seed=st.integers(0, 99),
-)
-def test_any_rows_in_any_order(name: str, steps: list[list[int]], seed: int) -> None:
-    compare(OPTIMIZERS[name], steps, seed)
-
-
 @each_optimizer
 def test_a_step_of_a_whole_gradient_is_torchs_own(name: str) -> None:
     """As of a batch that leaves no class to choose from, between steps of rows."""
     torch.manual_seed(0)
-    ours = step_rows(nn.Parameter(torch.randn(SHAPE)))
+    ours = nn.Parameter(torch.randn(SHAPE))
     naive = nn.Parameter(ours.detach().clone())
-    optimizer, dense = OPTIMIZERS[name]([ours]), OPTIMIZERS[name]([naive])
+    optimizer, dense = step_rows(OPTIMIZERS[name]([ours])), OPTIMIZERS[name]([naive])
     for rows in ([1, 2], None, [2, 3]):
         values = torch.randn(ROWS if rows is None else len(rows), *SHAPE[1:])
         ours.grad = values if rows is None else sparse(rows, values)
@@ -142,39 +131,21 @@ def test_a_step_of_a_whole_gradient_is_torchs_own(name: str) -> None:
         torch.testing.assert_close(tensors(optimizer, ours)[key], want, rtol=1e-6, atol=1e-7)
 
 
-def test_state_of_another_type_than_the_parameter_keeps_its_type() -> None:
-    ours = step_rows(nn.Parameter(torch.zeros(SHAPE)))
-    optimizer = Adagrad([ours], lr=0.1)
-    optimizer.state[ours]["sum"] = optimizer.state[ours]["sum"].double()
-    late = SGD([ours], lr=0.1, momentum=0.9)
-
-    def add(it: Optimizer, *_: Any) -> None:
-        (shown,) = it.param_groups[0]["params"]
-        it.state[shown]["extra"] = torch.ones(2, 2, 3, dtype=torch.float64)
-
-    late.register_step_pre_hook(add)
-    for each in (optimizer, late):
-        ours.grad = sparse([1, 4], torch.ones(2, 2, 3))
-        each.step()
-    assert optimizer.state[ours]["sum"].dtype == late.state[ours]["extra"].dtype == torch.float64
-    assert late.state[ours]["extra"].flatten(1).any(1).tolist() == [row in (1, 4) for row in range(ROWS)]
-
-
 def test_neighbours_that_are_the_same_row_are_added_up() -> None:
-    ours = step_rows(nn.Parameter(torch.zeros(SHAPE)))
+    ours = nn.Parameter(torch.zeros(SHAPE))
     ours.grad = sparse([1, 1, 3], torch.ones(3, 2, 3))
-    SGD([ours], lr=1.0).step()
+    step_rows(SGD([ours], lr=1.0)).step()
     assert ours.flatten(1).sum(1).tolist() == [0, -12, 0, -6, 0, 0, 0, 0, 0]
 
 
 def test_gradients_of_several_backward_passes_are_added_up_once() -> None:
-    ours, other = step_rows(nn.Parameter(torch.zeros(SHAPE))), step_rows(nn.Parameter(torch.zeros(SHAPE)))
+    ours, other = nn.Parameter(torch.zeros(SHAPE)), nn.Parameter(torch.zeros(SHAPE))
     first, second = torch.randn(2, 2, 3), torch.randn(2, 2, 3)
     ours.grad = sparse([5, 1], first)
     ours.grad = ours.grad + sparse([1, 7], second)
     assert not ours.grad.is_coalesced()
     other.grad = sparse([1, 5, 7], torch.stack([first[1] + second[0], first[0], second[1]]))
-    optimizers = [AdamW([each], lr=0.1) for each in (ours, other)]
+    optimizers = [step_rows(AdamW([each], lr=0.1)) for each in (ours, other)]
     for optimizer in optimizers:
         optimizer.step()
     torch.testing.assert_close(ours, other, rtol=0, atol=1e-7)
@@ -212,7 +183,7 @@ def sampled(**keywords: Any) -> NormalizedSoftmaxLoss:
 def test_a_closure_makes_the_gradients_first(form: str) -> None:
     plain, closed = sampled(), sampled()
     values = [
-        run_loss(each, SGD(each.parameters(), lr=1.0, momentum=0.9), range(4), how)
+        run_loss(each, step_rows(SGD(each.parameters(), lr=1.0, momentum=0.9)), range(4), how)
         for each, how in ((plain, "plain"), (closed, form))
     ]
     assert values[0] == values[1]
@@ -221,7 +192,7 @@ def test_a_closure_makes_the_gradients_first(form: str) -> None:
 
 def test_a_closure_that_fails_leaves_all_as_it_was() -> None:
     loss = sampled()
-    optimizer = AdamW(loss.parameters(), lr=0.1)
+    optimizer = step_rows(AdamW(loss.parameters(), lr=0.1))
     run_loss(loss, optimizer, range(2))
     before = tensors(optimizer, loss.proxies)
 
@@ -246,7 +217,7 @@ def interrupt(optimizer: Optimizer, *_: Any) -> None:
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
 def test_a_step_that_is_interrupted_is_as_if_not_begun(name: str, form: str) -> None:
     loss, whole = sampled(), sampled()
-    optimizer, other = (OPTIMIZERS[name](each.parameters()) for each in (loss, whole))
+    optimizer, other = (step_rows(OPTIMIZERS[name](each.parameters())) for each in (loss, whole))
     for each, steps in ((loss, optimizer), (whole, other)):
         run_loss(each, steps, range(2))
     before = copy.deepcopy(loss.state_dict())
@@ -276,31 +247,16 @@ def test_a_step_that_calls_torchs_own(form: str) -> None:
             return super().step(closure)
 
     loss, whole = sampled(), sampled()
-    run_loss(whole, AdamW(whole.parameters(), lr=0.1), range(3))
-    run_loss(loss, Ours(loss.parameters(), lr=0.1), range(3), form)
+    run_loss(whole, step_rows(AdamW(whole.parameters(), lr=0.1)), range(3))
+    run_loss(loss, step_rows(Ours(loss.parameters(), lr=0.1)), range(3), form)
     assert torch.equal(loss.proxies, whole.proxies)
 
 
-def test_a_forward_pass_after_an_interrupted_step_gives_the_optimiser_its_parameter_back() -> None:
-    """What looks at its gradients before the next step, as a `GradScaler` does, is to find them."""
-    loss = sampled()
-    optimizer = AdamW(loss.parameters(), lr=0.1)
-    hook = optimizer.register_step_pre_hook(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run_loss(loss, optimizer, range(1))
-    hook.remove()
-    assert optimizer.param_groups[0]["params"][0] is not loss.proxies
-    assert loss.proxies.grad is None  # as after zero_grad, which the optimiser would not do to it now
-    loss(torch.randn(4, 3), torch.arange(4)).backward()
-    assert optimizer.param_groups[0]["params"][0] is loss.proxies
-    assert loss.proxies.grad is not None
-
-
 def test_what_follows_a_step_finds_it_done() -> None:
-    """Hooks of the optimiser's own, made before its first step: an average of the weights, proxies of length 1."""
+    """Hooks that are registered later: an average of the weights, proxies of length 1."""
     loss = sampled()
     averaged = torch.optim.swa_utils.AveragedModel(loss, avg_fn=lambda _, new, __: new)
-    optimizer = SGD(loss.parameters(), lr=1.0)
+    optimizer = step_rows(SGD(loss.parameters(), lr=1.0))
 
     def normalize(*_: Any) -> None:
         with torch.no_grad():
@@ -313,26 +269,16 @@ def test_what_follows_a_step_finds_it_done() -> None:
     assert all(map(torch.equal, averaged.module.parameters(), loss.parameters()))
 
 
-def test_proxies_that_are_assigned_are_stepped_by_rows_too() -> None:
-    loss, whole = sampled(), sampled()
-    loss.load_state_dict(copy.deepcopy(loss.state_dict()), assign=True)
-    for each in (loss, whole):
-        run_loss(each, SGD(each.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1), range(4))
-    assert torch.equal(loss.proxies, whole.proxies)
-
-
 @pytest.mark.parametrize("foreach", [False, True])
 def test_groups_and_dense_parameters_are_stepped_beside_it(foreach: bool) -> None:
     torch.manual_seed(0)
     starts = [torch.randn(SHAPE), torch.randn(SHAPE), torch.randn(4)]
-    together = [step_rows(nn.Parameter(starts[0])), step_rows(nn.Parameter(starts[1])), nn.Parameter(starts[2].clone())]
-    alone = [copy.deepcopy(each) for each in together]
-    assert not any(map(is_stepped_by_rows, alone))  # a loss says it again of its copies
-    for each in alone[:2]:
-        step_rows(each)
+    together = [nn.Parameter(start.clone()) for start in starts]
+    alone = [nn.Parameter(start.clone()) for start in starts]
     options = {"momentum": 0.9, "weight_decay": 0.1, "foreach": foreach}
-    first = SGD([{"params": [together[0], together[2]], "lr": 0.1}, {"params": [together[1]], "lr": 3.0}], **options)  # type: ignore[arg-type]
-    separate = [SGD([each], lr=lr, **options) for each, lr in zip(alone, (0.1, 3.0, 0.1), strict=True)]  # type: ignore[arg-type]
+    groups = [{"params": [together[0], together[2]], "lr": 0.1}, {"params": [together[1]], "lr": 3.0}]
+    first = step_rows(SGD(groups, **options))  # type: ignore[arg-type]
+    separate = [step_rows(SGD([each], lr=lr, **options)) for each, lr in zip(alone, (0.1, 3.0, 0.1), strict=True)]  # type: ignore[arg-type]
     for rows in ([0, 4], [4, 5], [8]):
         grads = [sparse(rows, torch.randn(len(rows), 2, 3)), sparse([1], torch.randn(1, 2, 3)), torch.randn(4)]
         for parameters in (together, alone):
@@ -346,12 +292,12 @@ def test_groups_and_dense_parameters_are_stepped_beside_it(foreach: bool) -> Non
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW", "Adagrad"])
 def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(name: str) -> None:
     whole, loss = sampled(), sampled()
-    optimizer, first = OPTIMIZERS[name](whole.parameters()), OPTIMIZERS[name](loss.parameters())
+    optimizer, first = (step_rows(OPTIMIZERS[name](each.parameters())) for each in (whole, loss))
     run_loss(whole, optimizer, range(6))
     run_loss(loss, first, range(3))
     states = copy.deepcopy((loss.state_dict(), first.state_dict()))
     resumed = sampled()
-    second = OPTIMIZERS[name](resumed.parameters())
+    second = step_rows(OPTIMIZERS[name](resumed.parameters()))
     resumed.load_state_dict(states[0])
     second.load_state_dict(states[1])
     run_loss(resumed, second, range(3, 6))
@@ -360,24 +306,27 @@ def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(name: str) -> Non
         assert torch.equal(value, tensors(optimizer, whole.proxies)[key])
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_copies_are_stepped_by_rows_too(copied: Callable[[Any], Any]) -> None:
-    loss = copied(sampled())
-    start = loss.proxies.detach().clone()
-    run_loss(loss, AdamW(loss.parameters(), lr=0.1), range(1))
-    assert int((loss.proxies != start).flatten(1).any(1).sum()) == 9  # of 4 samples, and ⌈0.1 · 46⌉ others
-
-
 @pytest.mark.parametrize("make", [Rprop, ASGD, LBFGS, torch.optim.SparseAdam, torch.optim.Adafactor])
 def test_an_optimizer_whose_state_is_not_of_rows_is_refused(make: Any) -> None:
-    loss = sampled()
-    optimizer = make(loss.parameters())
-    before = loss.proxies.detach().clone()
-    loss(torch.randn(2, 3), torch.tensor([0, 1])).backward()
     with pytest.raises(ValueError, match=f"the optimiser is {make.__name__}, but") as error:
-        optimizer.step(lambda: 1.0)
+        step_rows(make(sampled().parameters()))
     assert "AdamW can: take one of them, or sample_rate 1." in str(error.value)
-    assert torch.equal(loss.proxies, before)
+
+
+@pytest.mark.parametrize("make", [LBFGS, AdamW])
+def test_without_it_gradients_are_dense_and_any_optimizer_steps_them(make: Any) -> None:
+    loss = sampled()
+    run_loss(loss, make(loss.parameters(), lr=0.1), range(2), "positional")
+    assert loss.proxies.grad is not None
+    assert not loss.proxies.grad.is_sparse
+    assert int(loss.proxies.grad.flatten(1).any(1).sum()) == 9  # of 4 samples, and ⌈0.1 · 46⌉ others
+
+
+def test_constructing_a_loss_changes_nothing_global() -> None:
+    hooks = [getattr(sys.modules[Optimizer.__module__], f"_global_optimizer_{when}_hooks") for when in ("pre", "post")]
+    before = [*map(len, hooks)]
+    run_loss(loss := sampled(), AdamW(loss.parameters()), range(2))
+    assert [*map(len, hooks)] == before
 
 
 class Whole(TorchDispatchMode):
@@ -399,8 +348,8 @@ class Whole(TorchDispatchMode):
 @each_optimizer
 def test_a_step_reads_and_writes_the_rows_alone(name: str) -> None:
     """After the first, in which the state is made: nothing grows with the classes."""
-    ours = step_rows(nn.Parameter(torch.randn(SHAPE)))
-    optimizer = OPTIMIZERS[name]([ours])
+    ours = nn.Parameter(torch.randn(SHAPE))
+    optimizer = step_rows(OPTIMIZERS[name]([ours]))
     with Whole(ROWS) as whole:
         for _ in range(2):
             whole.found.clear()
@@ -412,19 +361,8 @@ def test_a_step_reads_and_writes_the_rows_alone(name: str) -> None:
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
 def test_a_whole_step_of_a_loss_makes_nothing_of_all_classes_but_the_draw(name: str) -> None:
     loss = NormalizedSoftmaxLoss(500, 3, sample_rate=0.1)
-    optimizer = OPTIMIZERS[name](loss.parameters())
+    optimizer = step_rows(OPTIMIZERS[name](loss.parameters()))
     run_loss(loss, optimizer, range(1))
     with Whole(500) as whole:
         run_loss(loss, optimizer, range(1))
     assert whole.found == {"index_select", "index_copy_", "rand", "scatter_reduce_", "topk"}
-
-
-def test_other_optimisers_are_left_as_they_are() -> None:
-    class Odd(torch.optim.Optimizer):
-        def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
-            super().__init__(parameters, {})
-
-        def step(self, scale: float) -> float:  # type: ignore[override]
-            return scale
-
-    assert Odd([torch.nn.Parameter(torch.zeros(2))]).step(0.5) == 0.5

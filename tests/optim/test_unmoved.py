@@ -17,7 +17,7 @@ def train(
     parameters: list[nn.Parameter],
     model: nn.Linear,
     loss: NormalizedSoftmaxLoss,
-    steps: int = 30,
+    steps: int = 105,
     optimizer_class: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
 ) -> list[str]:
     optimizer = optimizer_class(parameters, lr=0.1)
@@ -39,11 +39,32 @@ def test_forgotten_proxies_are_reported_once() -> None:
     assert train(list(model.parameters()), model, loss) == []
 
 
+def test_gradients_that_are_cleared_are_reported_after_ten() -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    for _ in range(9):
+        loss.zero_grad()
+        loss(model(torch.randn(6, 4)), torch.arange(6) % 3).backward()
+    loss.zero_grad()
+    value = loss(model(torch.randn(6, 4)), torch.arange(6) % 3)
+    with pytest.warns(UserWarning, match="have had 10 gradients but did not move"):
+        value.backward()
+
+
+def test_gradients_that_are_added_up_for_a_step_are_silent() -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+    for number in range(1, 65):
+        loss(model(torch.randn(6, 4)), torch.arange(6) % 3).backward()
+        if number % 32 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def test_sampled_proxies_are_watched_too() -> None:
     # So many that of those looked at a hundred more would hardly be.
-    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(1_000_000, 5, sample_rate=1e-6)
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(20_000, 5, sample_rate=1e-4)
     assert len(train(list(model.parameters()), model, loss)) == 1
-    loss = NormalizedSoftmaxLoss(1_000_000, 5, sample_rate=1e-6)
+    loss = NormalizedSoftmaxLoss(20_000, 5, sample_rate=1e-4)
     assert train([*model.parameters(), *loss.parameters()], model, loss) == []
 
 
@@ -63,21 +84,10 @@ def test_frozen_proxies_are_silent() -> None:
     assert train(list(model.parameters()), model, loss) == []
 
 
-@pytest.mark.parametrize("steps", [5])
-def test_a_loss_that_waits_for_its_own_optimiser_is_silent(steps: int) -> None:
+def test_a_loss_that_waits_for_its_own_optimiser_is_silent() -> None:
     model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
-    assert train(list(model.parameters()), model, loss, steps) == []
+    assert train(list(model.parameters()), model, loss, 5) == []
     assert train([*model.parameters(), *loss.parameters()], model, loss) == []
-
-
-def test_a_loss_that_is_no_longer_in_use_is_not_counted() -> None:
-    done, used = NormalizedSoftmaxLoss(5, 7), NormalizedSoftmaxLoss(5, 7)
-    for number, loss in enumerate([done] + [used] * 15):
-        optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
-        loss(torch.randn(3, 7), torch.tensor([0, 1, number % 5])).backward()
-        optimizer.step()  # `done` keeps the gradient of its one step; a warning would be an error
-        if loss is used:
-            optimizer.zero_grad()
 
 
 def test_parametrised_proxies_are_left_alone() -> None:
@@ -86,16 +96,3 @@ def test_parametrised_proxies_are_left_alone() -> None:
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
     loss(torch.randn(3, 7), torch.tensor([0, 1, 2])).backward()
     optimizer.step()
-
-
-def test_a_process_that_has_no_class_is_silent() -> None:
-    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
-    full = nn.Parameter(loss.proxies.detach().clone())
-    loss.proxies = nn.Parameter(torch.empty(0, 1, 5))
-    optimizer = torch.optim.SGD([*model.parameters(), full, loss.proxies], lr=0.1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(30):
-            optimizer.zero_grad()
-            (model(torch.randn(6, 4)).sum() + full.sum() + loss.proxies.sum()).backward()
-            optimizer.step()

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from proxemic import __version__
 from proxemic.allocator import keep_freed_memory
 from proxemic.cli.derive import Command, summary_of
-from proxemic.errors import UserError, UserNote
+from proxemic.errors import OutOfMemory, UserError, UserNote, is_out_of_memory
 from proxemic.files import printable, readable
 from proxemic.safe_path import safe_path
 
@@ -82,11 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         error: Exception = UserError("Stopped at once; what was not yet saved is lost.")
     except (UserError, ValueError, OSError) as refused:
         error = refused
-    except (ModuleNotFoundError, RuntimeError) as defect:
-        # Ours name what to install, see `proxemic.extras`, and those of pathlib the link.
-        if "pip install" not in str(defect) and not str(defect).startswith("Symlink loop"):
-            raise
+    except (MemoryError, ModuleNotFoundError, RuntimeError) as defect:
         error = defect
+        if is_out_of_memory(defect):
+            reason = " ".join(str(defect).split())[:200].rstrip(".")
+            error = OutOfMemory(f"The memory is not enough ({reason}): lower the batch size.")
+        # Ours name what to install, see `proxemic.extras`, and those of pathlib the link.
+        elif "pip install" not in str(defect) and not str(defect).startswith("Symlink loop"):
+            raise
     if "--traceback" in words:
         raise error
     print(f"proxemic: {printable(' '.join(str(error).split()))}", file=sys.stderr)

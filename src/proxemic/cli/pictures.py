@@ -34,7 +34,7 @@ def embed(model: str, sources: Sequence[str], /, *, out: str, **options: Any) ->
     """
     from proxemic.data.remote import path_or_address
     from proxemic.retrieval.bulk import embed_to_file, working_folder
-    from proxemic.training.recipe import computed_in
+    from proxemic.runs.evaluate import computed_in
 
     try:
         written = embed_to_file(model, sources, out, report=say, **options)

@@ -59,7 +59,7 @@ def train(
     with ExitStack() as held:
         options: dict[str, Any] = {"began": began}
         if os.environ.get(tasks, "1") != "1":
-            from proxemic.training.multiprocess.processes import join_processes
+            from proxemic.runs.processes import join_processes
 
             # First of all, so that one process says what is wrong.
             options["processes"] = held.enter_context(join_processes())

@@ -17,7 +17,6 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores import InnerProduct, SampledClasses, SamplingWeights, Scoring, SoftmaxPooling
 from proxemic.losses.scores.scoring import dense_class_scores
 from proxemic.losses.scores.similarity import unit
-from proxemic.optim.sparse_rows import step_rows
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class HISTLoss(ProxyLoss):
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it is computed in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
-    of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.embed_in_micro_batches`.
+    of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.InMicroBatches`.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -105,9 +104,6 @@ class HISTLoss(ProxyLoss):
         self.enter = nn.Linear(embedding_size, hidden, bias=False)
         self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
         self.leave = nn.Linear(hidden, num_classes, bias=False)
-        if self.sample_rate < 1:
-            step_rows(self.log_variances)
-            step_rows(self.leave.weight)
 
     def distribute(
         self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False

@@ -42,7 +42,6 @@ from proxemic.losses.scores.scoring import (
     put_target,
     streamed_sum_negatives,
 )
-from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
 from proxemic.precision import without_autocast
 
@@ -61,8 +60,9 @@ class ProxyLoss(Described, ABC):
     each stands for itself alone, which makes the loss smaller). Sums over classes are then unbiased: those of
     class-wise losses and of a `CenterRegularizer`, with their gradients, and the sum of exponentials inside the
     log-sum-exp of a data-wise loss; its logarithm, and so the loss, is smaller on average. The gradient of the proxies
-    is sparse, and torch's optimisers step and decay only the rows of the sampled classes; Adam's bias correction counts
-    the steps of the whole run. What clips gradients must take sparse ones. At r = 1 everything is exact and dense.
+    is dense, unless the optimiser was given to `proxemic.optim.step_rows`, as recipes do: it is then sparse, and the
+    optimiser steps and decays only the rows of the sampled classes; Adam's bias correction counts the steps of the
+    whole run, and what clips gradients must take sparse ones. At r = 1 everything is exact and dense.
 
     Args:
         num_classes: Number of classes C ≥ 2.
@@ -136,7 +136,6 @@ class ProxyLoss(Described, ABC):
         self.proxies = nn.Parameter(torch.empty(num_classes, per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", chosen["regularizers"]))
         if self.sample_rate < 1:
-            step_rows(self.proxies)
             self._require_regularizers_of_shards("sample_rate is below 1")
         with torch.no_grad():
             init(self.proxies)
@@ -233,8 +232,6 @@ class ProxyLoss(Described, ABC):
             proxies = self.proxies.detach()[self._sharding.local].clone()
             self.proxies = nn.Parameter(proxies, self.proxies.requires_grad)
             self._unchecked_shard = fingerprint(proxies)
-            if self.sample_rate < 1:
-                step_rows(self.proxies)
         replicated = [parameter for parameter in self.parameters() if not (sharded and parameter is self.proxies)]
         share_first([*replicated, *self.buffers()], self._sharding.group)
 

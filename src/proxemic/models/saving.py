@@ -253,7 +253,7 @@ def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
         return _Saved(file.parent, ModelConfig(**config), preprocessing, str(content["sha256"]), network)
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
-    except (AttributeError, OSError, TypeError, ValueError) as error:
+    except (AttributeError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
 
 

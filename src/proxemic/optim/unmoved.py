@@ -5,73 +5,59 @@ runs, and learns little.
 """
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
 
-PATIENCE = 10
-"""Steps of any optimiser after which proxies that have a gradient should have moved."""
-
-_watched: "WeakKeyDictionary[nn.Module, _Seen | None]" = WeakKeyDictionary()
-_handle: RemovableHandle | None = None
-
-
-@dataclass
-class _Seen:
-    """Some of the proxies before the first step, the number of steps with a new gradient, and the last gradient."""
-
-    before: Tensor
-    steps: int
-    grad: tuple[ReferenceType[Tensor], int]
+CLEARED = 10
+"""Gradients, each after the one before was cleared, after which proxies should have moved."""
+ADDED = 100
+"""Gradients that were added up and never cleared, after which proxies should have moved."""
+_ROWS = 100
 
 
 def watch_proxies(loss: nn.Module) -> None:
-    """Warn once if ``loss.proxies`` keep a gradient through the first optimiser steps and are never written to."""
-    global _handle
-    _watched[loss] = None
-    if _handle is None:
-        _handle = register_optimizer_step_post_hook(_after_step)
+    """Warn once if ``loss.proxies`` keep getting gradients and never move."""
+    proxies = loss.proxies
+    assert isinstance(proxies, nn.Parameter)
+    watch = _Watch(type(loss).__name__)
+    watch.handle = proxies.register_post_accumulate_grad_hook(watch)
 
 
-def _after_step(*_: Any) -> None:
-    global _handle
-    for loss, seen in list(_watched.items()):
-        proxies = getattr(loss, "proxies", None)
-        if not isinstance(proxies, nn.Parameter):
-            del _watched[loss]  # parametrised: another tensor is trained
-        elif proxies.grad is None or not proxies.requires_grad or proxies.numel() == 0:
-            # Not trained yet: an initialisation or a checkpoint may still change it.
-            _watched[loss] = None
-        elif seen is None or seen.before.device != proxies.device:
-            _watched[loss] = _Seen(_mark(proxies), 1, (ref(proxies.grad), proxies.grad._version))
-        elif seen.grad[0]() is proxies.grad and seen.grad[1] == proxies.grad._version:
-            continue  # the gradient of an earlier step: the loss is no longer in use
-        elif seen.steps + 1 < PATIENCE:
-            _watched[loss] = _Seen(seen.before, seen.steps + 1, (ref(proxies.grad), proxies.grad._version))
-        else:
-            del _watched[loss]
-            if torch.equal(seen.before, _mark(proxies)):
-                warnings.warn(
-                    f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser "
-                    "steps: they are learned, so give loss.parameters() to the optimiser too, usually with a larger "
-                    "rate, for example torch.optim.AdamW([{'params': model.parameters()}, "
-                    "{'params': loss.parameters(), 'lr': 1e-2}], lr=1e-4).",
-                    UserWarning,
-                    stacklevel=3,
-                )
-    if not _watched and _handle is not None:
-        _handle.remove()
-        _handle = None
+class _Watch:
+    """Counts the gradients of proxies and compares some rows of them, which have a gradient, at the end."""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.handle: Any = None
+        self.rows: Tensor | None = None
+        self.before: Tensor | None = None
+        self.grad: ReferenceType[Tensor] | None = None
+        self.cleared = self.added = 0
 
-def _mark(proxies: Tensor) -> Tensor:
-    """A tensor that differs after an optimiser step."""
-    # Fused optimisers do not increment a tensor's version, but `step_rows` does, and may not step these hundred rows.
-    if proxies.grad is not None and proxies.grad.is_sparse:
-        return torch.tensor(proxies._version, device=proxies.device)
-    return proxies.detach()[:: max(1, len(proxies) // 100)].clone()
+    def __call__(self, proxies: Tensor) -> None:
+        grad = proxies.grad
+        assert grad is not None
+        if self.rows is None or self.before is None or self.before.device != proxies.device:
+            given = grad._indices()[0] if grad.is_sparse else grad.flatten(1).any(1).nonzero().squeeze(1)
+            if len(given):
+                self.rows = given[:: -(-len(given) // _ROWS)].clone()
+                self.before = proxies.detach()[self.rows].clone()
+                self.cleared = self.added = 0
+        # An optimiser that does not have the proxies does not clear their gradient either: it is added up.
+        is_new = self.grad is None or self.grad() is not grad
+        self.cleared, self.added, self.grad = self.cleared + is_new, self.added + 1, ref(grad)
+        if self.before is None or (self.cleared < CLEARED and self.added < ADDED):
+            return
+        self.handle.remove()
+        if torch.equal(self.before, proxies.detach()[self.rows]):
+            warnings.warn(
+                f"The proxies of {self.name} have had {self.added} gradients but did not move: they are learned, so "
+                "give loss.parameters() to the optimiser too, usually with a larger rate, for example "
+                "torch.optim.AdamW([{'params': model.parameters()}, {'params': loss.parameters(), 'lr': 1e-2}], "
+                "lr=1e-4).",
+                UserWarning,
+                stacklevel=2,
+            )

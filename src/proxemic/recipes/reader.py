@@ -18,7 +18,8 @@ from proxemic.recipes.hints import field_types, section_in
 from proxemic.recipes.slots import Slot
 from proxemic.recipes.writing import content_of
 from proxemic.recipes.yaml_files import as_yaml, read_yaml, shown, write_yaml
-from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
+from proxemic.runs.evaluate import EvaluationConfig
+from proxemic.training.recipe import BatchConfig, Recipe
 
 
 @dataclass(frozen=True)

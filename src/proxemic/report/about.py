@@ -9,8 +9,8 @@ from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.pages import Section, chart, table
 from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.runs.directory import RunDirectory
 from proxemic.tables import Table
-from proxemic.training import RunDirectory
 
 _NO_METRIC = {"epoch", "step", "loss", "seconds", "phase"}
 

@@ -23,9 +23,10 @@ from proxemic.models import load_model
 from proxemic.protocols.runs.evaluation import choose_images
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.retrieval import Embedder
-from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
-from proxemic.training.start import BothStarts, SideBySide
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_images, pick_device
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
+from proxemic.runs.starts import BothStarts, SideBySide
 
 NEAREST = 10
 """Neighbours of each query that sections may show."""

@@ -75,7 +75,7 @@ def write_report(
     check_page(path)
     check_projection(projection)  # before the minutes in which images are embedded
     run = FinishedRun(Path(target))
-    read_checksum(run.path)  # a damaged model is no reason for a page without pictures
+    read_checksum(run.path)  # a damaged model is refused, although a report does without pictures
     try:
         judged = judge_run(run, others, root=root, embedded=embedded, report=report)
     except (UserError, ValueError) as error:

@@ -10,11 +10,12 @@ from torch.distributed import ProcessGroup
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.device import on_gpu
 from proxemic.models import EmbeddingModel
 from proxemic.models.blocks import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
-from proxemic.optim.sparse_rows import check_steps_rows, is_stepped_by_rows
+from proxemic.optim.sparse_rows import check_steps_rows, step_rows
 
 
 def parameter_groups(
@@ -71,14 +72,14 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def fuse(optimizer: Optimizer) -> None:
-    """Let SGD, Adam and AdamW step in few kernels on a GPU, where their arguments choose no other way.
+def fuse(optimizer: Optimizer, *, but: Sequence[str] = ()) -> None:
+    """Let SGD, Adam and AdamW step in few kernels on a GPU, unless their arguments choose another way.
 
-    Not for proxies of sampled classes, whose gradients are sparse.
+    The groups named ``but`` are left as they are.
     """
     for group in optimizer.param_groups if isinstance(optimizer, SGD | Adam) else ():
         if group["fused"] is None and not group["foreach"] and not group["differentiable"]:
-            group["fused"] = all(on_gpu(each) and not is_stepped_by_rows(each) for each in group["params"]) or None
+            group["fused"] = (group.get("name") not in but and all(map(on_gpu, group["params"]))) or None
 
 
 def _backbone(model: nn.Module) -> list[nn.Parameter]:
@@ -181,9 +182,10 @@ class Optimization:
             layer_decay=self.layer_decay,
         )
         optimizer = self.optimizer(groups, self.lr)
-        fuse(optimizer)
-        if any(is_stepped_by_rows(parameter) for group in groups for parameter in group["params"]):
-            check_steps_rows(optimizer)
+        sampled = isinstance(loss, ProxyLoss) and loss.sample_rate < 1
+        fuse(optimizer, but=("proxies", "graph") if sampled else ())
+        if sampled:
+            step_rows(optimizer)
         if sharded:
             check_steps_rows(optimizer, "of sharded proxies each process steps its own classes", "proxies: replicated")
         schedule = self.schedule(optimizer) if self.schedule else None

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from proxemic.losses.margins import MARGINS
 from proxemic.losses.user_defined import Loss, MakesLoss
-from proxemic.optim.sparse_rows import is_stepped_by_rows
 from proxemic.training.parameter_groups import Optimization
 
 
@@ -63,11 +62,6 @@ def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
         raise ValueError(
             f"second_phase.loss has the parameters {_shapes(new)}, but those of the first phase, which are carried "
             f"on, are {_shapes(old)}: change hyper-parameters that leave them as they are."
-        )
-    if any(is_stepped_by_rows(new[name]) != is_stepped_by_rows(value) for name, value in old.items()):
-        raise ValueError(
-            "second_phase.loss.sample_rate is below 1 in one phase only, but both step the same proxies: set both to "
-            "less than 1, or to 1."
         )
     for name, value in old.items():
         owner, _, leaf = name.rpartition(".")

@@ -15,6 +15,7 @@ from losses.test_losses import CASES, make
 from proxemic.losses import CenterRegularizer, MeanProxyNorm, NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss
 from proxemic.losses.scores.sampling import SampledClasses, choose_classes, num_sampled
 from proxemic.losses.scores.streaming import streamed_scores
+from proxemic.optim import step_rows
 
 CLASSES, DIM = 11, 7
 LABELS = [1, 4, 4, 9]
@@ -238,6 +239,7 @@ def test_every_choice_is_as_likely(
 @each_case
 def test_gradients_are_of_the_rows_looked_at_and_add_up(case: str) -> None:
     loss = make(case, 200, DIM, proxies=2, sample_rate=0.05)
+    step_rows(torch.optim.SGD(loss.parameters(), lr=0.1))
     x, y = torch.randn(3, DIM), torch.tensor([0, 7, 199])
     found = []
     for _ in range(2):

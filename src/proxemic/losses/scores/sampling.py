@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.distributed.class_sharding import ClassSharding, part_of
 from proxemic.distributed.gather import local_part
-from proxemic.optim.sparse_rows import step_rows
+from proxemic.optim.sparse_rows import steps_rows
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,9 @@ class SampledClasses:
         return cls(labels, SamplingWeights(total, weights, group), index, part)
 
     def rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "rows *shape"]:
-        """The sampled rows; where there are others, their gradient is sparse, as of ``nn.Embedding(sparse=True)``."""
+        """Select the sampled rows; the gradient is sparse if an optimiser steps them by rows, see `step_rows`."""
         if self.index is None:
             return parameter
-        step_rows(parameter)  # also a copy, or what `load_state_dict(assign=True)` has put in its place
         return _Rows.apply(parameter, self.index)  # type: ignore[return-value]
 
     def local_rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "part *shape"]:
@@ -148,12 +147,14 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, index: Tensor) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(index)
-        ctx.shape = parameter.shape
+        ctx.shape, ctx.sparse = parameter.shape, steps_rows(parameter)
         return parameter.index_select(0, index)  # indexing is several times as slow on a CPU
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         (index,) = ctx.saved_tensors
-        sparse = torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False)
-        return sparse, None
+        if not ctx.sparse:
+            return grad.new_zeros(ctx.shape).index_copy_(0, index, grad), None
+        rows = torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False)
+        return rows, None

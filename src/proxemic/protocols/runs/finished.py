@@ -18,10 +18,10 @@ from proxemic.errors import UserError
 from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.runs.directory import RunDirectory, RunMetrics, split_fingerprint
+from proxemic.runs.embed import embed_images, pick_device
 from proxemic.training import warm_start
-from proxemic.training.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, RunMetrics, split_fingerprint
 from proxemic.typed_json import read_typed
 
 
