@@ -12,9 +12,10 @@ from proxemic.cli import COMMANDS
 
 
 def test_every_subcommand_is_a_function() -> None:
-    _, actions = COMMANDS["analyze"]
+    actions = COMMANDS["analyze"][1]
+    assert isinstance(actions, dict)
     functions = {name for name in proxemic.analyze.__all__ if name[0].islower()}
-    assert {address.removeprefix("proxemic.analyze:") for address in actions.values()} == functions
+    assert {str(address).removeprefix("proxemic.analyze:") for address in actions.values()} == functions
     for name in proxemic.analyze.__all__:
         assert getattr(proxemic.analyze, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing"):
