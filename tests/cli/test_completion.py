@@ -17,7 +17,22 @@ from proxemic.cli import build_parser, completion
 
 # What takes neither a file nor the name of a recipe.
 OTHERS = {
-    *("A", "ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "INDEX", "K", "KEY[,KEY…]=LIST", "LIST", "N"),
+    *(
+        "A",
+        "ADDRESS",
+        "A,B",
+        "B",
+        "C",
+        "COLUMN",
+        "COLUMN=VALUE",
+        "D",
+        "INDEX",
+        "K",
+        "KEY",
+        "KEY[,KEY…]=LIST",
+        "LIST",
+        "N",
+    ),
     *("N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE", "T", "URL", "W", "X", "1,3"),
 }
 
