@@ -146,7 +146,7 @@ def test_a_start_that_does_not_fit_is_refused(recipe: Path, two_phases: Path, tm
         (["--second_phase.epochs", "5"], "second_phase.epochs is 5, but must be less than training.epochs"),
         (["--second_phase.optim.lr", "1"], "second_phase.epochs is missing"),
         (["--second_phase.epochs", "2", "--second_phase.loss.alhpa", "1"], "did you mean --second_phase.loss.alpha"),
-        (["--second_phase.epochs", "2", "--second_phase.seed", "1"], "There is no key second_phase.seed"),
+        (["--second_phase.epochs", "2", "--second_phase.seed", "1"], "There is no flag --second_phase.seed"),
         (["--second_phase.epochs", "two"], "second_phase.epochs is two"),
         (["--training.start_phase", "2"], "has no second_phase"),
     ],

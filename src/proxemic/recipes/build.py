@@ -207,8 +207,7 @@ class Builder:
         built = [build(each, inner, key) for each in value]
         if MISSING in built:  # the sentence is about the whole list
             return MISSING
-        kind = tuple if origin is Sequence else origin  # as the defaults of our sections are
-        return kind(built) if kind in (tuple, set, frozenset) else built
+        return origin(built) if origin in (tuple, set, frozenset) else built
 
     def _object(self, content: Mapping[str, Any], slot: Slot, key: str) -> Any:
         path, unknown = content["class_path"], {*content} - {"class_path", "init_args", "dict_kwargs"}
@@ -237,7 +236,9 @@ class Builder:
         built: dict[str, Any] = {}
         for name, argument in given.items():
             if name in arguments:
-                built[name] = self.value(arguments[name], argument.hint, f"{key}.{name}")
+                is_list = any(map(is_container, union_members(argument.hint)))
+                is_left_out = is_list and as_yaml(arguments[name]) is None  # as classes with ``list = None`` allow
+                built[name] = None if is_left_out else self.value(arguments[name], argument.hint, f"{key}.{name}")
             elif argument.required:
                 reason = f"{thing.__name__} needs it, in the recipe or as --{key}.{name}"
                 raise self.error("", f"The key {key}.{name} is missing: {reason}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Required, Self, TypedDict
+from typing import Any, Required, TypedDict
 
 import torch
 
@@ -122,7 +122,7 @@ class RunDirectory:
         self.diverged = path / "diverged.txt"
 
     @classmethod
-    def of_model(cls, path: Path) -> Self:
+    def of_model(cls, path: Path) -> "RunDirectory":
         """Return the run directory of a model, which is given by that directory or by its ``model.safetensors``."""
         return cls(path if path.is_dir() else path.parent)
 
