@@ -192,12 +192,14 @@ def _read_recipe(
 
 def _check_shared(run: RunDirectory, processes: Processes) -> None:
     """Raise `UserError` in all processes unless all see the same run directory."""
+    if processes.world == 1:
+        return
     # A copy of the run on each machine has all files, but not this one.
     token = run.path / processes.broadcast(f".together.{uuid.uuid4().hex}.tmp")
-    if processes.is_first and processes.world > 1:
+    if processes.is_first:
         write_text(token, "")
     processes.wait()
-    missing = processes.any(processes.world > 1 and not token.exists())[0]
+    missing = processes.any(not token.exists())[0]
     processes.wait()
     if processes.is_first:
         token.unlink(missing_ok=True)
