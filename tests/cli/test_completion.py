@@ -16,24 +16,9 @@ from proxemic.cli import build_parser, completion
 
 # What takes neither a file nor the name of a recipe.
 OTHERS = {
-    *(
-        "ADDRESS",
-        "A,B",
-        "B",
-        "C",
-        "COLUMN",
-        "COLUMN=VALUE",
-        "D",
-        "DEVICE",
-        "FUNCTIONS",
-        "HOST",
-        "K",
-        "KEY",
-        "LIST",
-        "N",
-    ),
-    *("KEY[,KEY...]=LIST", "METRIC", "N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE", "STUDY"),
-    *("TOKEN", "URL", "W", "X"),
+    *("ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "DEVICE", "FUNCTIONS", "HOST", "K", "KEY", "LIST"),
+    *("KEY[,KEY...]=LIST", "METRIC", "N", "N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE"),
+    *("STUDY", "TOKEN", "URL", "W", "X"),
 }
 
 

@@ -28,10 +28,9 @@ from proxemic.retrieval.linkage import average_linkage, best_cut
 from proxemic.retrieval.searching import embed_queries
 from proxemic.retrieval.stores.store import Distance
 from proxemic.retrieval.thresholds import RATES, CalibratedThreshold, Calibration, calibration_file, format_threshold
-from proxemic.runs.directory import split_fingerprint
+from proxemic.runs.directory import RunDirectory, split_fingerprint
 from proxemic.runs.embed import embed_images
 from proxemic.tables import percent
-from proxemic.training import RunDirectory
 
 HeldOutSplit = Literal["validation", "test"]
 
