@@ -167,7 +167,7 @@ class RetrievalMetric(Metric):
         """
         if not len(self.embeddings):
             raise ValueError("there is nothing to evaluate; call update() with embeddings and labels first")
-        rows = {name: dim_zero_cat(getattr(self, name)) for name in _STATES}
+        rows: dict[str, Any] = {name: dim_zero_cat(getattr(self, name)) for name in _STATES}
         indexes = rows.pop("indexes")
         if bool((indexes >= 0).any()):
             kept = _first_of_each(indexes, rows["labels"])

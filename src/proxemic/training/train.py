@@ -110,7 +110,7 @@ def train(
             recipe, text = with_epochs(recipe, epochs), None
         if resume and epochs is None and run.metrics.exists():
             report(f"{run.path} is finished; these are its results.")
-            return TrainingResult(run.path, run.read_metrics())
+            return TrainingResult(run.path, dict(run.read_metrics()))
         text = text or to_yaml(recipe)
         recipe = recipe.from_its_first_phase()
         if resume and not overrides:

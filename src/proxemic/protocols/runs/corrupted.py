@@ -18,6 +18,7 @@ from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.published import PublishedFigure
 from proxemic.runs.embed import embed_images, pick_device
 from proxemic.runs.evaluate import evaluate_embeddings
+from proxemic.runs.starts import SideBySide
 from proxemic.tables import MISSING
 
 
