@@ -154,7 +154,7 @@ def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kep
     known.keep_search(name, folder)
 
 
-def parser_of(doc: str, datasets: Iterable[str], out: str, **choices: Iterable[str]) -> ArgumentParser:
+def parser_of(doc: str | None, datasets: Iterable[str], out: str, **choices: Iterable[str]) -> ArgumentParser:
     """Make the parser of a script: a data set, further words with their choices, losses, and where things lie."""
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
     for name, values in {"dataset": datasets, **choices}.items():

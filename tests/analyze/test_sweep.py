@@ -37,7 +37,7 @@ def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
     for row in found:
         kept = Run(out / "comparison" / "runs" / f"loss.alpha={row['loss.alpha']}" / f"seed-{row['seed']}")
         assert kept.metrics is not None
-        assert float(row["recall@1"]) == kept.metrics["test"]["recall@1"]
+        assert float(row["recall@1"]) == kept.metrics.get("test", {})["recall@1"]
         assert kept.content["loss"]["init_args"]["alpha"] == float(row["loss.alpha"])
     assert float(found[0]["recall@1"]) == 0.25
     mean, half = interval(*(100 * float(row["recall@1"]) for row in found))

@@ -35,7 +35,7 @@ def test_a_group_of_seeds(warp: list[Path], tmp_path: Path, here: Here) -> None:
     ]
     assert chosen.startswith(f"{sum(picks) / 2:.4g} ±")
     for shown, metric in ((recall, "recall@1"), (nmi, "nmi")):
-        assert shown.startswith(f"{50 * sum(result['test'][metric] for result in results):.2f} ±")
+        assert shown.startswith(f"{50 * sum(result.get('test', {})[metric] for result in results):.2f} ±")
     with (tmp_path / "dtp.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     drawn = [(0.0, first) for first in firsts]

@@ -48,4 +48,4 @@ def test_numbers_as_yaml_1_2_has_them(tmp_path: Path) -> None:
     mine.write_text("extends: glyphs-small\noptim: {lr: 1e-3, loss_lr: 2E-2}\n")
     recipe = read_recipe(mine).recipe
     assert (recipe.optim.lr, recipe.optim.loss_lr) == (0.001, 0.02)
-    assert load(mine, **{"optim.lr": "5e-4"}).optim.lr == 0.0005
+    assert load(mine, optim={"lr": "5e-4"}).optim.lr == 0.0005

@@ -23,7 +23,8 @@ SEQUENCES: Tensor = PROGRAM["SEQUENCES"]
 
 
 def alone(*flags: Tensor) -> dict[str, float]:
-    roles = RetrievalResults(EMBEDDINGS.float(), LABELS, *(flags or (None, None))).roles
+    is_query, is_gallery, *others = flags or (None, None)
+    roles = RetrievalResults(EMBEDDINGS.float(), LABELS, is_query, is_gallery, *others[:1]).roles
     return dict(retrieval_metrics(**roles, **SETTINGS))
 
 
