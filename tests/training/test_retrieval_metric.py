@@ -23,8 +23,9 @@ SEQUENCES: Tensor = PROGRAM["SEQUENCES"]
 
 
 def alone(*flags: Tensor) -> dict[str, float]:
-    is_query, is_gallery, *others = flags or (None, None)
-    roles = RetrievalResults(EMBEDDINGS.float(), LABELS, is_query, is_gallery, *others[:1]).roles
+    names = ("is_query", "is_gallery", "sequences")
+    given: dict[str, Any] = dict(zip(names, flags, strict=False))
+    roles = RetrievalResults(EMBEDDINGS.float(), LABELS, **given).roles
     return dict(retrieval_metrics(**roles, **SETTINGS))
 
 
