@@ -1,6 +1,7 @@
 """Recipes that extend others: one or several, of which later ones win."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,7 +10,7 @@ from proxemic.recipes import find_recipe, load
 from proxemic.recipes.reader import read_recipe
 
 
-def content(path: Path, *flags: str) -> dict:
+def content(path: Path, *flags: str) -> dict[str, Any]:
     return yaml.safe_load(read_recipe(path, flags).yaml)
 
 
@@ -48,4 +49,5 @@ def test_numbers_as_yaml_1_2_has_them(tmp_path: Path) -> None:
     mine.write_text("extends: glyphs-small\noptim: {lr: 1e-3, loss_lr: 2E-2}\n")
     recipe = read_recipe(mine).recipe
     assert (recipe.optim.lr, recipe.optim.loss_lr) == (0.001, 0.02)
-    assert load(mine, optim={"lr": "5e-4"}).optim.lr == 0.0005
+    changes: dict[str, Any] = {"optim.lr": "5e-4"}
+    assert load(mine, **changes).optim.lr == 0.0005

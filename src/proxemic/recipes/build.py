@@ -109,7 +109,8 @@ class Builder:
             raise self.error(key, f"{key} is empty: give {', '.join(allowed[:3])} or others below it, or leave it out")
         content = as_yaml(content)
         if not isinstance(content, Mapping):
-            raise self.error(key, f"{key} is {shown(content)}, but must map names such as {allowed[0]} to values")
+            what = key or "the recipe"
+            raise self.error(key, f"{what} is {shown(content)}, but must map names such as {allowed[0]} to values")
         self._check_names(key, content, allowed, kind)
         section = object.__new__(kind)  # its constructor would be given descriptions, which are not what it declares
         sources = {source.rpartition(".")[0] for source in LINKS.values()}
@@ -158,7 +159,8 @@ class Builder:
         if isinstance(parsed, Mapping) and section_in(elements(hint)):
             raise self.error(key, f"{key} is {shown(parsed)}, but must be a list of such mappings: put it in []")
         if isinstance(parsed, Mapping) and slot is None:
-            name = next(iter(parsed.get("init_args") or parsed), "")  # a change of a text looks like a class
+            inner = parsed.get("init_args")  # a change of a text looks like a class
+            name = next(iter(inner if isinstance(inner, Mapping) and inner else parsed), "")
             raise self._unknown(f"{key}.{name}", [])
         raise self.error(key, f"{key} is {shown(content)}, but must be {in_words(hint)}")
 
@@ -191,7 +193,7 @@ class Builder:
         if member in (bool, int, type(None)):
             return value if type(value) is member else MISSING
         if member is float:
-            return float(value) if type(value) in (int, float) else MISSING
+            return float(value) if type(value) is float or (type(value) is int and abs(value) < 2**53) else MISSING
         if member in (str, Path):
             return member(value) if isinstance(value, str | member) else MISSING
         if inspect.isclass(origin) and issubclass(origin, Enum):

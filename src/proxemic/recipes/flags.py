@@ -134,8 +134,9 @@ def differences(base: Any, changed: Any) -> Any:
     return changes
 
 
-def _same_class(one: str, other: str) -> bool:
+def _same_class(one: object, other: object) -> bool:
     """Return whether two import paths name one class; a name alone may belong to any package."""
+    one, other = str(one), str(other)
     if "." in one and "." in other:
         return one == other
     return one.rpartition(".")[2] == other.rpartition(".")[2]

@@ -121,7 +121,7 @@ def _hint_of(key: str) -> Any:
 def _build(kind: type, content: dict[str, Any], where: str, overrides: Any = (), own_code: bool = False) -> Any:
     given = overrides if isinstance(overrides, Mapping) else read_flags(overrides)
     content = apply_overrides(content, given)
-    second = as_yaml(content.get("second_phase"))
+    second = as_yaml(content.get("second_phase")) if isinstance(content, Mapping) else None
     if isinstance(second, Mapping):  # which holds what changes
         changed = {
             key: merge(content[key], _as_change(second.get(key, {}))) for key in ("loss", "optim") if key in content
