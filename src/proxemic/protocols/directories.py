@@ -22,7 +22,7 @@ class StudyDirectory(Generic[Settings]):
 
     Args:
         path: The directory.
-        file: The name of the file of settings, which is written first.
+        file: The name of the file of settings; the directory counts as begun if it exists.
         kind: What the directory holds, such as ``comparison``.
         command: The command that makes it, such as ``compare``.
         form: The dataclass of the settings.

@@ -142,7 +142,8 @@ def search(
         sampler: How parameters are chosen.
         pruner: What stops a trial early by the values that it reports.
         steps: The steps of a trial that is not pruned.
-        seed: Of the sampler, with which a search that one process makes without a break is repeated; None for others.
+        seed: Seed of the sampler; None draws one. For the same seed, one process makes the same trials again, unless
+            the search was interrupted.
         first: Parameters of the first trials, moved into the dimensions where they lie outside; not used in a grid.
         settings: What else all processes must agree on.
         alone: No other process works on the study, so that running trials are those of a killed one.
