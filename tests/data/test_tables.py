@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 import yaml
@@ -132,6 +134,14 @@ def test_a_quoted_text_may_have_commas_quotes_and_lines(tmp_path: Path) -> None:
         ("a,1.png", '5" nail', f"{table}, line 2"), ("b.png", '5" nail', f"{table}, line 5"),
     ]  # fmt: skip
     assert rows.texts("note") == ["two\nlines", None]
+
+
+def test_texts_that_are_large_once_unpacked_are_refused(tmp_path: Path) -> None:
+    text = pa.DictionaryArray.from_arrays(np.zeros(2**20, np.int32), ["x" * 2**16])  # 64 GB in some kB
+    pyarrow.parquet.write_table(pa.table({"path": text, "label": text}), tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").stat().st_size < 2**20
+    with pytest.raises(ValueError, match="has 68,719,476,736 bytes of text in a column"):
+        read_table(tmp_path / "t.parquet")
 
 
 def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> None:

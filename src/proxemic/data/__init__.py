@@ -16,7 +16,7 @@ with optional_dependency("train"):
     from proxemic.data.image_cache import CacheConfig
     from proxemic.data.images import ImageSet, ImageSource, Splits
     from proxemic.data.pixels import ArrayPixels, FilePixels, read_image
-    from proxemic.data.rows import RowGroups
+    from proxemic.data.rows import RowGroups, Rows
     from proxemic.data.samplers import (
         Batches,
         CategoryBalancedBatches,
@@ -66,6 +66,7 @@ __all__ = [
     "RandomBatches",
     "RecordFaces",
     "RowGroups",
+    "Rows",
     "Splits",
     "StanfordOnlineProducts",
     "VectorAugmentation",

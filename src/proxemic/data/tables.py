@@ -156,8 +156,13 @@ def _flush(texts: list[list[str]], parts: list[list[pa.Array]]) -> None:
 
 def _read_parquet(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[str]]:
     try:
-        with pyarrow.parquet.ParquetFile(table) as file:
-            rows, schema = file.metadata.num_rows, file.schema_arrow
+        schema = pyarrow.parquet.read_schema(table)
+        # As a dictionary, a text that comes again and again is in memory once.
+        texts = [
+            field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+        ]
+        with pyarrow.parquet.ParquetFile(table, read_dictionary=texts) as file:
+            rows = file.metadata.num_rows
             if rows > _MOST_ROWS:  # compressed, they may be few bytes
                 raise ValueError(f"{table} has {rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
             plain = {field.name: _is_plain(field.type) for field in schema}
@@ -170,7 +175,7 @@ def _read_parquet(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[s
             content = file.read(columns=[name for name in chosen if plain[name]])
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{table} is not a Parquet table ({' '.join(str(error).split())}).") from error
-    columns = {name.strip(): _as_texts(content[name]) for name in content.column_names}
+    columns = {name.strip(): _as_texts(content[name], table) for name in content.column_names}
     lists = [name for name in chosen if not plain[name] and name != "embedding"]
     return pa.table(columns), Places(table, "row", np.arange(1, rows + 1)), lists
 
@@ -180,20 +185,18 @@ def _is_plain(kind: Any) -> bool:
     return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _as_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _clean(column.cast(pa.string()))
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    # Python's text of each different value: labels of any type are compared as text.
-    parts = [
-        pa.array([None if value is None else str(value) for value in chunk.dictionary.to_pylist()], pa.string()).take(
-            chunk.indices
-        )
-        for chunk in column.chunks
-    ]
-    return _clean(pa.chunked_array(parts, pa.string()))
+def _as_texts(column: pa.ChunkedArray, table: Path) -> pa.ChunkedArray:
+    compute: Any = pc
+    parts, size = [], 0
+    for chunk in (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).chunks:
+        # Python's text of each different value: labels of any type are compared as text.
+        known = [None if value is None else str(value) for value in chunk.dictionary.to_pylist()]
+        different = _clean(pa.array(known, pa.string()))
+        size += compute.sum(compute.binary_length(different).take(chunk.indices)).as_py() or 0
+        if size > _MOST_BYTES:
+            raise ValueError(f"{table} has {size:,} bytes of text in a column, but may have {_MOST_BYTES:,}: split it.")
+        parts.append(different.take(chunk.indices))
+    return pa.chunked_array(parts, pa.string())
 
 
 def _clean(texts: Any) -> Any:

@@ -24,9 +24,8 @@ from proxemic.data.tables import EMBEDDING_COLUMNS
 from proxemic.errors import UserError
 from proxemic.files import readable
 from proxemic.locks import exclusive_lock
-from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.embedder import Embedder, enough_workers
 from proxemic.retrieval.parts import Parts
-from proxemic.retrieval.preparing import enough_workers
 from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.runs.evaluate import EvaluationPrecision
 from proxemic.runs.processes import Processes, join_processes

@@ -23,10 +23,9 @@ from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import readable
-from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.embedder import Embedder, Picture
 from proxemic.retrieval.embedding import Source, embed_rows, model_for, open_sources, useless_vectors
 from proxemic.retrieval.items import STAMP, Where, check_columns, check_where, further_columns, make_items
-from proxemic.retrieval.preparing import Picture
 from proxemic.retrieval.stores import (
     GalleryInfo,
     IndexKind,
@@ -305,7 +304,7 @@ class Gallery:
                 unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
                     before = self._rows_of([name for name in part.names if name in changed])
-                    vectors = check_vectors(part.embeddings, info, address)
+                    vectors = _as_kept(part.embeddings, info)
                     items = make_items(_keep(part, before))
                     (self.store.replace_rows if before else self.store.add)(vectors, items)
                     count, updated = count + len(part) - len(before), updated + len(before)
@@ -613,7 +612,13 @@ def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.n
     numbers = tensor.float()
     for row, why in useless_vectors(numbers, info.distance).items():
         raise ValueError(f"vector {row} {why}: leave it out, or make it anew.")
+    return _as_kept(numbers, info)
+
+
+def _as_kept(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
+    """Return vectors as a gallery keeps them, of unit length if it is searched by cosine."""
+    assert vectors is not None
     if info.distance == "cosine":
         # In float64: a length whose square is too large for float32 is none that should be lost.
-        numbers = torch.nn.functional.normalize(numbers.double(), dim=1, eps=0.0).float()
-    return numbers.contiguous().numpy()
+        vectors = torch.nn.functional.normalize(vectors.double(), dim=1, eps=0.0)
+    return vectors.float().contiguous().numpy()
