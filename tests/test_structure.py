@@ -95,6 +95,7 @@ WITHOUT_SOURCE = {
     "test_centres.py": "docs/experiments/centres.py",
     "test_claims.py": "docs/experiments/claims.py",
     "test_structure.py": "the whole repository",
+    "test_surface.py": "what users can reach",
     "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
     "training/test_fine_tuning.py": "model.train, model.lora and others, in runs",
     "training/test_plateau.py": "phases that end at a plateau",
