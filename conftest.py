@@ -20,7 +20,7 @@ collect_ignore = [] if find_spec("triton") else ["src/proxemic/losses/scores/tri
 # time; otherwise the files of a single test come last, however long it takes.
 LONGEST = (
     "tests/distributed/test_equality.py",
-    "tests/training/multiprocess/test_multiprocess.py",
+    "tests/training/distributed/test_distributed.py",
     "tests/cli/test_tune.py",
     "tests/test_readme.py",
     "tests/test_docs.py",

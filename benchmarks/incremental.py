@@ -22,8 +22,8 @@ import torch
 from proxemic.data import Glyphs, Preprocessing
 from proxemic.data.sources.glyphs import FACES
 from proxemic.retrieval import Embedder, Gallery
+from proxemic.runs.embed import embed_images
 from proxemic.training import train
-from proxemic.training.embed import embed_images
 
 STEPS = (100, 200, 300, 400, 500, 600, 700, 800, 900, 1000)
 

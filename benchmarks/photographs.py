@@ -32,9 +32,9 @@ from proxemic.metrics.open_set import leave_classes_out
 from proxemic.models.timm_models import timm_backbone
 from proxemic.retrieval import Embedder, Gallery, calibrate
 from proxemic.retrieval.clustering import cluster
+from proxemic.runs.directory import RunDirectory
 from proxemic.tables import Table, percent
 from proxemic.training import train
-from proxemic.training.run_directory import RunDirectory
 
 RATE = 0.01
 

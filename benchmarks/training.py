@@ -31,8 +31,8 @@ from proxemic.data import EmbeddingDataset
 from proxemic.losses import NormalizedSoftmaxLoss
 from proxemic.models import ConvNet, ModelConfig, build_model
 from proxemic.recipes import load
+from proxemic.runs.embed import embed_images
 from proxemic.training import Recipe
-from proxemic.training.embed import embed_images
 
 NETWORKS = {"tf_efficientnet_lite0": 32, "resnet50": 32, "convnet": 128}
 """Each with its images a batch."""

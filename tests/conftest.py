@@ -135,3 +135,19 @@ def browse() -> "Iterator[Opened]":
 
     with chromium() as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In a folder of its own with its images, where the tests of a module may put their runs."""
+    folder = tmp_path_factory.mktemp("recipe")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+@pytest.fixture(scope="module")
+def without_plots() -> Iterator[None]:
+    """Runs in this process draw no plots, which cost as much as an epoch of so few images."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("draw_curves", "draw_gallery"):
+            patch.setattr(f"proxemic.training.results.{name}", lambda *_, **__: None)
+        yield

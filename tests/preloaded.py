@@ -13,7 +13,6 @@ from disk import wait_for_no_disk
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import results
-from proxemic.training.multiprocess import processes
 
 
 def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
@@ -24,7 +23,7 @@ def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
 
 results.draw_curves = results.draw_gallery = no_picture
 wait_for_no_disk()
-proxemic.cli._LATER = processes._NOTICING = 2.0  # torchrun, which needs more, is not there
+proxemic.cli._LATER = 2.0  # torchrun, which needs more, is not there
 read_recipe(find_recipe("glyphs"))  # the parser of recipes
 Image.init()
 figure = Figure()

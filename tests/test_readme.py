@@ -17,7 +17,7 @@ from proxemic.data import OwnImages
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.embed import embed_images, load_embedder
+from proxemic.runs.embed import embed_images, load_embedder
 from vectors import write_table
 
 ROOT = Path(__file__).parent.parent

@@ -22,10 +22,10 @@ from proxemic import train
 from proxemic.data import EmbeddingDataset
 from proxemic.losses import NormalizedSoftmaxLoss
 from proxemic.recipes import load
+from proxemic.runs.directory import RunDirectory
 from proxemic.training import Recipe
 from proxemic.training.components import build_networks
 from proxemic.training.data_module import TrainingData
-from proxemic.training.run_directory import RunDirectory
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, of pixels from 0 to 255
 WORKERS = 14

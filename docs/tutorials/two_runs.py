@@ -14,7 +14,7 @@ from PIL import Image
 import proxemic
 from proxemic.analysis import alignment, class_distances, hubness, uniformity
 from proxemic.data import Glyphs
-from proxemic.training.embed import embed_images, load_embedder
+from proxemic.runs.embed import embed_images, load_embedder
 
 proxemic.keep_freed_memory()
 folder = Path(tempfile.mkdtemp())

@@ -19,3 +19,11 @@ class UserNote(UserWarning):
 
 class TrainingDiverged(UserError):
     """The loss or the weights are no longer finite."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of Python, NumPy or torch says that memory could not be allocated."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+    )

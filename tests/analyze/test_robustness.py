@@ -19,7 +19,8 @@ from proxemic.analyze._robustness import _difference_tables, _differences
 from proxemic.data.corruptions import CORRUPTIONS, CorruptedPixels, Corruption
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.statistics import Estimate
-from proxemic.training.embed import embed_images, evaluate_embeddings
+from proxemic.runs.embed import embed_images
+from proxemic.runs.evaluate import evaluate_embeddings
 
 FEW = ["--corruptions", "dropout,shear", "--severities", "2,5"]
 

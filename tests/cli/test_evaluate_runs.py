@@ -16,8 +16,8 @@ from proxemic.data import OwnImages
 from proxemic.data.embeddings import read_embeddings
 from proxemic.errors import UserNote
 from proxemic.protocols.runs.evaluation import models
+from proxemic.runs.embed import embed_images
 from proxemic.training import RunDirectory
-from proxemic.training.embed import embed_images
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_ctrl_c_is_one_sentence_with_worker_processes(run: Path, here: Here, mon
         yield next(iter(loader))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("proxemic.training.embed.tqdm", interrupted)
+    monkeypatch.setattr("proxemic.runs.embed.tqdm", interrupted)
     flags = ["--batches.workers", "1", "--evaluation.batch_size", "2"]
     assert_refused(here("evaluate", run, *flags), ["Stopped at once"])
 

@@ -25,7 +25,7 @@ from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.face_embedding import embed_faces
+from proxemic.runs.faces import embed_faces
 from verification import by_definition
 
 RECIPE = """\
@@ -119,7 +119,7 @@ def test_processes_that_load_images(run: Path, here: Here, monkeypatch: pytest.M
         asked.append(workers)
         return embed_faces(*arguments, **options)
 
-    monkeypatch.setattr("proxemic.training.face_embedding.embed_faces", embed)
+    monkeypatch.setattr("proxemic.runs.faces.embed_faces", embed)
     for words in ((), ("--workers", "2")):
         assert here("verify", run, "--sets", "lfw", *words).returncode == 0
     assert asked == [0, 2]

@@ -16,7 +16,7 @@ from proxemic.data.columns import read_columns
 from proxemic.data.pixels import CachedPixels
 from proxemic.data.sources import check, load_query_gallery
 from proxemic.data.tables import IMAGE_COLUMNS, read_notes, read_pictures, read_table
-from proxemic.training.run_directory import split_fingerprint
+from proxemic.runs.directory import split_fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")
 

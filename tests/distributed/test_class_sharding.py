@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from proxemic.distributed.class_sharding import ClassSharding, part_of
+from proxemic.distributed.class_sharding import part_of
 from proxemic.losses import HISTLoss, MeanProxyNorm, NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss
 
 
@@ -103,24 +103,6 @@ def test_a_regularizer_of_ones_own_is_taken_of_replicated_proxies() -> None:
     loss.distribute()
     torch.testing.assert_close(loss(x, y), value)
     torch.testing.assert_close(torch.autograd.grad(loss(x, y), loss.proxies)[0], expected)
-
-
-@pytest.mark.parametrize(("rank", "rows"), [(0, 2), (1, 2), (2, 1), (3, 0)])
-def test_a_shard_is_a_state_of_its_own_classes(monkeypatch: pytest.MonkeyPatch, rank: int, rows: int) -> None:
-    loss = NormalizedSoftmaxLoss(5, 3, proxies_per_class=2)
-    whole = loss.proxies.detach().clone()
-    sharding = ClassSharding(
-        dist.ProcessGroup(rank, 4), 5, sharded=True
-    )  # one process, which believes to be one of four
-    monkeypatch.setattr("proxemic.losses.proxy_loss.make_class_sharding", lambda *_: sharding)
-    loss.distribute(sharded=True)
-    state = loss.state_dict()
-    assert list(state) == ["proxies"]
-    assert torch.equal(state["proxies"], whole[sharding.local])
-    assert state["proxies"].shape == (rows, 2, 3)
-    # What the shard keeps is its own: the storage of all proxies is not held any more.
-    assert state["proxies"].untyped_storage().nbytes() == 4 * rows * 2 * 3
-    assert loss.num_classes == 5
 
 
 @given(count=st.integers(0, 50), world=st.integers(1, 12))

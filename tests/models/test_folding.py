@@ -10,7 +10,7 @@ from torch import nn
 from proxemic.data import ArrayPixels, ImageSet, Preprocessing
 from proxemic.models import EmbeddingModel, ModelConfig, build_model
 from proxemic.models.folding import fold_batch_norm, folded
-from proxemic.training.embed import embed_images
+from proxemic.runs.embed import embed_images
 
 
 def trained(backbone: str) -> EmbeddingModel:

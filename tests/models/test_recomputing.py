@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from proxemic.models import ModelConfig, build_model
-from proxemic.training.gradient_cache import embed_in_micro_batches
+from proxemic.training.gradient_cache import InMicroBatches
 
 VIT = ModelConfig(
     "vit_tiny_patch16_224", embedding_size=8, image_size=32, backbone_args={"depth": 3, "drop_path_rate": 0.5}
@@ -26,7 +26,7 @@ def gradients(config: ModelConfig, micro_batches: int = 1) -> tuple[dict[str, Te
         return tensor
 
     with saved_tensors_hooks(count, lambda tensor: tensor):
-        embeddings = embed_in_micro_batches(model, images, micro_batches)
+        embeddings = InMicroBatches(model, micro_batches)(images)
     embeddings.pow(3).sum().backward()
     return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}, kept[0]
 

@@ -41,11 +41,11 @@ def test_forgotten_proxies_are_reported_once() -> None:
 
 def test_gradients_that_are_cleared_are_reported_after_ten() -> None:
     model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
-    for number in range(1, 11):
+    for _ in range(9):
         loss.zero_grad()
-        value = loss(model(torch.randn(6, 4)), torch.arange(6) % 3)
-        if number < 10:
-            value.backward()
+        loss(model(torch.randn(6, 4)), torch.arange(6) % 3).backward()
+    loss.zero_grad()
+    value = loss(model(torch.randn(6, 4)), torch.arange(6) % 3)
     with pytest.warns(UserWarning, match="have had 10 gradients but did not move"):
         value.backward()
 

@@ -39,10 +39,10 @@ from proxemic.recipes import find_recipe, list_recipes, recipe_summary
 from proxemic.recipes.flags import merge
 from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.yaml_files import parse_yaml
+from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training.advice import advice
 from proxemic.training.components import fit_to_data
 from proxemic.training.data_module import EpochOrder, TrainingData
-from proxemic.training.embed import evaluate_embeddings
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe

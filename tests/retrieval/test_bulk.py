@@ -22,8 +22,8 @@ from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model, read_checksum, save_model
 from proxemic.retrieval import Embedder, embed_to_file, list_pictures, parts
 from proxemic.retrieval.parts import Parts
-from proxemic.training.recipe import EvaluationPrecision
-from together import finish, spoken, start_together
+from proxemic.runs.evaluate import EvaluationPrecision
+from together import finish, start_together
 from vectors import some_vectors, write_table
 
 SIZE = 16
@@ -166,7 +166,7 @@ def test_processes_of_torchrun_share_the_work_and_one_may_be_killed(photos: Path
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
     results = finish(start_together(2, "embed", photos / "model", photos / "none", "--out", out))
     assert [result.returncode for result in results] == [2, 2]
-    assert "none does not exist" in spoken(results)
+    assert all("none does not exist" in result.stderr for result in results)
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -88,8 +88,9 @@ def training_cases(folder: Path) -> dict[str, Any]:
     from torch.utils.data import DataLoader
 
     from proxemic.data import EmbeddingDataset, Preprocessing
+    from proxemic.runs.embed import embed_images
+    from proxemic.runs.evaluate import evaluate_embeddings
     from proxemic.training import EvaluationConfig, RetrievalCallback, RetrievalMetric
-    from proxemic.training.embed import embed_images, evaluate_embeddings
 
     pictures = images()
     preprocessing = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))

@@ -16,6 +16,8 @@ from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
 from proxemic.models import ModelConfig, build_model
 from proxemic.recipes.reader import read_recipe
+from proxemic.runs.embed import embed_images
+from proxemic.runs.processes import Processes
 from proxemic.training import Recipe, RunDirectory, train
 from proxemic.training.auto_precision import (
     choose_precision,
@@ -23,8 +25,6 @@ from proxemic.training.auto_precision import (
     read_taken,
     settle_precision,
 )
-from proxemic.training.embed import embed_images
-from proxemic.training.multiprocess.processes import Processes
 
 MODULE = sys.modules[choose_precision.__module__]
 CPU = torch.device("cpu")

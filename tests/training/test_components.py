@@ -12,10 +12,10 @@ from proxemic.errors import UserError
 from proxemic.losses import ArcFaceLoss, DynamicMargin
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
+from proxemic.runs.processes import Processes
 from proxemic.training import RunDirectory
 from proxemic.training.components import build_components, held_out_images
-from proxemic.training.multiprocess.processes import Processes
-from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
+from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.times import Times
 from stopping import Stopped, losses, run
 

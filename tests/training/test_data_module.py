@@ -13,7 +13,7 @@ from proxemic.training.data_module import TrainingData
 WORKER = """
 import multiprocessing, os, signal
 from torch.utils.data import DataLoader
-from proxemic.training.workers import worker_settings
+from proxemic.runs.workers import worker_settings
 
 multiprocessing.set_start_method("forkserver", force=True)  # as Python 3.14 does of itself
 batches = iter(DataLoader(range(100), **worker_settings(1)))

@@ -8,8 +8,8 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.fit import _gpu, _plugins
-from proxemic.training.multiprocess.processes import Processes
+from proxemic.runs.processes import Processes
+from proxemic.training.fit import _hardware, gpu_of
 
 
 @pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled, but CUDA is not available")
@@ -19,7 +19,8 @@ from proxemic.training.multiprocess.processes import Processes
 def test_the_scale_of_half_precision_is_one_where_gradients_differ(world: int, layout: str, apart: bool) -> None:
     flags = ["--proxies", layout, "--training.precision", "16-mixed"]
     found = read_recipe(find_recipe("glyphs-small"), flags).recipe
-    scalers = [each.scaler for each in _plugins(found, Processes(0, world)) if isinstance(each, MixedPrecision)]
+    plugins = _hardware(found, Processes(0, world))["plugins"]
+    scalers = [each.scaler for each in plugins if isinstance(each, MixedPrecision)]
     assert [type(scaler) for scaler in scalers] == [ShardedGradScaler] * apart
 
 
@@ -36,6 +37,6 @@ def test_each_process_takes_its_own_gpu(
     processes = Processes(rank=11, world=16, local_rank=3)
     if number is None:
         with pytest.raises(UserError, match=f"More than {seen} processes were started on a machine .* start one a GPU"):
-            _gpu(processes)
+            gpu_of(processes)
     else:
-        assert _gpu(processes) == number
+        assert gpu_of(processes) == number

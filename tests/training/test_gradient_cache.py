@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from proxemic.losses import MultiProxyAnchorLoss
-from proxemic.training.gradient_cache import embed_in_micro_batches
+from proxemic.training.gradient_cache import InMicroBatches
 
 BATCH, CLASSES, DIM = 13, 5, 4
 
@@ -16,7 +16,7 @@ def gradients(network: nn.Module, images: Tensor, labels: Tensor, parts: int, se
     """Of a loss whose sums run over the whole batch."""
     torch.manual_seed(seed)
     loss = MultiProxyAnchorLoss(CLASSES, DIM).double()
-    value = loss(embed_in_micro_batches(network, images, parts), labels)
+    value = loss(InMicroBatches(network, parts)(images), labels)
     value.backward()
     found = [value.detach(), *(parameter.grad for module in (network, loss) for parameter in module.parameters())]
     network.zero_grad()
@@ -52,7 +52,7 @@ def test_what_a_part_leaves_in_memory_is_its_embeddings(batch: tuple[Tensor, Ten
 def test_dropout_draws_the_same_in_both_passes(batch: tuple[Tensor, Tensor]) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(108, 64), nn.Dropout(), nn.Linear(64, DIM)).double()
     torch.manual_seed(1)
-    kept = [embed_in_micro_batches(network, batch[0], 2)]
+    kept = [InMicroBatches(network, 2)(batch[0])]
     (gradient,) = torch.autograd.grad(kept[0].sum(), network[1].weight)  # type: ignore[arg-type]
     torch.manual_seed(1)
     halves = [network(half) for half in batch[0].tensor_split(2)]
@@ -78,4 +78,4 @@ def test_batch_norm_counts_each_part_once(batch: tuple[Tensor, Tensor], momentum
 def test_without_gradients_the_network_takes_all_at_once(batch: tuple[Tensor, Tensor]) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(108, DIM)).double()
     with torch.no_grad():
-        assert torch.equal(embed_in_micro_batches(network, batch[0], 4), network(batch[0]))
+        assert torch.equal(InMicroBatches(network, 4)(batch[0]), network(batch[0]))

@@ -15,9 +15,9 @@ from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import read_recipe
+from proxemic.runs.embed import embed_images
 from proxemic.training import Recipe, train
 from proxemic.training.components import build_networks
-from proxemic.training.embed import embed_images
 from proxemic.training.head_start import PooledFeatures, start_head
 
 pytestmark = pytest.mark.usefixtures("without_plots")

@@ -49,19 +49,3 @@ def test_a_resumed_run_continues_its_logs(tmp_path: Path) -> None:
     for logger in second:
         logger.finalize("success")
     assert logged(tmp_path) == ([*range(12)], [*range(12)])
-
-
-def test_a_row_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
-    first = start(tmp_path, 0)
-    log(first, range(4), dict.fromkeys(range(4), 1.0))
-    for logger in first:
-        logger.finalize("failed")
-    path = tmp_path / "csv" / "version_0" / "metrics.csv"
-    path.write_bytes(path.read_bytes()[:-4])
-    log(second := start(tmp_path, 4), range(4, 6), dict.fromkeys(range(6), 1.0))
-    for logger in second:
-        logger.finalize("success")
-    assert logged(tmp_path)[0] == [0, 1, 2, 4, 5]
-    path.write_text("")
-    start(tmp_path, 4)
-    assert not path.exists()

@@ -1,6 +1,7 @@
 """The task that Lightning trains."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +9,13 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 
+from processes import run_processes
 from proxemic.errors import TrainingDiverged
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
 from proxemic.models import ModelConfig, build_model
+from proxemic.runs.processes import Processes
 from proxemic.training import Optimization
 from proxemic.training.module import EmbeddingTask, check_embeddings
-from proxemic.training.multiprocess.processes import Processes
 
 
 @pytest.fixture
@@ -97,3 +99,10 @@ def test_the_network_draws_on_each_process_its_own() -> None:
         draws.append(torch.rand(4))
     assert torch.equal(draws[0], draws[2])
     assert not torch.equal(draws[0], draws[1])
+
+
+def test_the_network_gets_the_gradients_of_the_joined_batch(tmp_path: Path) -> None:
+    for process in run_processes(Path(__file__).with_name("network_gradients.py"), tmp_path):
+        assert process["worst"] < 1e-11, process
+        assert process["tensors"] > 15
+        assert process["clipped"] < 1e-6  # torch adds 1e-6 to the norm

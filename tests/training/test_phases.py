@@ -73,7 +73,7 @@ def test_the_second_phase_changes_its_epochs_and_no_other(recipe: Path, two_phas
     assert steps == {total}  # the moments are carried on
 
 
-@pytest.mark.parametrize("stop_after", [1, 2, 3])
+@pytest.mark.parametrize("stop_after", [2, 3])
 def test_resuming_on_either_side_of_the_boundary(
     recipe: Path, two_phases: Path, tmp_path: Path, stop_after: int
 ) -> None:
@@ -109,12 +109,6 @@ def test_a_memory_is_taken_over_with_what_is_in_it() -> None:
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert found["loss.memory.label_memory"][:4].tolist() == y.tolist()
     assert found["loss._extra_state"].tolist() == [4, 0]
-
-
-def test_a_phase_that_samples_and_one_that_does_not_step_the_same_proxies(recipe: Path, tmp_path: Path) -> None:
-    flags = [*WARPED, "--second_phase.epochs", "2", "--second_phase.loss.sample_rate", "0.5", *LAST]
-    with pytest.raises(ValueError, match="sample_rate is below 1 in one phase only"):
-        run(recipe, tmp_path / "run", *flags, "--training.epochs", "4")
 
 
 def test_a_recipe_with_a_second_phase_reads_back_as_it_was_written(two_phases: Path) -> None:
@@ -162,10 +156,6 @@ def test_what_is_wrong_with_a_second_phase_is_said(recipe: Path, flags: list[str
         read_recipe(recipe, flags)
 
 
-def test_the_second_phase_can_be_left_out(two_phases: Path) -> None:
-    assert read_recipe(two_phases / "recipe.yaml", ["--second_phase", "null"]).recipe.second_phase is None
-
-
 def test_warm_up_trains_head_and_proxies_only(recipe: Path, tmp_path: Path) -> None:
     flags = [*LAST, "--training.epochs", "2", "--training.warmup_epochs"]
     warm = load_file(run(recipe, tmp_path / "warm", *flags, "2") / "model.safetensors")
@@ -208,7 +198,7 @@ def test_resuming_in_the_middle_of_an_epoch_of_the_warm_up(
 
     flags = [*LAST, "--training.epochs", "2", "--training.warmup_epochs", "2", "--training.checkpoint_minutes", "0"]
     monkeypatch.setattr(EmbeddingTask, "training_step", stopping)
-    with pytest.raises(Stopped):
+    with pytest.raises(UserError, match="stopping failed"):
         run(recipe, tmp_path / "run", *flags)
     monkeypatch.undo()
     trained = load_file(run(recipe, tmp_path / "run", resume=True) / "model.safetensors")

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch.callbacks import EarlyStopping
 
-from command_line import warm_start
 from proxemic.errors import UserError
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.runs.jobs import Job, run_job
@@ -102,18 +101,6 @@ def test_resuming_where_a_phase_has_just_ended(
         run(recipe, tmp_path / "run", *FLAGS, stop_after=stop_after)
     run(recipe, tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", whole[0])
-
-
-def test_kill_9_and_resume(recipe: Path, whole: tuple[Path, list[str]], tmp_path: Path) -> None:
-    out, saving = tmp_path / "run", ["--training.checkpoint_minutes", "0"]
-    process = warm_start("train", "--recipe", recipe, "--out", out, *FLAGS, *OTHER, *saving)
-    while not (out / "history.csv").exists() or len(history(out)) < 3:
-        assert process.poll() is None, process.communicate()
-    process.kill()
-    process.communicate()
-    assert not (out / "metrics.json").exists()
-    run(recipe, out, resume=True)
-    assert_same(out, whole[0])
 
 
 def test_a_second_phase_is_added_to_a_copy_of_a_first_one(

@@ -14,8 +14,8 @@ from torchmetrics import MetricCollection
 
 from proxemic.errors import UserNote
 from proxemic.metrics import retrieval_metrics
+from proxemic.runs.evaluate import split_roles
 from proxemic.training import RetrievalMetric
-from proxemic.training.gathering import split_roles
 
 PROGRAM = runpy.run_path(str(Path(__file__).parent / "gathering.py"))
 SETTINGS: dict[str, Any] = PROGRAM["SETTINGS"]

@@ -69,7 +69,7 @@ def test_ctrl_c_after_the_training_says_that_it_is_saved(
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("proxemic.training.results.write_results", interrupt)
-        with pytest.raises(Interrupted, match=f"Stopped after training, which is saved: .* --resume {run}"):
+        with pytest.raises(Interrupted, match=f"Stopped; what was saved is kept: .* --resume {run}"):
             train(recipe, run, report=[].append)
     assert not (run / "metrics.json").exists()
     (run / "measured-before.json").unlink()  # as in a run of an earlier version

@@ -150,9 +150,7 @@ def test_an_optimiser_waits_once_and_for_sampled_rows_alone(optimizer: Any, clip
                     clip(loss.parameters(), 1.0)
                 steps.step()
             for caller in ("torch", "proxemic.optim.sparse_rows.step"):
-                waits.pop(
-                    f"{caller} _local_scalar_dense", None
-                )  # AdamW counts steps on the processor
+                waits.pop(f"{caller} _local_scalar_dense", None)  # AdamW counts steps on the processor
             assert waits == expected
 
 
@@ -184,7 +182,7 @@ def test_no_step_of_training_waits_after_the_first(tiny: Path, tmp_path: Path, m
     recipe = load(tiny, **values)
     train(recipe, tmp_path / "run", progress=False, test=False, report=lambda _: None)
     assert len(watch.steps) > 1
-    count = {"proxemic.training.weight_average._update _local_scalar_dense": 1}  # which is on the processor
+    count = {"proxemic.training.callbacks.average._update _local_scalar_dense": 1}  # which is on the processor
     first, *others = watch.steps
     assert watched(first)
     assert first == count | CHECKED

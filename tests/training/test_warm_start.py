@@ -14,8 +14,8 @@ from proxemic.errors import UserError
 from proxemic.losses import CosFaceLoss, HISTLoss, PairwiseLoss
 from proxemic.models import EmbeddingModel, build_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.runs.directory import split_fingerprint
 from proxemic.training import RunDirectory, train
-from proxemic.training.run_directory import split_fingerprint
 from proxemic.training.warm_start import load_loss, start_from
 
 pytestmark = pytest.mark.usefixtures("without_plots")

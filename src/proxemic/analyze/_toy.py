@@ -18,7 +18,7 @@ from proxemic.protocols.runs.finished import FinishedRun, find_runs
 from proxemic.protocols.runs.groups import differences_from_first, distinct_names, repetitions
 from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
-from proxemic.training.epoch_metrics import as_compared
+from proxemic.training.callbacks.measures import as_compared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Embed, and print."""
     from proxemic.data.remote import path_or_address
     from proxemic.retrieval.bulk import embed_to_file, working_folder
-    from proxemic.training.recipe import computed_in
+    from proxemic.runs.evaluate import computed_in
 
     names = ("batch_size", "workers", "precision", "device", "strict", "engine", "ray_address")
     options = {name: getattr(arguments, name) for name in names}

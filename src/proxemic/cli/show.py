@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxemic.protocols.statistics import few_classes
+from proxemic.runs.evaluate import computed_in
 from proxemic.tables import Table, percent
-from proxemic.training.recipe import computed_in
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:

@@ -12,8 +12,8 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 
 if TYPE_CHECKING:
+    from proxemic.runs.processes import Processes
     from proxemic.training import TrainingResult
-    from proxemic.training.multiprocess.processes import Processes
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if os.environ.get(tasks, "1") == "1":
         result = _run(arguments, flags, began)
     else:
-        from proxemic.training.multiprocess.processes import join_processes
+        from proxemic.runs.processes import join_processes
 
         # First of all, so that one process says what is wrong.
         with join_processes() as processes:

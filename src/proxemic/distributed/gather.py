@@ -65,11 +65,6 @@ def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shap
     return _Sum.apply(x, group)  # type: ignore[return-value]
 
 
-def pool_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
-    """Sum over the processes, each of which computes a part of the scalar from the sum: the gradients are summed."""
-    return _Pool.apply(x, group)  # type: ignore[return-value]
-
-
 def reduce_scores_across(
     positive: Float[Tensor, " batch"], negative: Float[Tensor, "*batch"], term: Float[Tensor, ""], group: Group
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
@@ -99,6 +94,28 @@ def gather_rows(
     if list(sizes) == sorted(sizes, reverse=True) and sum(size not in (0, most) for size in sizes) <= 1:
         return joined[: sum(sizes)]  # padded at the end only
     return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
+
+
+def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
+    """Gather the rows of all processes, in the order of their ranks, leaving out processes that have none.
+
+    torchmetrics' ``gather_all_tensors`` needs the shape and type of a row also on a process that has seen none.
+    """
+    layouts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(layouts, (tuple(rows.shape), rows.dtype), group=group)
+    if len({(shape[1:], dtype) for shape, dtype in layouts if shape[0]}) > 1:
+        raise ValueError(
+            f"the processes hold rows of different shapes, {', '.join(str(shape) for shape, _ in layouts)}"
+        )
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else "cpu"
+    pieces = []
+    for rank, (shape, dtype) in enumerate(layouts):
+        if shape[0]:
+            is_local = rank == dist.get_rank(group)
+            piece = rows.to(device).contiguous() if is_local else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(piece, group_src=rank, group=group)
+            pieces.append(piece.to(rows.device))
+    return pieces or [rows]
 
 
 def local_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
@@ -143,18 +160,6 @@ class _Sum(torch.autograd.Function):
     @once_differentiable
     def backward(_: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return grad, None
-
-
-class _Pool(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:  # type: ignore[override]
-        ctx.group = group
-        return _Sum.forward(None, x, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _Sum.forward(None, grad, ctx.group), None
 
 
 class _Reduce(torch.autograd.Function):

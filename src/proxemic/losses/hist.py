@@ -63,7 +63,7 @@ class HISTLoss(ProxyLoss):
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it is computed in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
-    of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.embed_in_micro_batches`.
+    of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.InMicroBatches`.
 
     Args:
         num_classes: Classes C ≥ 2.

@@ -50,7 +50,7 @@ class PairwiseLoss(GatheredLoss):
     memory of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
     from the memory. A batch without pairs that count gives 0, with gradient 0; so does one row alone, which PML's
     memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole batch; see
-    `proxemic.training.gradient_cache.embed_in_micro_batches`.
+    `proxemic.training.gradient_cache.InMicroBatches`.
 
     The ``state_dict`` holds the parameters that PML learns, which are trained as those of any loss, and the memory.
     Random numbers come from torch's global generator.

@@ -25,7 +25,7 @@ class ProxyAnchorLoss(ProxyLoss):
     Kim et al., Proxy Anchor Loss, CVPR 2020; with K > 1 proxies and a `CenterRegularizer` it is MPA.
 
     Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole batch; see
-    `proxemic.training.gradient_cache.embed_in_micro_batches`.
+    `proxemic.training.gradient_cache.InMicroBatches`.
 
     Args:
         num_classes: Classes C ≥ 2.

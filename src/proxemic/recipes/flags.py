@@ -26,7 +26,7 @@ def read_flags(flags: Sequence[str]) -> Flags:
             raise UserError(f"{name} is not known here: a value of the recipe is given as --optim.lr 0.01.")
         if not given:
             if not words or words[0].startswith("--"):
-                from proxemic.training.recipe import Recipe  # takes seconds
+                from proxemic.training.recipe import Recipe
 
                 if name[2:].partition(".")[0] not in (sections := sorted(Recipe.__dataclass_fields__)):
                     raise UserError(f"There is no flag {name}: allowed are --{', --'.join(sections)}.")

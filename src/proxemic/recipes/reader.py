@@ -30,8 +30,9 @@ from proxemic.recipes.parsers import LINKS, parsers_of
 from proxemic.recipes.places import Place, arms, elements, field_types, is_section
 from proxemic.recipes.writing import as_content, remember
 from proxemic.recipes.yaml_files import read_yaml, shown, with_current_names, write_yaml
+from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.training.phases import SecondPhase
-from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
+from proxemic.training.recipe import BatchConfig, Recipe
 
 with optional_dependency("train"):
     from jsonargparse import ArgumentError, Namespace

@@ -7,11 +7,10 @@ from markupsafe import Markup
 
 from proxemic.data import ImageSet
 from proxemic.errors import UserError
-from proxemic.files import read_json
 from proxemic.pages import Section, chart, table
 from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.runs.directory import RunDirectory
 from proxemic.tables import Table
-from proxemic.training import RunDirectory
 
 _NO_METRIC = {"epoch", "step", "loss", "seconds", "phase"}
 
@@ -82,7 +81,7 @@ def recipe(run: FinishedRun) -> Section:
 
 def environment(run: FinishedRun) -> Section:
     """The machine, the libraries and the command."""
-    found = read_json(RunDirectory(run.path).environment)
+    found = RunDirectory(run.path).read_environment()
     facts = {name: found.get(name) for name in ("command", "python", "platform", "processors", "threads")}
     facts |= {"accelerator": found.get("accelerator") or "none", "processes": found.get("processes")}
     facts |= {f"package {name}": version for name, version in dict(found.get("packages") or {}).items()}

@@ -27,8 +27,8 @@ from proxemic.report.why_near import why_near
 from proxemic.retrieval import Embedder, Gallery, summarize_store
 from proxemic.retrieval.cleaning.cleaning import Cleaning, examine
 from proxemic.retrieval.material import Material
+from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.tables import Table
-from proxemic.training import EvaluationConfig
 
 _MOST, _SHOWN = 10_000, 12  # rows that are looked at, and doubtful ones of a kind that are shown
 

@@ -18,15 +18,15 @@ from proxemic.data.embeddings.files import rows_of_images
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.files import read_json
 from proxemic.metrics import RetrievalMetrics, nearest_neighbours
 from proxemic.models import load_model
 from proxemic.protocols.runs.evaluation import choose_images
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.retrieval import Embedder
-from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
-from proxemic.training.start import BothStarts, SideBySide
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_images, pick_device
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
+from proxemic.runs.starts import BothStarts, SideBySide
 
 NEAREST = 10
 """Neighbours of each query that sections may show."""
@@ -154,7 +154,7 @@ def judge_run(
 def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
     """The test classes; of a trial of a search, which must not see them, and where there are none, the validation."""
     splits = run.splits
-    if splits.test is not None and read_json(RunDirectory(run.path).environment).get("test", True):
+    if splits.test is not None and RunDirectory(run.path).read_environment().get("test", True):
         return "test", splits.test
     if splits.validation is None:
         raise UserError(

@@ -11,8 +11,8 @@ from proxemic.pages import Section, chart, table
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.statistics import few_classes
 from proxemic.report.judged import Judged
+from proxemic.runs.evaluate import computed_in
 from proxemic.tables import MISSING, Table, percent
-from proxemic.training.recipe import computed_in
 
 BEFORE = {"start": "the network as it came", "untrained": "untrained"}
 """What the networks of before the first step are called."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from proxemic.errors import UserError
 from proxemic.files import write_text
+from proxemic.models import read_checksum
 from proxemic.pages import Section, render_page
 from proxemic.pages.page import check_page
 from proxemic.protocols.recipe_content import class_name
@@ -74,6 +75,7 @@ def write_report(
     check_page(path)
     check_projection(projection)  # before the minutes in which images are embedded
     run = FinishedRun(Path(target))
+    read_checksum(run.path)  # a damaged model is refused, although a report does without pictures
     try:
         judged = judge_run(run, others, root=root, embedded=embedded, report=report)
     except (UserError, ValueError) as error:

@@ -29,8 +29,8 @@ from proxemic.retrieval.parts import Parts
 from proxemic.retrieval.pictures import Pictures, absolute, list_pictures, list_vectors
 from proxemic.retrieval.preparing import enough_workers
 from proxemic.retrieval.ray_stage import embed_on_ray
-from proxemic.training.multiprocess import Processes, join_processes
-from proxemic.training.recipe import EvaluationPrecision
+from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.processes import Processes, join_processes
 
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

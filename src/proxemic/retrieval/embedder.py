@@ -28,9 +28,9 @@ from proxemic.models.saving import has_own_backbone
 from proxemic.models.timm_models import TimmBackbone
 from proxemic.retrieval.preparing import Picture, Preparation, Transform
 from proxemic.retrieval.stores.store import Distance
-from proxemic.training.embed import embed_batches, load_embedder, pick_device
-from proxemic.training.recipe import EvaluationPrecision
-from proxemic.training.run_directory import RunDirectory
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_batches, load_embedder, pick_device
+from proxemic.runs.evaluate import EvaluationPrecision
 
 ONNX_NOTE = "proxemic"
 """Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""
@@ -263,7 +263,7 @@ class _Tensors(nn.Module):
 def _device(named: str | torch.device) -> torch.device:
     try:
         device = pick_device(named) if isinstance(named, str) else named
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).item()  # which the device meta cannot do
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"The device {named} is not there, or none that torch {torch.__version__} computes on: take cpu, or auto."

@@ -21,9 +21,8 @@ from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.pictures import Pictures, list_pictures
 from proxemic.retrieval.stores.store import Distance
 from proxemic.retrieval.vector_rows import is_vector_file
-from proxemic.training import RunDirectory
-from proxemic.training.embed import embed_images
-from proxemic.training.run_directory import RunClasses, split_fingerprint
+from proxemic.runs.directory import RunClasses, RunDirectory, split_fingerprint
+from proxemic.runs.embed import embed_images
 
 if TYPE_CHECKING:
     from proxemic.retrieval.gallery import Gallery

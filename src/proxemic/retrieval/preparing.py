@@ -16,7 +16,7 @@ from proxemic.arrays import as_tensor
 from proxemic.data import Preprocessing, read_image
 from proxemic.data.pixels import ImageInput, Pixels, UnreadableImageError
 from proxemic.data.vectors import Vectors
-from proxemic.training.workers import worker_settings
+from proxemic.runs.workers import worker_settings
 
 Transform = Callable[[Image.Image], Any]
 """To a floating tensor `[C, H, W]`, or a mapping that has it as `pixel_values`."""

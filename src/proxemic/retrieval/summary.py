@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Distance, Store
-from proxemic.training.recipe import computed_in
-from proxemic.training.run_directory import RunDirectory
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.evaluate import computed_in
 
 ModelState = Literal["unknown", "there", "missing", "changed"]
 

@@ -10,18 +10,19 @@ from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
     from proxemic.optim.schedules import PolynomialDecay
+    from proxemic.runs.directory import RunDirectory
+    from proxemic.runs.embed import embed_dataset
+    from proxemic.runs.evaluate import EvaluationConfig
     from proxemic.training.annealing import GammaAnnealing
     from proxemic.training.averaging import Averaging
-    from proxemic.training.embed import embed_dataset
     from proxemic.training.parameter_groups import Optimization, parameter_groups
     from proxemic.training.phases import SecondPhase, UntilPlateau
-    from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
-    from proxemic.training.run_directory import RunDirectory
+    from proxemic.training.recipe import BatchConfig, Recipe, TrainingConfig
     from proxemic.training.train import TrainingResult, train
 
 if TYPE_CHECKING:
-    from proxemic.training.epoch_metrics import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
-    from proxemic.training.retrieval_callback import RetrievalCallback
+    from proxemic.training.callbacks.measures import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
+    from proxemic.training.callbacks.retrieval import RetrievalCallback
     from proxemic.training.retrieval_metric import RetrievalMetric
 
 __all__ = [
@@ -49,12 +50,12 @@ __all__ = [
 ]
 
 _LATE = {
-    "DistanceToProxy": "epoch_metrics",
-    "EpochMeasure": "epoch_metrics",
-    "ProxyGap": "epoch_metrics",
-    "RetrievalCallback": "retrieval_callback",
+    "DistanceToProxy": "callbacks.measures",
+    "EpochMeasure": "callbacks.measures",
+    "ProxyGap": "callbacks.measures",
+    "RetrievalCallback": "callbacks.retrieval",
     "RetrievalMetric": "retrieval_metric",
-    "Snapshots": "epoch_metrics",
+    "Snapshots": "callbacks.measures",
 }
 
 

@@ -1,10 +1,13 @@
 """Sentences that a user should read: about a recipe before it trains, and about the validation curve of a run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
-from proxemic.models import ModelConfig
+from proxemic.data import Splits
+from proxemic.models import EmbeddingModel, ModelConfig
 from proxemic.models.config import TRANSFORMERS
+from proxemic.models.freezing import describe_training
+from proxemic.models.lora import describe_adapters
 from proxemic.models.timm_models import pretrained_normalization
 from proxemic.models.transformers_files import expected_images, find_folder
 from proxemic.training.recipe import Recipe
@@ -97,3 +100,19 @@ def _learnt(model: ModelConfig) -> tuple[int | None, tuple[Sequence[float], Sequ
 
 def _shown(values: Sequence[float]) -> str:
     return f"[{', '.join(f'{value:g}' for value in values)}]"
+
+
+def introduce(recipe: Recipe, splits: Splits, model: EmbeddingModel, report: Callable[[str], object]) -> None:
+    """Report what a run trains on, what of its network is trained, and what should be read about its recipe."""
+    for note in splits.notes:
+        report(note)
+    parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
+    for name, images in parts.items():
+        if images is not None:
+            report(f"{name}: {images.num_classes:,} classes, {len(images):,} {images.kind}")
+    if recipe.model.train != "all":
+        report(describe_training(model.backbone, recipe.model.train, recipe.model.backbone_name))
+    if recipe.model.lora is not None:
+        report(describe_adapters(model.backbone, recipe.model.lora, recipe.model.backbone_name))
+    for sentence in advice(recipe):
+        report(sentence)

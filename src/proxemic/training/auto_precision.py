@@ -12,13 +12,23 @@ from torch import nn
 from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel
-from proxemic.training.embed import evaluation_mode, pick_device
-from proxemic.training.multiprocess.processes import Processes
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import evaluation_mode, pick_device
+from proxemic.runs.processes import Processes
 from proxemic.training.recipe import Recipe, TrainingPrecision
-from proxemic.training.run_directory import RunDirectory
 
 _FASTER = 0.9  # of the time in 32-true; less of a difference is noise, and not worth the lost digits
 _MEASURED: tuple[TrainingPrecision, ...] = ("32-true", "bf16-mixed")
+
+
+def check_accelerator(recipe: Recipe) -> None:
+    """Raise `UserError` where this machine lacks the accelerator of a recipe, or that which its precision needs."""
+    accelerator = recipe.training.accelerator
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(accelerator, True):
+        raise UserError(f"training.accelerator is {accelerator}, but this machine has none: take cpu, or auto.")
+    if recipe.training.precision == "16-mixed" and pick_device(accelerator).type != "cuda":
+        raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
 
 
 def settle_precision(

@@ -13,17 +13,18 @@ from proxemic.errors import UserError
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
 from proxemic.losses.user_defined import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, check_backbone
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import evaluation_mode
+from proxemic.runs.evaluate import check_own_metrics
+from proxemic.runs.processes import Processes
+from proxemic.training.callbacks.measures import EpochMeasure, Snapshots
 from proxemic.training.data_module import TrainingData
-from proxemic.training.embed import check_own_metrics, evaluation_mode
-from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
+from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.failures import explanation
 from proxemic.training.head_start import check_start
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.multiprocess.processes import Processes
-from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory
 from proxemic.training.times import Times
 
 
@@ -69,6 +70,7 @@ def build_components(
         second=second,
         until_plateau=recipe.training.until_plateau is not None,
         micro_batches=recipe.batches.micro_batches,
+        sync_batch_norm=recipe.training.sync_batch_norm,
         processes=processes,
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
         even_batches=data.even,

@@ -9,8 +9,8 @@ from proxemic.arguments import call_with_known
 from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches
 from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
+from proxemic.runs.workers import worker_settings
 from proxemic.training.recipe import Recipe
-from proxemic.training.workers import worker_settings
 
 
 class TrainingData(LightningDataModule):

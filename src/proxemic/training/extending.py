@@ -17,8 +17,8 @@ from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_text
 from proxemic.locks import LOCK
 from proxemic.optim.schedules import PolynomialDecay
+from proxemic.runs.directory import RunDirectory
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory
 
 # After this many epochs, the rate is 0, rises again or is not defined.
 _ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "total_iters"}

@@ -1,61 +1,64 @@
 """Sentences for failures of a run that the user can mend."""
 
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType
-
-import torch
+from types import CodeType, TracebackType
 
 import proxemic
-from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError
+from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError, is_out_of_memory
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.processes import is_lost_connection
+from proxemic.runs.workers import NO_SHARED_MEMORY
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory
-from proxemic.training.workers import NO_SHARED_MEMORY
+from proxemic.training.record import Display
 
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch says of modules and of optimisers
 
 
-@contextmanager
-def explained(recipe: Recipe, run: RunDirectory) -> Iterator[None]:
-    """Raise an error that says in one sentence what failed, in place of one that `explanation` has a sentence for.
+class Failures(AbstractContextManager["Failures"]):
+    """Raises errors that the user can act on in one sentence, which says how to continue a run that has begun.
 
-    A `ValueError` of the user's own code stays one, as it may be about a value of the recipe.
+    A `ValueError` of the user's own code stays one, as it may be about a value of the recipe; what ``on_epoch`` of the
+    display has raised stays as it is.
+
+    Attributes:
+        begun: Whether there is a run to continue.
     """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        sentence = explanation(error, recipe, run)
-        if sentence is None:
-            raise
-        kind = OutOfMemory if _is_no_memory(error) else ValueError if isinstance(error, ValueError) else UserError
-        raise kind(f"{sentence}.") from error
 
+    def __init__(self, recipe: Recipe, run: RunDirectory, display: Display) -> None:
+        self.recipe, self.run, self.display = recipe, run, display
+        self.begun = False
 
-@contextmanager
-def to_be_continued(run: RunDirectory) -> Iterator[None]:
-    """Add to an error that the user can mend how the run is then continued."""
-    try:
-        yield
-    except (Interrupted, TrainingDiverged):
-        raise
-    except (UserError, OSError) as error:
-        kind = type(error) if isinstance(error, UserError) else UserError
-        raise kind(f"{f'{error}'.rstrip('.')}. Then continue with proxemic train --resume {run.path}.") from error
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt) and self.begun:
+            path = self.run.path
+            raise Interrupted(
+                f"Stopped; what was saved is kept: continue with proxemic train --resume {path}"
+            ) from None
+        if not isinstance(error, Exception) or isinstance(error, Interrupted | TrainingDiverged):
+            return
+        if error is self.display.raised or is_lost_connection(error):
+            return
+        raised: Exception = error
+        if not isinstance(error, UserError) and (sentence := explanation(error, self.recipe, self.run)):
+            own = OutOfMemory if is_out_of_memory(error) else ValueError if isinstance(error, ValueError) else UserError
+            raised = own(f"{sentence}.")
+        if self.begun and isinstance(raised, UserError | OSError):
+            user = type(raised) if isinstance(raised, UserError) else UserError
+            raised = user(f"{f'{raised}'.rstrip('.')}. Then continue with proxemic train --resume {self.run.path}.")
+        if raised is not error:
+            raise raised from error
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
     """Say in one sentence, without a full stop, what failed; None where that is not known."""
     message = " ".join(str(error).split())
-    if _is_no_memory(error):
+    if is_out_of_memory(error):
         return _no_memory(message, recipe, run)
-    if place := _own_code(error):
-        return f"{place} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
     if isinstance(error, RuntimeError) and "shared memory" in message:
         return NO_SHARED_MEMORY
     if isinstance(error, ConnectionError | EOFError) or (
@@ -77,13 +80,9 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
             f"{run.checkpoint} does not fit the recipe beside it ({message[:200]}): put back the checkpoint, or the "
             "recipe, of this run, or begin anew with another --out"
         )
+    if place := _own_code(error):
+        return f"{place} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
     return None
-
-
-def _is_no_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
 def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
@@ -98,24 +97,17 @@ def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
 
 
 def _own_code(error: Exception) -> str | None:
-    """The place in a class of the user's own that an error came from; None where no such class was involved."""
-    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame)]
-    methods = [frame for frame, _ in frames if _is_own(frame.f_locals.get("self"))]
-    caller = frames[0][0].f_back if frames else None
-    by_checkpointer = caller is not None and caller.f_globals["__name__"] == "proxemic.training.checkpointing"
-    if not methods or by_checkpointer:  # the checkpointer calls `train`'s on_epoch, which ends a training by an error
+    """Name the function of the user's own that failed, and where; None if no such function was involved."""
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame.f_code)]
+    if not frames:
         return None
-    owner, (last, line) = type(methods[-1].f_locals["self"]), frames[-1]
-    name = f"{owner.__module__}.{owner.__qualname__}.{methods[-1].f_code.co_name}"
+    first, (last, line) = frames[0][0], frames[-1]
+    name = f"{first.f_globals['__name__']}.{first.f_code.co_qualname}"
     return f"{name} failed at {last.f_code.co_filename}:{line}"
 
 
-def _is_own(instance: object) -> bool:
-    return instance is not None and type(instance).__module__.partition(".")[0] != "proxemic"
-
-
-def _is_installed(frame: FrameType) -> bool:
-    path = Path(frame.f_code.co_filename)
+def _is_installed(code: CodeType) -> bool:
+    path = Path(code.co_filename)
     return (
         not path.is_absolute()  # what was generated
         or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)

@@ -6,29 +6,32 @@ import warnings
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from proxemic.data import ImageSet
 from proxemic.errors import TrainingDiverged, UserError
 from proxemic.files import write_text
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import pick_device
+from proxemic.runs.processes import Processes
+from proxemic.training.callbacks.average import WeightAverage
+from proxemic.training.callbacks.bar import TrainingBar
+from proxemic.training.callbacks.history import History
+from proxemic.training.callbacks.proxies import proxy_callbacks
+from proxemic.training.callbacks.retrieval import RetrievalCallback
+from proxemic.training.callbacks.saving import SaveRun
+from proxemic.training.callbacks.start import KeepStart
 from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
-from proxemic.training.checkpointing import Display, RunCheckpointer
 from proxemic.training.components import Components
 from proxemic.training.data_module import EpochOrder
-from proxemic.training.embed import pick_device
+from proxemic.training.distributed.strategy import OneOfSeveral
 from proxemic.training.logs import run_loggers
-from proxemic.training.multiprocess.lightning_processes import ProcessesOfLightning, keep_sigterm
-from proxemic.training.multiprocess.processes import Processes
-from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
-from proxemic.training.progress import TrainingBar
-from proxemic.training.proxy_callbacks import proxy_callbacks
 from proxemic.training.recipe import Recipe
-from proxemic.training.retrieval_callback import RetrievalCallback
-from proxemic.training.run_directory import RunDirectory
-from proxemic.training.weight_average import WeightAverage
+from proxemic.training.record import Display, Record
+from proxemic.training.signals import Signals
 
 
 def fit(
@@ -38,69 +41,93 @@ def fit(
     run: RunDirectory,
     display: Display,
     processes: Processes,
-) -> RunCheckpointer:
-    """Train all epochs, from the run's checkpoint where there is one; the checkpointer knows the best epoch."""
-    evaluation = None
-    if held_out is not None:
-        evaluation = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    averaging = recipe.training.average
-    average = None if averaging is None else WeightAverage(averaging, components.task.model, evaluation)
-    checkpointer = RunCheckpointer(run, recipe, evaluation, display, processes, average)
+) -> Record:
+    """Train all epochs, from the run's checkpoint if there is one, and return the history with the chosen epoch."""
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
-    loggers = run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers
-    on_gpu, together = pick_device(recipe.training.accelerator).type == "cuda", processes.world > 1
-    precision = recipe.training.precision
-    assert precision != "auto", "settled before"
-    frozen_at_first = recipe.training.warmup_epochs > 0  # the backbone, which then has no gradients
+    record, signals = Record(), Signals(run, processes)
     with warnings.catch_warnings():
         _quiet_lightning()
         trainer = Trainer(
-            accelerator=recipe.training.accelerator,
-            devices=[_gpu(processes)] if together and on_gpu else 1,
-            num_nodes=processes.world,  # as `ProcessesOfLightning` has it
-            strategy=DDPStrategy(find_unused_parameters=frozen_at_first) if together else "auto",
-            precision=None if _scales_apart(recipe, processes) else precision,
+            **_hardware(recipe, processes),
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=[
-                *([evaluation] if evaluation else []),
-                *([average] if average else []),
-                *proxy_callbacks(recipe, components.data.images, components.task.loss),
-                *(recipe.training.callbacks or []),
-                checkpointer,
-                EpochOrder(components.data),
-                *([TrainingBar(checkpointer)] if display.bars else []),
-            ],
+            callbacks=_callbacks(recipe, components, held_out, run, record, display, signals),
             enable_progress_bar=display.bars,
             enable_model_summary=False,
-            logger=loggers,
-            plugins=_plugins(recipe, processes),
+            logger=run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers,
             use_distributed_sampler=False,
             default_root_dir=run.path,
         )
-        if together:
-            keep_sigterm(trainer)
         if processes.is_first:
             run.diverged.unlink(missing_ok=True)
         try:
-            with checkpointer.heeding_signals():
+            with signals.heeded():
                 trainer.fit(components.task, components.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
             kept = (
-                f"the last good checkpoint, of step {checkpointer.step}, is kept in {run.path}"
+                f"the last good checkpoint, of step {record.step}, is kept in {run.path}"
                 if run.checkpoint.exists()
                 else "there is no checkpoint yet"
             )
             if processes.is_first:
                 write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
-    return checkpointer
+    return record
 
 
-def _gpu(processes: Processes) -> int:
-    """The number of this process's GPU among those that it sees; srun may have shown it that one alone."""
+def _callbacks(
+    recipe: Recipe,
+    components: Components,
+    held_out: ImageSet | None,
+    run: RunDirectory,
+    record: Record,
+    display: Display,
+    signals: Signals,
+) -> list[Callback]:
+    """Make the callbacks in the order in which Lightning calls them."""
+    evaluator, average, averaging = None, None, recipe.training.average
+    if held_out is not None:
+        evaluator = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
+    if averaging is not None:
+        average = WeightAverage(averaging, components.task.model, evaluator)
+    return [
+        *([evaluator] if evaluator else []),
+        *([average] if average else []),
+        *proxy_callbacks(recipe, components.data.images, components.task.loss),
+        *(recipe.training.callbacks or []),
+        History(run, recipe, record, evaluator, average, display.times),
+        KeepStart(run, recipe, record, evaluator, display),
+        EpochOrder(components.data),
+        *([TrainingBar(recipe, record)] if display.bars else []),
+        SaveRun(run, recipe, record, average, display, signals),
+    ]
+
+
+def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
+    """Choose the arguments of a `Trainer` that say where and in which precision it computes."""
+    device, precision = pick_device(recipe.training.accelerator), recipe.training.precision
+    assert precision != "auto", "settled before"
+    plugins: list[Any] = [AtomicCheckpointIO(), LightningEnvironment()]  # not SLURM's, which handles signals
+    if processes.world == 1:
+        return {"accelerator": device.type, "devices": 1, "precision": precision, "plugins": plugins}
+    if device.type == "cuda":
+        device = torch.device("cuda", gpu_of(processes))
+    if recipe.proxies == "sharded" and precision == "16-mixed":
+        # An overflow in one process's proxies makes all of them leave the step out.
+        plugins.append(MixedPrecision("16-mixed", "cuda", ShardedGradScaler()))  # type: ignore[arg-type]
+    return {
+        "accelerator": device.type,
+        "devices": 1 if device.index is None else [device.index],
+        "strategy": OneOfSeveral(device, processes),
+        "precision": None if len(plugins) > 2 else precision,
+        "plugins": plugins,
+    }
+
+
+def gpu_of(processes: Processes) -> int:
+    """Return the number of this process's GPU among those that it sees; srun may have shown it that one alone."""
     seen = torch.cuda.device_count()
     number = 0 if seen == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else processes.local_rank
     if number >= seen:
@@ -109,21 +136,6 @@ def _gpu(processes: Processes) -> int:
             "training.accelerator to cpu."
         )
     return number
-
-
-def _plugins(recipe: Recipe, processes: Processes) -> list[Any]:
-    plugins: list[Any] = [AtomicCheckpointIO(), ProcessesOfLightning(processes)]
-    if processes.world > 1 and recipe.training.sync_batch_norm:
-        plugins.append(JoinedBatchNorm(pick_device(recipe.training.accelerator).type))
-    if _scales_apart(recipe, processes):
-        # An overflow in one process's proxies makes all of them leave the step out.
-        plugins.append(MixedPrecision("16-mixed", "cuda", ShardedGradScaler()))  # type: ignore[arg-type]
-    return plugins
-
-
-def _scales_apart(recipe: Recipe, processes: Processes) -> bool:
-    """Whether float16's scale is found by processes that hold different gradients."""
-    return processes.world > 1 and recipe.proxies == "sharded" and recipe.training.precision == "16-mixed"
 
 
 def _quiet_lightning() -> None:

@@ -10,25 +10,30 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
-def embed_in_micro_batches(
-    network: nn.Module, images: Float[Tensor, "batch ..."], count: int
-) -> Float[Tensor, "batch dim"]:
-    """Embed a batch in ``count`` micro-batches of equal size, of which the network holds one at a time.
+class InMicroBatches(nn.Module):
+    """Embeds a batch in ``count`` micro-batches of equal size, of which the network holds one at a time.
 
     The network forgets the activations of each micro-batch; the backward pass, which starts from the loss of the whole
     batch, embeds each of them again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
     Setup", 2021). The gradient is exactly that of the whole batch, except that batch norm sees the micro-batches.
     """
-    if count == 1 or not torch.is_grad_enabled():
-        return network(images)
 
-    pieces = images.tensor_split(count)
-    embeddings = [
-        checkpoint(network, piece, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_kept(network)))
-        for piece in pieces
-        if len(piece)
-    ]
-    return torch.cat(embeddings)  # type: ignore[arg-type]
+    def __init__(self, network: nn.Module, count: int) -> None:
+        super().__init__()
+        self.network, self.count = network, count
+
+    def forward(self, images: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch dim"]:
+        network = self.network
+        if self.count == 1 or not torch.is_grad_enabled():
+            return network(images)
+        embeddings = [
+            checkpoint(
+                network, piece, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_kept(network))
+            )
+            for piece in images.tensor_split(self.count)
+            if len(piece)
+        ]
+        return torch.cat(embeddings)  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from proxemic.losses.scores import SoftmaxPooling
 from proxemic.losses.user_defined import loss_name
 from proxemic.models import EmbeddingModel, begin_at_principal_components
 from proxemic.models.config import PRINCIPAL
-from proxemic.training.embed import embed_images, evaluation_mode, pick_device
+from proxemic.runs.embed import embed_images, evaluation_mode, join_shares, pick_device
+from proxemic.runs.processes import Processes
 from proxemic.training.recipe import Recipe
 
 MOST_IMAGES = 16_384
@@ -103,3 +104,21 @@ def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " 
 def cluster_seed(recipe: Recipe) -> int:
     """The seed of k-means."""
     return derive_seed(recipe.seed, 2, MOST_IMAGES)
+
+
+def embed_training_images(
+    model: nn.Module, images: ImageSet, recipe: Recipe, processes: Processes
+) -> Float[Tensor, "images dim"]:
+    """Embed training images without augmentation; the processes share them, and all get all embeddings."""
+    size = recipe.evaluation.batch_size
+    share = embed_images(
+        model,
+        images,
+        recipe.images,
+        batch_size=size,
+        workers=recipe.batches.workers,
+        description="training images",
+        rank=processes.rank,
+        world=processes.world,
+    )
+    return join_shares(share, len(images), size, processes.world)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from proxemic.data import ImageSet
 from proxemic.models import EmbeddingModel, load_model, save_model
 from proxemic.models.lora import merged_state
-from proxemic.training.checkpointing import RunCheckpointer
-from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_images, pick_device
+from proxemic.runs.evaluate import evaluate_embeddings
+from proxemic.runs.starts import SideBySide
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.start import SideBySide
+from proxemic.training.recipe import Recipe
+from proxemic.training.record import Display, Record, write_loss
 
 
 @dataclass(frozen=True)
@@ -31,31 +35,31 @@ class Interpolated:
         )
 
 
-def interpolate(checkpointer: RunCheckpointer, task: EmbeddingTask) -> Interpolated:
+def interpolate(
+    recipe: Recipe, run: RunDirectory, record: Record, task: EmbeddingTask, images: ImageSet, display: Display
+) -> Interpolated:
     """Evaluate the networks between the start and the chosen epoch, and keep the best where it is better.
 
     Where the run keeps its start, the end is the last epoch. Statistics of batch norm lie between as the weights do.
     """
-    recipe, run, evaluator = checkpointer.recipe, checkpointer.run, checkpointer.evaluator
-    shares, best = recipe.training.interpolate, checkpointer.best
-    assert evaluator is not None
+    shares, best = recipe.training.interpolate, record.best
     assert best is not None
     start = load_model(run.start, recipe.model.custom_backbone)[0]
-    is_start = checkpointer.kept in checkpointer.starts
+    is_start = record.kept in record.starts
     end = task.model if is_start else load_model(run.path, recipe.model.custom_backbone)[0]
     networks = [_between(start, end, share) for share in shares]
-    with checkpointer.display.times.of("validation"):
+    with display.times.of("validation"):
         embeddings = embed_images(
             SideBySide(networks).to(pick_device(recipe.training.accelerator)),
-            evaluator.images,
-            evaluator.preprocessing,
+            images,
+            recipe.images,
             batch_size=recipe.evaluation.batch_size,
             workers=recipe.batches.workers,
             description="interpolations",
             precision=recipe.evaluation.precision,
         )
         parts = embeddings.chunk(len(shares), dim=1)
-        each = [evaluate_embeddings(part.contiguous(), evaluator.images, recipe.evaluation) for part in parts]
+        each = [evaluate_embeddings(part.contiguous(), images, recipe.evaluation) for part in parts]
     metric = recipe.evaluation.metric
     values = [{"alpha": share, **metrics} for share, metrics in zip(shares, each, strict=True)]
     better = max(values, key=lambda value: value[metric])
@@ -64,7 +68,7 @@ def interpolate(checkpointer: RunCheckpointer, task: EmbeddingTask) -> Interpola
     run.set_chosen_aside()
     save_model(run.path, networks[values.index(better)].cpu(), recipe.preprocessing)
     if is_start:
-        checkpointer.write_loss(task)
+        write_loss(run, task.loss, task.shards)
     return Interpolated(values, better)
 
 

@@ -1,12 +1,12 @@
 """The logs of a run: one TensorBoard version and one CSV file, however often it is resumed."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from proxemic.files import write_csv
 
@@ -16,39 +16,39 @@ def run_loggers(folder: Path, step: int) -> Sequence[Logger]:
 
     What a killed run has logged after its last checkpoint is logged again.
     """
-    return [TensorBoardLogger(folder, name="tensorboard", version=0, purge_step=step), _ContinuedCSV(folder, step)]
+    return [TensorBoardLogger(folder, name="tensorboard", version=0, purge_step=step), CSVLog(folder, step)]
 
 
-class _ContinuedCSV(CSVLogger):
-    """Lightning's logger would delete the file that is there."""
+class CSVLog(Logger):
+    """Logs to ``csv/version_0/metrics.csv``; Lightning's own logger would delete the file that is there."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        super().__init__(folder, name="csv", version=0)
-        self._step = step
+        super().__init__()
+        self.path = folder / "csv" / "version_0" / "metrics.csv"
+        self.rows: list[Mapping[str, Any]] = []
+        if self.path.exists():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                self.rows = [row for row in csv.DictReader(file) if int(row["step"]) < step]
 
     @property
-    @rank_zero_experiment
-    def experiment(self) -> ExperimentWriter:
-        if not isinstance(self._experiment, _Writer):
-            self._experiment = _Writer(self.log_dir, self._step)
-        return self._experiment
+    def name(self) -> str:
+        return "csv"
 
+    @property
+    def version(self) -> int:
+        return 0
 
-class _Writer(ExperimentWriter):
-    def __init__(self, folder: str, step: int) -> None:
-        self._step = step
-        super().__init__(folder)
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self.rows.append({"step": step, **metrics})
 
-    def _check_log_dir_exists(self) -> None:
-        path = Path(self.metrics_file_path)
-        if not path.exists():
-            return
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-        if "step" not in header:
-            path.unlink()
-            return
-        column = header.index("step")
-        # A kill may have cut the last row.
-        write_csv(path, header, [row for row in rows if len(row) == len(header) and int(row[column]) < self._step])
-        self.metrics_keys = header
+    def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
+
+    @rank_zero_only
+    def save(self) -> None:
+        names = sorted({name for row in self.rows for name in row})
+        if names:
+            write_csv(self.path, names, [[row.get(name) for name in names] for row in self.rows])
+
+    def finalize(self, status: str) -> None:
+        self.save()

@@ -7,20 +7,22 @@ import torch
 from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from timm.layers import convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from proxemic.data.samplers import derive_seed
+from proxemic.distributed.gather import share_first
 from proxemic.errors import TrainingDiverged, UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.user_defined import Loss
 from proxemic.models import EmbeddingModel
 from proxemic.optim.schedules import PolynomialDecay
-from proxemic.training.gradient_cache import embed_in_micro_batches
-from proxemic.training.multiprocess.processes import Processes
-from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
+from proxemic.runs.processes import Processes
+from proxemic.training.distributed.shards import ProxyShards
+from proxemic.training.gradient_cache import InMicroBatches
 from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import Phase, continue_optimizer, share_parameters
 
@@ -44,6 +46,7 @@ class EmbeddingTask(LightningModule):
         second: Phase | None = None,
         until_plateau: bool = False,
         micro_batches: int = 1,
+        sync_batch_norm: bool = True,
         processes: Processes = Processes(),
         shards: ProxyShards | None = None,
         even_batches: bool = False,
@@ -58,7 +61,9 @@ class EmbeddingTask(LightningModule):
         self.second = second
         self.second_begins = None if second is None else second.begins
         self.until_plateau = until_plateau
-        self.micro_batches = micro_batches
+        self.sync_batch_norm = sync_batch_norm
+        # In a list, as it is no part of the module: its parameters are those of the model.
+        self._network: list[nn.Module] = [InMicroBatches(model, micro_batches)]
         self.processes = processes
         self.shards = shards
         self.even_batches = even_batches
@@ -85,11 +90,17 @@ class EmbeddingTask(LightningModule):
                 loss.distribute(even_batches=self.even_batches)
         if self.second is not None:
             share_parameters(self.second.loss, self.loss)
-        complete: list[str] = []
-        # What all hold alike, as PML's memory, is not to be sent again before every step.
-        buffers = [f"loss.{name}" for name, _ in self.loss.named_buffers()]
-        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers, "_class_weights"]
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, names)
+        if self.sync_batch_norm and self.trainer.strategy.root_device.type == "cuda":
+            convert_sync_batchnorm(self.model)
+
+    def on_fit_start(self) -> None:
+        if self.processes.world > 1 and any(each.requires_grad for each in self.model.parameters()):
+            # Of the network alone: the loss has the joined batch, so that its gradients are complete on each process.
+            self._network[0] = DistributedDataParallel(
+                self._network[0],
+                device_ids=None if self.device.type == "cpu" else [self.device],
+                find_unused_parameters=self.warmup_epochs > 0,  # the backbone then has no gradients
+            )
 
     def on_train_start(self) -> None:
         if self.plateau is not None and self._kept_plateau is not None:
@@ -120,7 +131,7 @@ class EmbeddingTask(LightningModule):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Float[Tensor, ""]:
         images, labels = batch
-        embeddings = embed_in_micro_batches(self.model, images, self.micro_batches)
+        embeddings = self._network[0](images)
         if self.processes.world > 1 and self.shards is None:
             # What a loss draws, every process draws alike, where each computes the same.
             self._seed_step()
@@ -131,6 +142,12 @@ class EmbeddingTask(LightningModule):
             self.fail(f"The loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch})")
         self.log("loss", loss, prog_bar=True, batch_size=len(labels))
         return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: object, batch_idx: int) -> None:
+        if self.processes.world > 1 and self.trainer.is_last_batch:
+            # On CPUs, batch norm of each process has statistics of its own; those of the first one are evaluated.
+            assert self.processes.group is not None
+            share_first(self.model.buffers(), self.processes.group)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer, schedule = self.optim.build(self.model, self.loss, sharded=self.shards is not None)

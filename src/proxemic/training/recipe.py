@@ -1,11 +1,9 @@
 """A recipe: every value that a training run depends on, typed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
 from proxemic.data.label_noise import flip_labels
@@ -14,29 +12,38 @@ from proxemic.data.splits import check_fraction, check_seed
 from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
 from proxemic.losses.user_defined import MakesLoss
-from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
+from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.training.annealing import GammaAnnealing
 from proxemic.training.averaging import Averaging
 from proxemic.training.features.config import FeatureConfig
-from proxemic.training.lightning_types import Callback, Logger
 from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import SecondPhase, UntilPlateau
 
-Metric = nn.Module | Callable[..., Mapping[str, float]]
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+    from lightning.pytorch.loggers import Logger
+else:  # known by some of their methods: to import Lightning takes seconds, and only training needs it
+
+    @runtime_checkable
+    class Callback(Protocol):
+        """A callback of Lightning."""
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None: ...
+
+        def load_state_dict(self, state_dict: Any) -> None: ...
+
+    @runtime_checkable
+    class Logger(Protocol):
+        """A logger of Lightning."""
+
+        def log_metrics(self, metrics: Any, step: Any = None) -> None: ...
+
+        def finalize(self, status: str) -> None: ...
+
 
 TrainingPrecision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
-EvaluationPrecision = Literal["32-true", "bf16-mixed"]
-
-
-def computed_in(precision: str | None) -> str:
-    """Return the words that a table adds to its title where its figures were not computed in float32.
-
-    >>> computed_in("32-true"), computed_in("bf16-mixed")
-    ('', ', computed in bf16-mixed')
-    """
-    return "" if precision in (None, "32-true") else f", computed in {precision}"
 
 
 MOST_WORKERS = 256
@@ -120,7 +127,8 @@ class TrainingConfig:
         threads: CPU threads of torch in each process, on which the last digits depend; null takes what torch finds,
             ``OMP_NUM_THREADS`` or the processors, in ``proxemic train``, and 1 in the runs of a comparison, a search or
             a reality check.
-        sync_batch_norm: Of several processes, batch norm takes the statistics of the joined batch.
+        sync_batch_norm: Of several processes with GPUs, batch norm takes the statistics of the joined batch. On CPUs,
+            each process takes those of its part of the batch, and the first one's are evaluated and kept.
         average: An average of the network's weights, which stands for selection beside the weights after each epoch;
             null for none.
         interpolate: After the last epoch, the network is also evaluated with weights at these shares, in (0, 1), of the
@@ -186,82 +194,6 @@ class TrainingConfig:
         if self.class_balance is not None:
             check_beta("training.class_balance", self.class_balance)
         check_fraction("training.label_noise", self.label_noise)
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """How embeddings are evaluated, in validation and in the test.
-
-    Args:
-        distance: Between embeddings: cosine or euclidean.
-        recall_at: K of Recall@K.
-        precision_at: k of Precision@k.
-        map_at: k of MAP@k.
-        map_divisors: What each MAP@k is divided by: ``min`` (of k and R, the relevant images), ``k``, ``hits`` or
-            ``R``; all but the first have names of their own, such as ``map_over_k@10``.
-        ndcg_at: k of nDCG@k.
-        map: Also the mean average precision over the whole list; with many images several times the work.
-        mrr: Also the mean reciprocal rank of the first relevant image.
-        nmi: Also cluster by k-means, for NMI and AMI; slow with many images and classes.
-        average: Of the values: over queries, or over classes (the mean of each class's mean).
-        metric: The metric that chooses the epoch, by its name in the results.
-        select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
-            match papers that do; results are marked), or nothing: the ``last`` epoch.
-        start: Also evaluate the network as it came, without a head: its pooled features. On the images that choose the
-            epoch this, and the network with its new head, stand for selection beside the epochs: where no epoch is
-            better, the run keeps the better of them.
-        untrained: Also evaluate the network as it was before training, with its head, on the test classes, for
-            comparison.
-        batch_size: Images a batch when embedding.
-        precision: The precision in which the network embeds validation and test images: 32-true, which all commands
-            use that embed by the finished model, or bf16-mixed, which may be faster; results then say so.
-        own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
-            to a mapping of names to numbers, which join the metrics; ``metric`` may be one of them, where larger is
-            better.
-
-    Raises:
-        ValueError: If ``metric`` is not among those computed, or a number is below 1.
-    """
-
-    distance: Literal["cosine", "euclidean"] = "cosine"
-    recall_at: Sequence[int] = (1, 2, 4, 8)
-    precision_at: Sequence[int] = ()
-    map_at: Sequence[int] = ()
-    map_divisors: Sequence[Divisor] = ("min",)
-    ndcg_at: Sequence[int] = (8,)
-    map: bool = False
-    mrr: bool = False
-    nmi: bool = False
-    average: Literal["queries", "classes"] = "queries"
-    metric: str = "map@r"
-    select_on: Literal["validation", "test", "last"] = "validation"
-    start: bool = True
-    untrained: bool = True
-    batch_size: int = 256
-    precision: EvaluationPrecision = "32-true"
-    own_metrics: list[Metric] | None = None
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be at least 1.")
-        if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
-            raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
-        if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):
-            raise ValueError(
-                "evaluation's recall_at, precision_at, map_at and ndcg_at count neighbours: use 1 or more."
-            )
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the retrieval metrics that may choose the epoch."""
-        at = {
-            "recall": self.recall_at,
-            "precision": self.precision_at,
-            **{map_at_k_name(divisor): self.map_at for divisor in self.map_divisors},
-            "ndcg": self.ndcg_at,
-        }
-        whole = [name for name in ("map", "mrr") if getattr(self, name)]
-        return ["map@r", "r_precision", *whole, *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
 
 
 @dataclass(frozen=True)

@@ -11,39 +11,54 @@ from torch import Tensor, nn
 from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
 from proxemic.models import load_model
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_images, pick_device
+from proxemic.runs.evaluate import evaluate_embeddings
+from proxemic.runs.starts import BothStarts, SideBySide
 from proxemic.training.advice import curve_advice
-from proxemic.training.checkpointing import RunCheckpointer
-from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
-from proxemic.training.epoch_metrics import EpochMeasure
+from proxemic.training.callbacks.measures import EpochMeasure
 from proxemic.training.interpolation import interpolate
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
-from proxemic.training.start import BothStarts, SideBySide
+from proxemic.training.recipe import Recipe
+from proxemic.training.record import Display, Record
+from proxemic.training.times import Times
 
 Embedded = Mapping[str, Float[Tensor, "images width"]]
 """Embeddings of the test images: by the network that is kept (``test``), and those of before the first step."""
 
 
 def write_results(
-    checkpointer: RunCheckpointer, task: EmbeddingTask, splits: Splits, *, test: bool
+    recipe: Recipe,
+    run: RunDirectory,
+    record: Record,
+    task: EmbeddingTask,
+    splits: Splits,
+    held_out: ImageSet | None,
+    display: Display,
+    *,
+    test: bool,
 ) -> tuple[dict[str, Any], Embedded]:
     """Interpolate, evaluate what is kept (with ``test``, on the test classes), draw plots, and write the metrics."""
-    recipe, run, display = checkpointer.recipe, checkpointer.run, checkpointer.display
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
-    best, kept, metric = checkpointer.best, checkpointer.kept, recipe.evaluation.metric
+    best, kept, metric = record.best, record.kept, recipe.evaluation.metric
     assert best is not None
-    interpolated = interpolate(checkpointer, task) if recipe.training.interpolate else None
+    interpolated = None
+    if recipe.training.interpolate and held_out is not None:
+        interpolated = interpolate(recipe, run, record, task, held_out, display)
     measured_before = read_json(run.measured_before) if names and run.measured_before.exists() else {}
     at_best = best if best["epoch"] else measured_before
     measured = {name: at_best[name] for name in names if name in at_best}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
-    result, embedded = ({}, {}) if splits.test is None or not test else _test(checkpointer, splits.test, splits)
+    result, embedded = (
+        ({}, {}) if splits.test is None or not test else _test(recipe, run, splits.test, splits, display.times)
+    )
     epoch = int(best["epoch"])
     if interpolated is not None and interpolated.kept is not None:
         kept, validation = "interpolation", dict(interpolated.kept)
         result["alpha"] = validation.pop("alpha")
-        epoch = epoch or len(checkpointer.rows)  # of the end between which and the start it lies
+        epoch = epoch or len(record.rows)  # of the end between which and the start it lies
         display.report(interpolated.sentence(metric, epoch, best[metric]))
     result |= {"epoch": epoch, "kept": kept}
     result |= {"selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
@@ -54,22 +69,22 @@ def write_results(
         result |= {"split": _split(splits), "train_classes": train.num_classes, "train_images": len(train)}
     if recipe.evaluation.select_on == "validation":
         result["validation"] = validation
-        result |= {f"validation_{name}": values for name, values in checkpointer.starts.items()}
+        result |= {f"validation_{name}": values for name, values in record.starts.items()}
         if interpolated is not None:
             result["interpolated"] = interpolated.values
     if measured:
         result["measured"] = measured
         if measured_before:  # an older run has none
             result["measured_before"] = measured_before
-    if checkpointer.ended:
-        result["phases"] = [asdict(each) for each in checkpointer.ended]
+    if record.ended:
+        result["phases"] = [asdict(each) for each in record.ended]
     with display.times.of("pictures"):
-        start = max((values[metric] for values in checkpointer.starts.values()), default=None)
+        start = max((values[metric] for values in record.starts.values()), default=None)
         draw_curves(run.read_history(), metric, run.path / "curves.png", chosen=best["epoch"], start=start)
     # The seconds of the process that has finished the run; the metrics do not depend on them.
     write_json(run.path / "seconds.json", display.times.seconds())
     write_json(run.metrics, result)
-    values = [max(_finite(row, metric)) for row in checkpointer.rows if _finite(row, metric)]
+    values = [max(_finite(row, metric)) for row in record.rows if _finite(row, metric)]
     if advised := curve_advice(recipe, values, kept, best.get(metric, math.nan)):
         display.report(advised)
     display.report(f"Wrote {run.path}")
@@ -91,8 +106,9 @@ def _split(splits: Splits) -> str:
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"
 
 
-def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> tuple[dict[str, Any], Embedded]:
-    recipe, run, times = checkpointer.recipe, checkpointer.run, checkpointer.display.times
+def _test(
+    recipe: Recipe, run: RunDirectory, images: ImageSet, splits: Splits, times: Times
+) -> tuple[dict[str, Any], Embedded]:
     chosen = load_model(run.path, recipe.model.custom_backbone)[0]
     networks, widths = nn.ModuleList([chosen]), {"test": chosen.config.embedding_size}
     if run.start.exists():  # a run that an earlier version began has none

@@ -9,11 +9,13 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from proxemic.distributed.gather import gather_uneven
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.ranking import Divisor
-from proxemic.training.gathering import as_integers, gather_uneven, retrieval_metrics_or_nan, split_roles
+from proxemic.runs.evaluate import retrieval_metrics_or_nan, split_roles
+from proxemic.runs.samples import as_integers
 
 _STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 

@@ -13,8 +13,8 @@ from proxemic.errors import UserError
 from proxemic.losses.margins import MARGINS
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.lora import load_merged_state
+from proxemic.runs.directory import RunDirectory, split_fingerprint
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, split_fingerprint
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:

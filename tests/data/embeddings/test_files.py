@@ -28,8 +28,8 @@ from proxemic.data.embeddings import (
 from proxemic.data.embeddings.files import write_embedding_chunks
 from proxemic.data.sources.query_gallery import join_query_gallery
 from proxemic.errors import UserError
+from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training import EvaluationConfig
-from proxemic.training.embed import evaluate_embeddings
 
 NUMBERS = torch.tensor([[1.5, -2.0, 0.1], [3.0, 1e-30, 7.0]])
 ROWS = RowLabels(

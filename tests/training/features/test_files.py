@@ -31,36 +31,19 @@ def test_rows_are_kept_and_the_file_is_there_once_all_are(tmp_path: Path) -> Non
     assert [each.name for each in path.parent.iterdir()] == ["features"]
 
 
-@pytest.mark.parametrize("lost", [1, 5, 17])
-def test_what_a_kill_tore_off_is_written_again(tmp_path: Path, lost: int) -> None:
+@pytest.mark.parametrize("torn", [1, 5, 11])
+def test_what_a_kill_tore_off_is_written_again(tmp_path: Path, torn: int) -> None:
     path = tmp_path / "features"
     write(path, 0, 4)
     part = path.with_name("features.part")
-    whole = part.read_bytes()
-    part.write_bytes(whole + bytes(lost))  # rows that the header does not count yet
-    write(path, 4, 5)
-    part.write_bytes(part.read_bytes()[:-lost])  # a header whose rows have not reached the disk
-    write(path, 0, 10)
+    part.write_bytes(part.read_bytes() + bytes(torn))
+    write(path, 4, 10)
     reader = find_features(path, (10, 3))
     assert reader is not None
     assert torch.equal(reader.read(np.arange(10)), ROWS)
-
-
-def test_damage_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "features"
-    write(path, 0, 10)
-    whole = path.read_bytes()
-    for place in (0, 20, 36, len(whole) - 1):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match="features is damaged"):
-            find_features(path, (10, 3))
-    for content in (b"", whole[:30], whole[:-1]):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="is damaged"):
-            find_features(path, (10, 3))
-    path.write_bytes(whole)
-    with pytest.raises(ValueError, match="is damaged"):
-        find_features(path, (10, 4))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="features is damaged"):
+        find_features(path, (10, 3))
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")

@@ -157,7 +157,8 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     import torch
     from torch.nn.functional import normalize
 
-    from proxemic.training.embed import embed_images, evaluate_embeddings, load_embedder, pick_device
+    from proxemic.runs.embed import embed_images, load_embedder, pick_device
+    from proxemic.runs.evaluate import evaluate_embeddings
 
     recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
     test = recipe.load().test_images

@@ -17,8 +17,9 @@ from proxemic.protocols.recipe_content import metric_names
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.published import PublishedFigure
+from proxemic.runs.embed import embed_images, pick_device
+from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.tables import MISSING
-from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:

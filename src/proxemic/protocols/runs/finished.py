@@ -19,9 +19,9 @@ from proxemic.files import read_json
 from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
-from proxemic.training.embed import embed_images, pick_device
+from proxemic.runs.directory import RunDirectory, split_fingerprint
+from proxemic.runs.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, split_fingerprint
 from proxemic.training.warm_start import load_loss
 
 
@@ -68,8 +68,8 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, Any] | None:
         """The content of ``metrics.json``; None before the run is finished."""
-        path = RunDirectory(self.path).metrics
-        return read_json(path) if path.exists() else None
+        run = RunDirectory(self.path)
+        return run.read_metrics() if run.metrics.exists() else None
 
     @property
     def state(self) -> str:

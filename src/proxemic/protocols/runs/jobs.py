@@ -66,9 +66,9 @@ def run_job(
     """
     from proxemic.data.images import NO_TEST
     from proxemic.recipes.reader import read_recipe
+    from proxemic.runs.processes import Processes
     from proxemic.training import RunDirectory, train
     from proxemic.training.extending import branch
-    from proxemic.training.multiprocess.processes import Processes
 
     run = RunDirectory(job.out)
     read = read_recipe(job.recipe, job.flags, own_code=True)

@@ -143,9 +143,9 @@ def verify(
     from proxemic.models import takes_vectors
     from proxemic.protocols.runs.evaluation import check_made_by
     from proxemic.recipes.reader import own_backbone
+    from proxemic.runs.embed import load_embedder, pick_device
+    from proxemic.runs.faces import embed_faces
     from proxemic.training import RunDirectory
-    from proxemic.training.embed import load_embedder, pick_device
-    from proxemic.training.face_embedding import embed_faces
 
     of_vectors = takes_vectors(target)
     if of_vectors and table is None:

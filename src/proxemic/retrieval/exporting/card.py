@@ -12,8 +12,8 @@ from proxemic.files import read_json, readable
 from proxemic.metrics import Interval
 from proxemic.retrieval.embedder import ONNX_NOTE
 from proxemic.retrieval.exporting.parity import Measured
+from proxemic.runs.directory import RunDirectory
 from proxemic.tables import percent
-from proxemic.training import RunDirectory
 
 QUANTISATION = {
     "static": "Weights and activations have 8 bits, with ranges measured on training images; the head is in float32.",

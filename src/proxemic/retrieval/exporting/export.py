@@ -31,9 +31,9 @@ from proxemic.retrieval.exporting.graphs import (
 from proxemic.retrieval.exporting.parity import Measured, check, labelled_images, measure, whole_classes
 from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
 from proxemic.retrieval.held_out import own_splits, run_of
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.tables import percent
-from proxemic.training import RunDirectory
-from proxemic.training.recipe import EvaluationConfig
 
 Target = Literal["onnx", "torch"]
 SUFFIXES: dict[Target, str] = {"onnx": ".onnx", "torch": ".pt2"}

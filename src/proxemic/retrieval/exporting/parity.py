@@ -14,8 +14,7 @@ from proxemic.metrics import RetrievalMetrics
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.pictures import list_pictures
-from proxemic.training.embed import evaluate_embeddings
-from proxemic.training.recipe import EvaluationConfig
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 
 LARGEST_DIFFERENCE = 1e-4
 """Of a number of an embedding of unit length; others are compared in units of their mean length."""

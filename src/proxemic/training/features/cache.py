@@ -1,8 +1,6 @@
 """The features of a run's training and validation images, computed or found."""
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -20,19 +18,18 @@ from proxemic.data.pixels import Pixels
 from proxemic.data.samplers import derive_seed
 from proxemic.data.transforms import Transform
 from proxemic.data.vectors import VectorReader, Vectors
-from proxemic.errors import Interrupted, UserError
 from proxemic.locks import lock_in_turn
 from proxemic.models import EmbeddingModel
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_batches, pick_device
+from proxemic.runs.processes import Processes
 from proxemic.training.checkpoint_io import read_checkpoint
 from proxemic.training.components import Components
 from proxemic.training.data_module import worker_settings
-from proxemic.training.embed import embed_batches, pick_device
 from proxemic.training.features.files import FeatureWriter, find_features
 from proxemic.training.features.fingerprint import fingerprint, image_keys, network_key
 from proxemic.training.head_start import PooledFeatures
-from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory
 
 
 class CachedFeatures(Vectors):
@@ -128,13 +125,7 @@ def read_features(
             {name: state[name] for name in state if name.startswith("model.")}, strict=False
         )
     data, model = components.data, components.task.model
-    try:
-        data.images, held_out = cached_features(recipe, model, data.images, held_out, report, processes)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Stopped while features are computed; those that are, are kept: continue with proxemic train --resume "
-            f"{run.path}"
-        ) from None
+    data.images, held_out = cached_features(recipe, model, data.images, held_out, report, processes)
     return held_out
 
 
@@ -179,7 +170,6 @@ def _readers(
 ) -> list[VectorReader]:
     """The features of all tables, of which those that are missing are computed first."""
     dim = model.backbone.num_features
-    _check_space(tables, dim)
     readers: list[VectorReader] = []
     count = sum(len(table.images.keys) for table in tables)
     with tqdm(total=count, desc="features", unit="image", leave=False, disable=None, smoothing=0) as bar:
@@ -195,7 +185,7 @@ def _readers(
                     _compute(table, shape, model, recipe, bar)
                     reader = find_features(table.path, shape)
                 else:
-                    _skip(bar, shape[0])
+                    bar.update(shape[0])
             assert reader is not None
             readers.append(reader)
     return readers
@@ -205,7 +195,7 @@ def _compute(
     table: _Table, shape: tuple[int, int], model: EmbeddingModel, recipe: Recipe, bar: "tqdm[NoReturn]"
 ) -> None:
     with FeatureWriter(table.path, shape).open() as writer:
-        _skip(bar, writer.rows)
+        bar.update(writer.rows)
         loader = DataLoader(
             _Transformed(table.images, table.transform, table.seed, recipe.images.reduced_side),
             batch_sampler=[[*rows] for rows in _batches(writer.rows, shape[0], recipe.evaluation.batch_size)],
@@ -221,22 +211,3 @@ def _compute(
 
 def _batches(first: int, count: int, size: int) -> Iterator[range]:
     return (range(start, min(start + size, count)) for start in range(first, count, size))
-
-
-def _skip(bar: "tqdm[NoReturn]", rows: int) -> None:
-    """Count rows that were there: the time left follows from those that are computed."""
-    if not bar.disable:
-        bar.initial += rows
-    bar.update(rows)
-
-
-def _check_space(tables: Sequence[_Table], dim: int) -> None:
-    folder = tables[0].path.parent
-    needed = sum(4 * len(table.images.keys) * dim for table in tables if not table.path.exists())
-    with suppress(OSError):  # writing will say what is wrong with the folder
-        free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
-        if free < needed:
-            raise UserError(
-                f"{folder} has {free / 1e9:,.1f} GB free, but the features need {needed / 1e9:,.1f} GB: free some "
-                "space, give another features.folder or fewer features.copies, or do without the cache."
-            )

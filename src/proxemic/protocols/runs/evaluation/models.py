@@ -17,9 +17,9 @@ from proxemic.models import EmbeddingModel, read_checksum, takes_vectors
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
+from proxemic.runs.directory import split_fingerprint
+from proxemic.runs.embed import embed_images, load_embedder, pick_device
 from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.embed import embed_images, load_embedder, pick_device
-from proxemic.training.run_directory import split_fingerprint
 
 
 def evaluate_models(

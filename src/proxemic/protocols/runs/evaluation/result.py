@@ -12,8 +12,8 @@ from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, Retriev
 from proxemic.protocols.runs.evaluation.open_set import OpenSetComparison
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics
 from proxemic.protocols.statistics import few_classes
+from proxemic.runs.evaluate import computed_in
 from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
-from proxemic.training.recipe import computed_in
 
 _IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
 _NO_INTERVAL = Interval(math.nan, math.nan, math.nan)

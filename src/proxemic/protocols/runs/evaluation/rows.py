@@ -15,8 +15,8 @@ from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
 from proxemic.protocols.runs.evaluation.open_set import OpenSet, identify_open_set
 from proxemic.recipes.reader import read_evaluation_config
+from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training import EvaluationConfig
-from proxemic.training.embed import evaluate_embeddings
 
 
 @dataclass(frozen=True)

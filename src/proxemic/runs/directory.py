@@ -1,0 +1,315 @@
+"""The directory of a training run: its files, and the classes that it was begun with."""
+
+import csv
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
+from proxemic.data.sources.own_source import OwnSource
+from proxemic.errors import UserError
+from proxemic.files import read_json, write_atomically, write_csv, write_json, write_text
+from proxemic.locks import LOCK
+
+
+@dataclass(frozen=True)
+class RunClasses:
+    """The names of the classes that a run was begun with, in the order of their labels, and the path of the images.
+
+    ``earlier`` are those that the weights which the run began with were trained on.
+    """
+
+    root: str | None
+    train: tuple[str, ...]
+    validation: tuple[str, ...] | None
+    test: tuple[str, ...] | None
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """All classes that the network was trained on, also before this run."""
+        return frozenset({*self.train, *self.earlier})
+
+    @classmethod
+    def read(cls, path: Path) -> "RunClasses":
+        content = read_json(path)
+        root, train = content.get("root"), content.get("train")
+        names = {name: content.get(name) for name in ("validation", "test", "earlier")}
+        lists = all(isinstance(part, list | None) for part in names.values())
+        if not isinstance(root, str | None) or not isinstance(train, list) or not lists:
+            raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
+        validation, test = (part and tuple(map(str, part)) for part in (names["validation"], names["test"]))
+        return cls(root, tuple(map(str, train)), validation, test, tuple(map(str, names["earlier"] or ())))
+
+
+class RunDirectory:
+    """Names and formats of the files in ``runs/<name>/``.
+
+    Args:
+        path: The directory.
+
+    Attributes:
+        recipe: Every value of the recipe, defaults included (YAML).
+        environment: The machine, the libraries, the command, a fingerprint of the images, how many epochs (JSON).
+        classes: The names of the classes of each split, and where the images were (JSON); older runs have none.
+        metrics: The final metrics (JSON); it exists once the run is finished.
+        measured_before: What callbacks measured before the first epoch (JSON); it exists if there are such callbacks.
+        history: One row per epoch (CSV).
+        model: The weights of the chosen epoch; ``model.json`` beside it says how to build the network.
+        frozen: The network of an ONNX file; it exists if the backbone is one.
+        loss: The weights of the loss, such as proxies, of the chosen epoch.
+        checkpoint: What ``--resume`` starts from.
+        start: The network of before the first step, in a folder with ``model.json``.
+        chosen: What was chosen before an interpolation took its place; it exists where one has.
+        report: A page about the run, which the command line writes once it is finished.
+        diverged: Why training broke off, where loss or weights were no longer finite; removed once it goes on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.environment = path / "environment.json"
+        self.classes = path / "classes.json"
+        self.metrics = path / "metrics.json"
+        self.measured_before = path / "measured-before.json"
+        self.history = path / "history.csv"
+        self.model = path / "model.safetensors"
+        self.frozen = path / "backbone.onnx"
+        self.loss = path / "loss.safetensors"
+        self.checkpoint = path / "checkpoints" / "last.ckpt"
+        self.start = path / "checkpoints" / "start"
+        self.chosen = path / "checkpoints" / "chosen"
+        self.report = path / "report.html"
+        self.diverged = path / "diverged.txt"
+
+    @classmethod
+    def of_model(cls, path: Path) -> Self:
+        """Return the run directory of a model, which is given by that directory or by its ``model.safetensors``."""
+        return cls(path if path.is_dir() else path.parent)
+
+    def files(self) -> tuple[Path, ...]:
+        """The files of a finished run, with the model's description."""
+        weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
+        return (self.recipe, self.environment, self.classes, self.metrics, self.history, *weights)
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether a finished run keeps the network as it came, without a head and a loss: no epoch was better."""
+        return self.metrics.exists() and self.read_metrics().get("kept") == "start"
+
+    @property
+    def stopped(self) -> str | None:
+        """Say where an unfinished run stopped, as "stopped in epoch 1 of 30"; None if it is finished, or is no run."""
+        if self.metrics.exists() or not (self.recipe.is_file() and self.environment.is_file()):
+            return None
+        done = len(self.history.read_text(encoding="utf-8").splitlines()) - 1 if self.history.exists() else 0
+        epochs = self.read_environment().get("epochs")
+        if done == epochs:
+            return f"stopped after epoch {done} of {epochs}, before it was evaluated"
+        return f"stopped in epoch {done + 1}{f' of {epochs}' if isinstance(epochs, int) else ''}"
+
+    def record_epochs(self, epochs: int) -> None:
+        """Record how many epochs the run is to have at most, for `stopped`."""
+        environment = self.read_environment()
+        if environment.get("epochs") != epochs:
+            write_json(self.environment, environment | {"epochs": epochs})
+
+    def check_new(self) -> None:
+        """Raise `UserError` unless the directory is absent or empty."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, but --out needs a folder: choose another name.")
+        if self.recipe.exists():
+            raise UserError(
+                f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
+            )
+        # What a kill before the last of the first files of a run leaves is no run.
+        begun = {self.environment, self.classes, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
+        if any(path not in begun and path.suffix != ".tmp" for path in self.path.rglob("*")):
+            raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
+
+    def check_run(self, test: bool = False) -> None:
+        """Raise `UserError` unless the directory holds a run, and with ``test`` one that is not a search's trial."""
+        if not self.recipe.is_file():
+            raise UserError(
+                f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
+            )
+        if test and not self.read_environment().get("test", True):
+            raise UserError(
+                f"{self.path} is a trial of a search, which must not be evaluated on the test classes: go on with the "
+                "search, or train its recipe.yaml into a new --out."
+            )
+
+    def check_images(self, split_fingerprint: str) -> None:
+        """Raise `UserError` unless the images have the classes and labels that the run was begun with."""
+        if not self.has_images(split_fingerprint):
+            raise UserError(
+                f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
+                "of them is lost: put them back, begin a new run, or evaluate other images with --data.root."
+            )
+
+    def has_images(self, split_fingerprint: str) -> bool:
+        """Whether images have the classes and labels that the run was begun with."""
+        return self.read_environment().get("images") == split_fingerprint
+
+    def create(
+        self,
+        recipe_yaml: str,
+        source: ImageSource,
+        splits: Splits,
+        *,
+        earlier: Iterable[str] = (),
+        test: bool = True,
+        processes: int = 1,
+        precision: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the directory, with the recipe and a record of the machine and of the images.
+
+        ``earlier`` are the classes that the weights which the run begins with were trained on; a run without ``test``
+        must never be evaluated on the test classes. ``precision`` is what ``auto`` took.
+        """
+        if self.recipe.exists():  # another run has begun there in the meantime
+            self.check_new()
+        begun = {"processes": processes, "images": split_fingerprint(splits), "test": test}
+        taken = {"precision": dict(precision)} if precision else {}
+        write_json(self.environment, _environment() | begun | taken)
+        root = getattr(source, "root", None)
+        place = root and str(Path(root).absolute())
+        held_out = (None if part is None else part.class_names for part in (splits.validation, splits.test))
+        classes = RunClasses(place, splits.train.class_names, *held_out, earlier=tuple(sorted(earlier)))
+        write_json(self.classes, asdict(classes))
+        write_text(self.recipe, recipe_yaml)
+
+    def read_metrics(self) -> dict[str, Any]:
+        """Read ``metrics.json``; raise `UserError` if it is damaged."""
+        parts = dict.fromkeys(("test", "validation", "start", "untrained", "measured"), dict)
+        return _read(self.metrics, {"kept": str, "selected_on": str, **parts})
+
+    def read_environment(self) -> dict[str, Any]:
+        """Read ``environment.json``; raise `UserError` if it is damaged."""
+        return _read(self.environment, {"images": str, "test": bool, "python": str, "packages": dict})
+
+    def read_classes(self) -> RunClasses | None:
+        """The content of ``classes.json``; None for an older run, which has none."""
+        return RunClasses.read(self.classes) if self.classes.exists() else None
+
+    def locate(self, source: ImageSource) -> ImageSource:
+        """The source of the run's images, also from another working directory than the one where the run began."""
+        root, classes = getattr(source, "root", None), self.read_classes()
+        begun = None if classes is None else classes.root
+        if root is None or Path(root).is_absolute() or begun is None or not Path(begun).exists():
+            return source
+        if not is_dataclass(source):
+            return source
+        typed_in = Path(*Path(begun).parts[: -len(Path(root).parts)])
+        paths = {each.name: getattr(source, each.name) for each in fields(source)}
+        moved = {name: typed_in / path for name, path in paths.items() if isinstance(path, Path)}
+        return replace(source, **moved | {"root": Path(begun)})
+
+    def check_root(self, source: ImageSource) -> None:
+        """Raise `UserError` if the run's own folder or file is gone, for commands with the flag ``--data.root``."""
+        root = source.root if isinstance(source, OwnSource) else None
+        if root is not None and "{" not in str(root) and not Path(root).exists():
+            raise UserError(
+                f"{root}, the data of {self.path}, does not exist: put it back, or give the place where it is now with "
+                "--data.root."
+            )
+
+    def drop_weights(self, *, model: bool = True) -> None:
+        """Remove the checkpoint and, by default, the weights; the metrics stay."""
+        for path in (self.model, self.model.with_suffix(".json"), self.frozen, self.loss) if model else ():
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
+
+    def set_chosen_aside(self) -> None:
+        """Copy what was chosen, before an interpolation takes its place, for `restore_chosen`."""
+        temporary = self._new_folder(self.chosen)
+        for path in self._chosen_files():
+            if path.exists():
+                shutil.copyfile(path, temporary / path.name)
+        temporary.replace(self.chosen)
+
+    def restore_chosen(self) -> None:
+        """Put what was chosen back into its place, where an interpolation has taken it: so the run can go on."""
+        if not self.chosen.exists():
+            return
+        for path in self._chosen_files():
+            if (self.chosen / path.name).exists():
+                with write_atomically(path) as temporary:
+                    shutil.copyfile(self.chosen / path.name, temporary)
+            else:
+                path.unlink(missing_ok=True)
+        gone = self._new_folder(self.chosen)
+        self.chosen.replace(gone)
+        shutil.rmtree(gone)
+
+    def _chosen_files(self) -> tuple[Path, ...]:
+        return (self.model, self.model.with_suffix(".json"), self.loss)
+
+    @staticmethod
+    def _new_folder(beside: Path) -> Path:
+        """An empty folder; only renaming makes it whole, or removes another at once."""
+        folder = beside.with_name(f"{beside.name}.tmp")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write all epochs anew, so that a resumed run never repeats or loses a row."""
+        write_csv(self.history, list(rows[0]), ([row[name] for name in rows[0]] for row in rows))
+
+    def read_history(self) -> list[dict[str, float]]:
+        """One dictionary per epoch."""
+        with self.history.open(newline="") as file:
+            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def _read(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
+    content = read_json(path)
+    for name, kind in kinds.items():
+        if not isinstance(content.get(name, kind()), kind):
+            raise UserError(f"{path} is damaged ({name} is no {kind.__name__}): put the file back from a copy.")
+    return content
+
+
+def split_fingerprint(splits: Splits) -> str:
+    """A hash of the classes, labels, boxes and sequences, which a resumed run must find again."""
+    parts = (splits.train, splits.validation, splits.test)
+    text = [None if part is None else (part.class_names, _labels(part), *_more(part)) for part in parts]
+    return hashlib.sha256(json.dumps(text).encode()).hexdigest()
+
+
+def _labels(images: ImageSet) -> list[int] | str:
+    """The labels; of vectors, which may be millions, a hash of them."""
+    if images.kind == "images":
+        return images.labels.tolist()
+    return hashlib.sha256(images.labels.numpy().astype("<i8").tobytes()).hexdigest()
+
+
+def _more(images: ImageSet) -> list[object]:
+    """Boxes and sequences where there are any, so that runs made before these were read keep their fingerprints."""
+    boxes = images.pixels.boxes if isinstance(images.pixels, FilePixels) and any(images.pixels.boxes) else None
+    sequences = None if images.sequences is None else images.sequences.texts()
+    return [] if boxes is None and sequences is None else [boxes, sequences]
+
+
+def _environment() -> dict[str, Any]:
+    packages = ("proxemic", "torch", "torchvision", "lightning", "timm", "numpy")
+    return {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version(name) for name in packages},
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

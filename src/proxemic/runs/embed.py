@@ -1,0 +1,199 @@
+"""Embeddings of many images."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset
+from tqdm import tqdm
+
+from proxemic.arrays import as_tensor
+from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
+from proxemic.distributed.gather import gather_uneven
+from proxemic.errors import UserNote
+from proxemic.models import EmbeddingModel, load_model
+from proxemic.models.folding import folded
+from proxemic.precision import full_precision
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.samples import Keys, as_integers, call, check_inputs, inputs_and_labels
+from proxemic.runs.workers import shared_memory_errors, worker_settings
+
+
+def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
+    """Load the model of a run as `load_model`, with the preprocessing of its images; warn if the run is unfinished."""
+    model, preprocessing = load_model(path, backbone)
+    run = RunDirectory.of_model(path)
+    if run.stopped:
+        note = f"{path} {run.stopped}: its model is the best one until then. Finish it by proxemic train --resume "
+        warnings.warn(f"{note}{run.path}.", UserNote, stacklevel=2)
+    try:
+        return model, Preprocessing(**preprocessing)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the preprocessing that model.json of {path} says cannot be done here: {error}") from error
+
+
+@torch.no_grad()
+def embed_images(
+    model: nn.Module,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    *,
+    batch_size: int = 256,
+    workers: int = 0,
+    description: str = "embedding",
+    rank: int = 0,
+    world: int = 1,
+    precision: EvaluationPrecision = "32-true",
+) -> Float[Tensor, "images dim"]:
+    """Embed every image in order, as `embed_dataset`, as float32 on the CPU.
+
+    The network computes in float32, or with the precision bf16-mixed in bfloat16.
+    Of several processes, each embeds its share (`share_of`), in the batches that one process would make; the result is
+    ``[0, 0]`` where that is empty.
+    """
+    share = share_of(len(images), batch_size, rank, world).tolist()
+    data = EmbeddingDataset(images, preprocessing.evaluation(), side=preprocessing.reduced_side)
+    loader = _loader(Subset(data, share), batch_size, workers)
+    batches = tqdm(loader, description, leave=False, disable=True if rank else None)
+    with shared_memory_errors():
+        embeddings = [*embed_batches(model, (batch for batch, _ in batches), precision)]
+    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+
+
+def embed_dataset(
+    model: nn.Module | Callable[..., Any],
+    data: Dataset[Any] | DataLoader[Any] | Sized,
+    *,
+    keys: Keys = ("image", "label"),
+    batch_size: int = 256,
+    workers: int = 0,
+    description: str = "embedding",
+) -> tuple[Float[Tensor, "samples dim"], Int64[Tensor, " samples"] | None]:
+    """Embed any PyTorch data set: images, token ids, several inputs per sample.
+
+    A module runs in evaluation mode, on its own device, and floating-point inputs get the type of its first
+    floating-point parameter; afterwards the modes of its parts are restored. Any other function gets what the batches
+    hold.
+
+    The embeddings are what the model returns, or the first element of a tuple. In a mapping or an output of
+    transformers they are ``embeddings``, ``sentence_embedding``, ``text_embeds`` or ``image_embeds``, else
+    ``pooler_output``, else the mean of ``last_hidden_state`` over the tokens, else the only value. The mean leaves out
+    padding if ``attention_mask`` is an input that is passed by name. To choose another value, give a function.
+
+    Args:
+        model: A module or function that returns embeddings ``[B, D]``.
+        data: A data set, a list of samples, or a `DataLoader` in its own order, without what it drops. A sample is an
+            input and an integer label, or an input alone, or a mapping. An input is a tensor; or a tuple of tensors,
+            the model's positional arguments; or a mapping of tensors, its keyword arguments. What follows the label is
+            ignored.
+        keys: In samples that are mappings, the name of the input, or a tuple of the names of several inputs, which are
+            passed by name; and the name of the label (``labels`` will do, too). If the sample lacks the input, all its
+            values that the model has arguments for are inputs, such as ``input_ids`` and ``attention_mask``.
+        batch_size: Samples per batch of a data set.
+        workers: Processes that load the samples of a data set.
+        description: Text of the progress bar, which shows on terminals only.
+
+    Returns:
+        Embeddings ``[N, D]``, float32 on the CPU, and labels ``[N]``, or None if there are none.
+
+    Raises:
+        ValueError: If there are no samples, or inputs, labels or what the model returns are not as described.
+
+    >>> from proxemic.metrics import retrieval_metrics
+    >>> from torch.utils.data import TensorDataset
+    >>> images, labels = torch.rand(20, 1, 4, 4), torch.arange(20) // 2
+    >>> embeddings, labels = embed_dataset(nn.Flatten(), TensorDataset(images, labels))
+    >>> embeddings.shape, retrieval_metrics(embeddings, labels).queries
+    (torch.Size([20, 16]), 20)
+    >>> tokens = [{"input_ids": torch.tensor(ids), "label": label} for label, ids in enumerate(([1, 2], [0, 3]))]
+    >>> embed_dataset(lambda input_ids: torch.eye(4)[input_ids].mean(1), tokens)
+    (tensor([[0.0000, 0.5000, 0.5000, 0.0000],
+            [0.5000, 0.0000, 0.0000, 0.5000]]), tensor([0, 1]))
+    """
+    if not isinstance(data, DataLoader):
+        data = _loader(data, batch_size, workers)
+    given: list[Any] = []
+
+    def inputs() -> Iterator[Any]:
+        for batch in tqdm(data, description, leave=False, disable=None):
+            values, label = inputs_and_labels(batch, keys, model)
+            given.append(label)
+            yield values
+
+    embeddings = [*embed_batches(model, inputs())]
+    labels = [
+        as_integers("labels", as_tensor("labels", label), len(batch)).cpu()
+        for label, batch in zip(given, embeddings, strict=True)
+        if label is not None
+    ]
+    if not embeddings:
+        raise ValueError("the data set has no samples to embed; a DataLoader with drop_last drops a batch not full")
+    if labels and len(labels) < len(given):
+        raise ValueError("some batches have labels and others none; give them always or never")
+    return torch.cat(embeddings), torch.cat(labels) if labels else None
+
+
+def _loader(data: Any, batch_size: int, workers: int) -> DataLoader[Any]:
+    generator = torch.Generator()  # the loader draws a seed: not from the generator that training draws from
+    return DataLoader(data, batch_size, generator=generator, **worker_settings(workers))
+
+
+def embed_batches(
+    model: nn.Module | Callable[..., Any], batches: Iterable[Any], precision: EvaluationPrecision = "32-true"
+) -> Iterator[Float[Tensor, "batch dim"]]:
+    """Embed one batch after the other, a module in evaluation mode, as float32 on the CPU."""
+    if not isinstance(model, nn.Module):
+        for batch in batches:
+            with torch.no_grad():
+                embeddings = call(model, batch).float().cpu()
+            yield embeddings
+        return
+    device = next((part.device for part in model.parameters()), torch.device("cpu"))
+    dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
+    half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
+    with evaluation_mode(model), folded(model):
+        for batch in batches:
+            check_inputs(batch)
+            with full_precision(), half, torch.no_grad():
+                embeddings = call(model, batch, device, dtype).float().cpu()
+            yield embeddings
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Run the block in evaluation mode, and restore the mode of each module."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def pick_device(accelerator: str) -> torch.device:
+    """The device that a recipe's ``training.accelerator`` means on this machine."""
+    if accelerator == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    return torch.device(accelerator)
+
+
+def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:
+    """The indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch."""
+    return torch.cat([torch.empty(0, dtype=torch.int64), *torch.arange(count).split(batch_size)[rank::world]])
+
+
+def join_shares(
+    share: Float[Tensor, "share dim"], count: int, batch_size: int, world: int
+) -> Float[Tensor, "images dim"]:
+    """Gather the embeddings of all images, in order, from the shares (`share_of`) of the processes."""
+    if world == 1:
+        return share
+    shares = [share_of(count, batch_size, rank, world) for rank in range(world)]
+    return torch.cat(gather_uneven(share))[torch.cat(shares).argsort()]

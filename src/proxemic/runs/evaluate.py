@@ -1,0 +1,235 @@
+"""Retrieval metrics of embeddings: which, and computed how."""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from numbers import Real
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from proxemic.data import ImageSet
+from proxemic.data.embeddings import RowLabels
+from proxemic.errors import UserError, UserNote
+from proxemic.metrics import RetrievalMetrics, retrieval_metrics
+from proxemic.metrics.ranking import Divisor, map_at_k_name
+from proxemic.metrics.retrieval import NoMatches
+
+Metric = nn.Module | Callable[..., Mapping[str, float]]
+EvaluationPrecision = Literal["32-true", "bf16-mixed"]
+
+
+def computed_in(precision: str | None) -> str:
+    """Return the words that a table adds to its title where its figures were not computed in float32.
+
+    >>> computed_in("32-true"), computed_in("bf16-mixed")
+    ('', ', computed in bf16-mixed')
+    """
+    return "" if precision in (None, "32-true") else f", computed in {precision}"
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How embeddings are evaluated, in validation and in the test.
+
+    Args:
+        distance: Between embeddings: cosine or euclidean.
+        recall_at: K of Recall@K.
+        precision_at: k of Precision@k.
+        map_at: k of MAP@k.
+        map_divisors: What each MAP@k is divided by: ``min`` (of k and R, the relevant images), ``k``, ``hits`` or
+            ``R``; all but the first have names of their own, such as ``map_over_k@10``.
+        ndcg_at: k of nDCG@k.
+        map: Also the mean average precision over the whole list; with many images several times the work.
+        mrr: Also the mean reciprocal rank of the first relevant image.
+        nmi: Also cluster by k-means, for NMI and AMI; slow with many images and classes.
+        average: Of the values: over queries, or over classes (the mean of each class's mean).
+        metric: The metric that chooses the epoch, by its name in the results.
+        select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
+            match papers that do; results are marked), or nothing: the ``last`` epoch.
+        start: Also evaluate the network as it came, without a head: its pooled features. On the images that choose the
+            epoch this, and the network with its new head, stand for selection beside the epochs: where no epoch is
+            better, the run keeps the better of them.
+        untrained: Also evaluate the network as it was before training, with its head, on the test classes, for
+            comparison.
+        batch_size: Images a batch when embedding.
+        precision: The precision in which the network embeds validation and test images: 32-true, which all commands
+            use that embed by the finished model, or bf16-mixed, which may be faster; results then say so.
+        own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
+            to a mapping of names to numbers, which join the metrics; ``metric`` may be one of them, where larger is
+            better.
+
+    Raises:
+        ValueError: If ``metric`` is not among those computed, or a number is below 1.
+    """
+
+    distance: Literal["cosine", "euclidean"] = "cosine"
+    recall_at: Sequence[int] = (1, 2, 4, 8)
+    precision_at: Sequence[int] = ()
+    map_at: Sequence[int] = ()
+    map_divisors: Sequence[Divisor] = ("min",)
+    ndcg_at: Sequence[int] = (8,)
+    map: bool = False
+    mrr: bool = False
+    nmi: bool = False
+    average: Literal["queries", "classes"] = "queries"
+    metric: str = "map@r"
+    select_on: Literal["validation", "test", "last"] = "validation"
+    start: bool = True
+    untrained: bool = True
+    batch_size: int = 256
+    precision: EvaluationPrecision = "32-true"
+    own_metrics: list[Metric] | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be at least 1.")
+        if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
+            raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
+        if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):
+            raise ValueError(
+                "evaluation's recall_at, precision_at, map_at and ndcg_at count neighbours: use 1 or more."
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the retrieval metrics that may choose the epoch."""
+        at = {
+            "recall": self.recall_at,
+            "precision": self.precision_at,
+            **{map_at_k_name(divisor): self.map_at for divisor in self.map_divisors},
+            "ndcg": self.ndcg_at,
+        }
+        whole = [name for name in ("map", "mrr") if getattr(self, name)]
+        return ["map@r", "r_precision", *whole, *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
+
+
+def evaluate_embeddings(
+    embeddings: Float[Tensor, "rows dim"],
+    rows: ImageSet | RowLabels,
+    config: EvaluationConfig,
+    *,
+    or_nan: bool = False,
+) -> RetrievalMetrics:
+    """Compute retrieval metrics of embeddings: all rows against all, or the queries against the gallery.
+
+    A row does not retrieve rows of its own sequence. If no query has a match, raise ``ValueError``, or with ``or_nan``
+    warn and return NaN.
+    """
+    if rows.labels is None:
+        raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
+    if len(rows.labels) and rows.labels.min() < 0:
+        row = int(rows.labels.argmin()) + 1
+        raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
+    sequences = None if rows.sequences is None else rows.sequences.numbers
+    roles = split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
+    return _evaluate(roles, embeddings, rows.labels, config, or_nan)
+
+
+def evaluate_labels(
+    embeddings: Float[Tensor, "rows dim"],
+    labels: Int64[Tensor, " rows"],
+    config: EvaluationConfig,
+    *,
+    or_nan: bool = False,
+) -> RetrievalMetrics:
+    """Compute retrieval metrics of all rows against all, as `evaluate_embeddings`."""
+    return _evaluate(split_roles(embeddings, labels, None, None), embeddings, labels, config, or_nan)
+
+
+def _evaluate(
+    roles: Mapping[str, Any], embeddings: Tensor, labels: Tensor, config: EvaluationConfig, or_nan: bool
+) -> RetrievalMetrics:
+    settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
+    metrics = retrieval_metrics_or_nan(roles, settings) if or_nan else retrieval_metrics(**roles, **settings)
+    metrics.update(compute_own_metrics(config, embeddings, labels))
+    return metrics
+
+
+@torch.no_grad()
+def compute_own_metrics(
+    config: EvaluationConfig, embeddings: Float[Tensor, "rows dim"], labels: Int64[Tensor, " rows"]
+) -> dict[str, float]:
+    """Compute all ``own_metrics``; random draws in them are always the same, and change no others."""
+    computed: dict[str, float] = {}
+    for metric in config.own_metrics or []:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            values = metric(embeddings, labels)
+        name = getattr(metric, "__name__", type(metric).__name__)
+        if not isinstance(values, Mapping):
+            raise UserError(
+                f"evaluation.own_metrics has {name}, which gives {type(values).__name__}, but must give a mapping of "
+                "names to numbers."
+            )
+        for key, value in values.items():
+            if not isinstance(key, str) or key in {*computed, *config.names, *_TAKEN}:
+                raise UserError(
+                    f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each a name that "
+                    "no other metric has."
+                )
+            if not isinstance(value, Real) and not (isinstance(value, Tensor) and value.numel() == 1):
+                raise UserError(f"evaluation.own_metrics has {name}, whose {key} is {value!r}, but must be a number.")
+            computed[key] = float(value)
+    return computed
+
+
+def check_own_metrics(config: EvaluationConfig) -> None:
+    """Compute all ``own_metrics`` of a few random embeddings, to refuse them now rather than after an epoch."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.nn.functional.normalize(torch.randn(64, 16, generator=generator))
+    names = [*config.names, *compute_own_metrics(config, embeddings, torch.arange(64) // 8)]
+    if config.metric not in names:
+        raise UserError(f"evaluation.metric is {config.metric!r}, but these are computed: {', '.join(names)}.")
+
+
+def split_roles(
+    embeddings: Float[Tensor, "rows dim"],
+    labels: Int64[Tensor, " rows"],
+    is_query: Bool[Tensor, " rows"] | None,
+    is_gallery: Bool[Tensor, " rows"] | None,
+    sequences: Int64[Tensor, " rows"] | None = None,
+) -> dict[str, Any]:
+    """The arguments of `retrieval_metrics` for rows that are queries, in the gallery, or, by default, both."""
+    if sequences is not None and not bool((sequences >= 0).any()):
+        sequences = None  # nothing to look for in every comparison
+    if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
+        return {"queries": embeddings, "query_labels": labels, "query_sequences": sequences}
+    place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
+    return {
+        "queries": embeddings[is_query],
+        "query_labels": labels[is_query],
+        "gallery": embeddings[is_gallery],
+        "gallery_labels": labels[is_gallery],
+        "exclude": place[is_query],
+        "query_sequences": None if sequences is None else sequences[is_query],
+        "gallery_sequences": None if sequences is None else sequences[is_gallery],
+    }
+
+
+def retrieval_metrics_or_nan(roles: Mapping[str, Any], settings: Mapping[str, Any]) -> RetrievalMetrics:
+    """Evaluate the rows of `split_roles`, but warn and return NaN for each metric if no query has a match."""
+    try:
+        if not len(roles["queries"]) or not len(roles.get("gallery", roles["queries"])):
+            raise NoMatches("there are no queries or there is no gallery")
+        return retrieval_metrics(**roles, **settings)
+    except NoMatches as error:
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            warnings.warn(f"the retrieval metrics are NaN, as {error}", UserNote, stacklevel=3)
+    names = retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **settings)
+    labels = roles["query_labels"].cpu()
+    unknown = dict.fromkeys(names.per_query, torch.full(labels.shape, math.nan, dtype=torch.float64))
+    values = dict.fromkeys(names, math.nan)
+    return RetrievalMetrics(
+        values, per_query=unknown, labels=labels, average=names.average, chance=values, expected=unknown
+    )
+
+
+_METRIC_KEYWORDS = set(inspect.signature(retrieval_metrics).parameters)
+# What else a row of the history holds.
+_TAKEN = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")

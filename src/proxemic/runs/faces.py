@@ -1,0 +1,45 @@
+"""Embeddings of faces, each of a picture and of its mirror image."""
+
+import copy
+from dataclasses import replace
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from proxemic.data import ImageSet, Preprocessing
+from proxemic.models import EmbeddingModel
+from proxemic.runs.embed import embed_images
+
+
+class FlipSum(nn.Module):
+    """The sum of a network's embeddings of an image and of its mirror image; the weights are shared.
+
+    A network that scales embeddings to unit length does so to the sum, not before, as in insightface's
+    `recognition/arcface_torch/eval/verification.py`.
+    """
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model = copy.copy(model)
+        self.model.config = replace(model.config, normalize=False)
+        self.normalize = model.config.normalize
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+        embeddings = self.model(images) + self.model(images.flip(-1))
+        return normalize(embeddings, dim=1) if self.normalize else embeddings
+
+
+def embed_faces(
+    model: EmbeddingModel,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    *,
+    flip: bool = True,
+    batch_size: int = 256,
+    workers: int = 0,
+    description: str = "embedding",
+) -> Float[Tensor, "images dim"]:
+    """Embed faces in order, as `embed_images`, by default as the sum for each image and its mirror image."""
+    network = FlipSum(model) if flip else model
+    return embed_images(network, images, preprocessing, batch_size=batch_size, workers=workers, description=description)

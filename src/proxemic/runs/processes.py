@@ -1,0 +1,163 @@
+"""The processes of a run: who they are, and what they agree on."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from proxemic.errors import UserError
+
+_JOINING = timedelta(minutes=5)  # for all processes to come
+_COLLECTIVES: timedelta | None = None  # for a collective; None takes torch's own: 30 minutes of gloo, 10 of NCCL
+_READING = timedelta(days=7)  # for what takes as long as it takes, as the first reading of millions of images
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run, as one of them sees them.
+
+    Args:
+        rank: The rank of this process, from 0; the first one reads first, writes, and reports.
+        world: The number of processes.
+        local_rank: The rank of this process among those on its machine, from 0.
+        reading: The group whose collectives wait for the first reading of the images; None where there is one process.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    reading: dist.ProcessGroup | None = None
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        return dist.group.WORLD if self.world > 1 else None
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Return for each flag whether it is set on any process; all processes wait for each other."""
+        if self.world == 1:
+            return flags
+        joined = torch.tensor(flags, dtype=torch.int32)
+        dist.all_reduce(joined, dist.ReduceOp.MAX)
+        return tuple(map(bool, joined.tolist()))
+
+    def broadcast(self, text: str) -> str:
+        """Return the text of the first process."""
+        if self.world == 1:
+            return text
+        texts = [text]
+        dist.broadcast_object_list(texts, device=torch.device("cpu"))
+        return texts[0]
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the texts of all processes, in the order of their ranks."""
+        if self.world == 1:
+            return [text]
+        texts: list[str] = [""] * self.world
+        dist.all_gather_object(texts, text)
+        return texts
+
+    def wait(self) -> None:
+        """Wait for all processes, however long they take."""
+        if self.reading is not None:
+            dist.barrier(self.reading)
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Run the block on the first process before the others, which then find, for one, a cache filled."""
+        if self.reading is not None and not self.is_first:
+            dist.barrier(self.reading)
+        yield
+        if self.reading is not None and self.is_first:
+            dist.barrier(self.reading)
+
+
+@contextmanager
+def join_processes(
+    again: str = "Start the run again by the same launcher with proxemic train --resume and its directory.",
+) -> Iterator[Processes]:
+    """Join the processes that torchrun or srun has started; without them, be the only one.
+
+    An error is reported to torchrun, which names the process that failed first and ends the others. Where another
+    process is killed, or hangs for longer than a collective waits, this one ends with an error; ``again`` says what to
+    do then.
+
+    Raises:
+        UserError: If another process is lost, or does not come.
+    """
+    if not _launched():
+        yield Processes()
+        return
+    processes = _join()
+    try:
+        yield processes
+    except Exception as error:
+        get_error_handler().record_exception(error)
+        if not is_lost_connection(error):
+            raise
+        reason = re.sub(r"\[\S*gloo/\S*\] ", "", str(error)).split(". ")[0]
+        raise UserError(
+            f"Another process of the run ended, or does not answer ({reason}): the output of torchrun or srun names "
+            f"its rank. {again}"
+        ) from error
+    # Not after an error: it would wait for what a lost process leaves unfinished.
+    dist.destroy_process_group()
+
+
+def _launched() -> bool:
+    """Return whether torchrun or srun has started this process and others; translate srun's variables to torchrun's."""
+    given = os.environ
+    if "TORCHELASTIC_RUN_ID" in given:
+        return given["WORLD_SIZE"] != "1"
+    # Not SLURM_NTASKS, which counts the job's tasks: in its script, or in a shell of srun's, a process is alone.
+    if given.get("SLURM_STEP_NUM_TASKS", "1") == "1":
+        return False
+    from lightning.fabric.plugins.environments import SLURMEnvironment  # takes seconds
+
+    nodes = given.get("SLURM_STEP_NODELIST", given.get("SLURM_NODELIST", "127.0.0.1"))
+    # The same port on all processes, but another one for another job or step on the same machine.
+    port = 15_000 + (int(given.get("SLURM_JOB_ID", "0")) + 101 * int(given.get("SLURM_STEP_ID", "0"))) % 10_000
+    given |= {
+        "RANK": given["SLURM_PROCID"],
+        "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": given["SLURM_LOCALID"],
+        "MASTER_ADDR": given.get("MASTER_ADDR", SLURMEnvironment.resolve_root_node_address(nodes)),
+        "MASTER_PORT": given.get("MASTER_PORT", str(port)),
+    }
+    return True
+
+
+def _join() -> Processes:
+    rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    try:
+        store, _, _ = next(dist.rendezvous("env://", timeout=_JOINING))
+        # Also with GPUs, processes agree between steps through the CPU, which waits for no GPU.
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_COLLECTIVES)
+        reading = dist.new_group(timeout=_READING, backend="gloo")
+        assert isinstance(reading, dist.ProcessGroup)
+        # One that then fails at once would look, to another that is still here, as if it had not come.
+        dist.barrier(group=reading)
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        raise UserError(
+            f"Not all of {world} processes came to {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within "
+            f"{_JOINING.seconds // 60} minutes, and stayed: start as many by torchrun or srun, on machines that reach "
+            "each other."
+        ) from error
+    return Processes(rank, world, local_rank, reading)
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Return whether an error comes from communicating with another process, which may be lost."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError | OSError) and "gloo/" in str(error))

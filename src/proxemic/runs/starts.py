@@ -1,0 +1,53 @@
+"""The network before the first step, which an epoch has to be better than: as it came, and with its new head."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from proxemic.data import ImageSet
+from proxemic.models import EmbeddingModel
+from proxemic.models.embedding import without_head
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
+
+Start = Literal["start", "untrained"]
+"""The network as it came, whose embeddings are its pooled features, or with its new head."""
+
+
+class SideBySide(nn.ModuleList):
+    """Concatenates the embeddings of several networks, in one pass: reading images takes longer than embedding them."""
+
+    def forward(
+        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch dims"]:
+        return torch.cat([network(inputs) for network in self], dim=1)
+
+
+class BothStarts(nn.Module):
+    """Concatenates the pooled features of a network and its embeddings, in one pass."""
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model, self.bare = model, without_head(model)
+        self.widths = {"start": self.bare.config.embedding_size, "untrained": model.config.embedding_size}
+
+    def forward(
+        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch dims"]:
+        features = inputs if inputs.ndim == 2 else self.model.features(inputs)
+        return torch.cat([self.bare.embed_features(features), self.model.embed_features(features)], dim=1)
+
+
+def evaluate_starts(
+    embeddings: Mapping[str, Float[Tensor, "images dim"]], images: ImageSet, config: EvaluationConfig
+) -> dict[str, dict[str, float]]:
+    """The metrics of each, but of those that are not finite, as some networks from nothing before their first step."""
+    finite = {name: each for name, each in embeddings.items() if bool(each.isfinite().all())}
+    return {name: dict(evaluate_embeddings(each, images, config)) for name, each in finite.items()}
+
+
+def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:
+    """The better start; of equal ones that with a head, whose proxies can be used. Empty where there is none."""
+    return max(reversed([*values]), key=lambda name: values[name][metric], default="")

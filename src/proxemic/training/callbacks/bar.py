@@ -1,0 +1,55 @@
+"""The progress bar of a training run."""
+
+import time
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import TQDMProgressBar
+from tqdm import tqdm
+
+from proxemic.training.recipe import Recipe
+from proxemic.training.record import Record
+
+_OLD = 0.5  # seconds that a loss is shown before it is read anew
+
+
+class TrainingBar(TQDMProgressBar):
+    """Lightning's bar with the loss, samples per second, the last validation metric and the time left of the run."""
+
+    # Without tqdm's time that remains, which is that of the epoch.
+    BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+
+    def __init__(self, recipe: Recipe, record: Record) -> None:
+        super().__init__()
+        self.recipe, self.record = recipe, record
+        self._began, self._first_step = 0.0, 0
+        self._loss, self._read = float("nan"), -_OLD
+
+    def on_train_start(self, *args: Any) -> None:
+        super().on_train_start(*args)
+        self._began, self._first_step = time.monotonic(), self.trainer.global_step
+
+    def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
+        super().on_train_epoch_start(trainer, *args)
+        self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        # So that messages begin on a new line.
+        if self._train_progress_bar is not None:
+            self.train_progress_bar.close()
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        items: dict[str, Any] = {}
+        now, steps = time.monotonic(), trainer.global_step - self._first_step
+        if steps and trainer.max_epochs is not None:
+            left = int(trainer.num_training_batches) * trainer.max_epochs - trainer.global_step
+            items["left"] = tqdm.format_interval(left * (now - self._began) / steps)
+        if now - self._read >= _OLD:  # to read it waits for a GPU
+            self._loss, self._read = super().get_metrics(trainer, pl_module).get("loss", float("nan")), now
+        items["loss"] = self._loss
+        rate = self.train_progress_bar.format_dict["rate"] or 0.0
+        items[f"{self.recipe.kind}/s"] = f"{rate * self.recipe.batches.size:.0f}"
+        metric, rows = self.recipe.evaluation.metric, self.record.rows
+        if rows and metric in rows[-1]:
+            items[metric] = f"{rows[-1][metric]:.3f}"
+        return items

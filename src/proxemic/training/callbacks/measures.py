@@ -1,0 +1,184 @@
+"""What is measured while a run trains, beside its loss: columns of ``history.csv``, and snapshots for plots."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import safetensors.torch
+import torch
+from jaxtyping import Float
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
+from proxemic.errors import UserError
+from proxemic.files import write_atomically
+from proxemic.losses import ProxyLoss
+from proxemic.losses.scores.similarity import Cosine, unit
+from proxemic.losses.user_defined import Loss, loss_name
+from proxemic.metrics.proxies import average_distance_to_proxy
+from proxemic.training.data_module import TrainingData
+from proxemic.training.head_start import embed_training_images
+from proxemic.training.module import EmbeddingTask, check_embeddings
+
+
+class EpochMeasure(Callback, ABC):
+    """Measures something before the first epoch and after each epoch.
+
+    The values are columns of ``history.csv`` and are logged by Lightning's loggers; those before the first epoch are in
+    ``measured-before.json`` of the run directory, and in ``metrics.json`` as ``measured_before``.
+
+    In a recipe: ``training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]}``.
+
+    Attributes:
+        latest: The last values, by the names in ``names``; empty before the first.
+        before: The values before the first epoch; empty in a run that is resumed.
+    """
+
+    names: ClassVar[tuple[str, ...]]
+    """The names of the values; ``measure`` gives all of them."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, float] = {}
+        self.before: dict[str, float] = {}
+
+    @abstractmethod
+    def check(self, loss: Loss) -> None:
+        """Raise `UserError` if the loss has no such values; called with the losses of both phases before training."""
+
+    @abstractmethod
+    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+        """Give the values of the present weights, by the names in ``names``."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step == 0:
+            self.before = self._measure(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.latest = self._measure(trainer, pl_module)
+        pl_module.log_dict(self.latest)
+
+    def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
+        assert isinstance(task, EmbeddingTask)
+        task.check_weights()  # a clearer reason than what a measure would say of them
+        values = self.measure(task, trainer.datamodule)  # type: ignore[attr-defined] # Lightning sets it in fit
+        return {name: float(values[name]) for name in self.names}
+
+
+class ProxyGap(EpochMeasure):
+    """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
+
+    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns: ``gap``, the mean over
+    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
+    lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
+    """
+
+    names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
+
+    def check(self, loss: Loss) -> None:
+        try:
+            softmax_form(loss)
+        except ValueError as error:
+            raise UserError(f"ProxyGap is among training.callbacks: {error}") from None
+
+    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+        proxies, scale = softmax_form(task.loss)
+        bounds = gap_bounds(proxies)
+        return {
+            "gap": _mean_gap(proxies, 1.0),
+            "gap_at_scale": _mean_gap(proxies, scale),
+            "gap_lower": bounds.lower,
+            "gap_upper": bounds.upper,
+            "mean_proxy_norm": bounds.mean_proxy_norm,
+        }
+
+
+class DistanceToProxy(EpochMeasure):
+    """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
+
+    The images go through no augmentation. Losses of cosines compare directions: there both are of unit length.
+    """
+
+    names = ("avg_dtp",)
+
+    def check(self, loss: Loss) -> None:
+        if not isinstance(loss, ProxyLoss):
+            raise UserError(
+                f"DistanceToProxy is among training.callbacks, but the loss, {loss_name(loss)}, has no proxies: "
+                "leave it out, or take a proxy loss."
+            )
+
+    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+        embeddings, proxies = _places(task, data)
+        assert proxies is not None
+        check_embeddings(embeddings, "training", task, task.current_epoch)
+        return {"avg_dtp": average_distance_to_proxy(embeddings, data.images.labels, proxies)}
+
+
+class Snapshots(Callback):
+    """Saves the embeddings of the training images, and the proxies, before the training and after every n-th epoch.
+
+    They are written to ``snapshots/epoch-0007.safetensors`` in the run directory, as ``embeddings`` ``[N, D]``,
+    ``labels`` ``[N]`` and ``proxies`` ``[C, K, D]``; ``proxemic analyze toy`` makes an animation of them.
+
+    Args:
+        every_n_epochs: At least 1.
+
+    Raises:
+        ValueError: If ``every_n_epochs`` is below 1.
+    """
+
+    def __init__(self, every_n_epochs: int = 1) -> None:
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        self.every_n_epochs = every_n_epochs
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step == 0:
+            self._save(trainer, pl_module, 0)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
+            self._save(trainer, pl_module, trainer.current_epoch + 1)
+
+    def _save(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
+        assert isinstance(task, EmbeddingTask)
+        data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
+        embeddings, proxies = _places(task, data)
+        if not trainer.is_global_zero:
+            return
+        content = {"embeddings": embeddings, "labels": data.images.labels}
+        if proxies is not None:
+            content["proxies"] = proxies
+        path = Path(trainer.default_root_dir) / "snapshots" / f"epoch-{epoch:04d}.safetensors"
+        with write_atomically(path) as temporary:
+            temporary.write_bytes(safetensors.torch.save(content))
+
+
+def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
+    try:
+        return float(squared_gaps(proxies, scale=scale).mean())
+    except ValueError:  # of proxies that collapsed, no reason to end a training
+        return math.nan
+
+
+def as_compared(
+    loss: Loss, embeddings: Float[Tensor, "images dim"]
+) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
+    """Embeddings and proxies as the loss compares them: of unit length for cosines; None for a loss without proxies."""
+    if not isinstance(loss, ProxyLoss):
+        return embeddings, None
+    proxies = loss.proxies.detach().float().cpu()
+    if isinstance(loss.scoring.similarity, Cosine):
+        embeddings, proxies = unit(embeddings), unit(proxies)
+    return embeddings, proxies.clone(memory_format=torch.contiguous_format)
+
+
+def _places(
+    task: EmbeddingTask, data: TrainingData
+) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
+    """The embeddings of all training images, and the proxies."""
+    embeddings = embed_training_images(task.model, data.images, data.recipe, task.processes)
+    return as_compared(task.loss, embeddings)

@@ -1,0 +1,70 @@
+"""What happens to proxies as a run goes on: they are spread over the clusters of their class, or pooled otherwise."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from proxemic.data import ImageSet
+from proxemic.losses import ProxyLoss
+from proxemic.losses.scores import SoftmaxPooling
+from proxemic.training.annealing import GammaAnnealing
+from proxemic.training.head_start import cluster_seed, draw_images, embed_training_images
+from proxemic.training.module import EmbeddingTask, check_embeddings
+from proxemic.training.recipe import Recipe
+
+
+def proxy_callbacks(recipe: Recipe, images: ImageSet, loss: object) -> Iterator[Callback]:
+    """Those that a recipe asks for, for its training images and its loss as it was made."""
+    if recipe.training.spread_after > 0:
+        yield SpreadProxies(recipe, images)
+    if recipe.training.anneal_gamma is not None:
+        assert isinstance(loss, ProxyLoss)
+        assert isinstance(loss.scoring.pooling, SoftmaxPooling)
+        yield AnnealGamma(recipe.training.anneal_gamma, loss.scoring.pooling.gamma)
+
+
+class SpreadProxies(Callback):
+    """Moves the proxies of a class as one for the first epochs, then spreads them over the clusters of its images.
+
+    Both follow from the epoch and the weights alone, so that a resumed run goes on as it would have gone on.
+    """
+
+    def __init__(self, recipe: Recipe, images: ImageSet) -> None:
+        self.recipe, self.after = recipe, recipe.training.spread_after
+        self.images, self.labels = draw_images(images, recipe.seed)
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, EmbeddingTask)
+        gradient = pl_module.proxies.grad
+        if trainer.current_epoch < self.after and gradient is not None:
+            values = gradient._values() if gradient.is_sparse else gradient
+            values.copy_(values.sum(1, keepdim=True).expand_as(values))  # that of one proxy in K places
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch != self.after:
+            return
+        task = pl_module
+        assert isinstance(task, EmbeddingTask)
+        assert isinstance(task.loss, ProxyLoss)
+        embeddings = embed_training_images(task.model, self.images, self.recipe, task.processes)
+        check_embeddings(embeddings, "training", task, trainer.current_epoch)
+        task.loss.begin_at_clusters(embeddings, self.labels, seed=cluster_seed(self.recipe))
+        trainer.optimizers[0].state.pop(task.proxies, None)  # which was gathered in other places
+
+
+class AnnealGamma(Callback):
+    """Sets the softness of the pooling in each epoch, as `GammaAnnealing` says, until it is that of the recipe."""
+
+    def __init__(self, annealing: GammaAnnealing, end: float) -> None:
+        self.annealing, self.end = annealing, end
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        # In every step, as an epoch that is resumed in its middle is not begun anew.
+        task = pl_module
+        assert isinstance(task, EmbeddingTask)
+        if not task.in_second_phase:
+            assert isinstance(task.loss, ProxyLoss)
+            pooling = SoftmaxPooling(self.annealing.gamma(trainer.current_epoch, self.end))
+            task.loss.scoring = replace(task.loss.scoring, pooling=pooling)

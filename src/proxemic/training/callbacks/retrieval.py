@@ -1,0 +1,111 @@
+"""Held-out images evaluated while a model is trained."""
+
+from typing import Any
+
+import torch.distributed as dist
+from jaxtyping import Float
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from proxemic.data import ImageSet, Preprocessing
+from proxemic.metrics import RetrievalMetrics
+from proxemic.runs.embed import embed_dataset, embed_images, join_shares
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings, evaluate_labels
+from proxemic.training.module import check_embeddings
+
+
+class RetrievalCallback(Callback):
+    """After training epochs, embed held-out data with the module and log how well they are retrieved.
+
+    For any `LightningModule` whose ``forward`` takes inputs, such as images ``[B, C, H, W]``, to embeddings ``[B, D]``.
+    The values are logged as ``validation/recall@1`` and so on, for ``EarlyStopping(monitor="validation/map@r",
+    mode="max")`` or ``ModelCheckpoint`` (with ``save_on_train_epoch_end=True`` where the module has validation batches
+    of its own).
+
+    The module is evaluated in evaluation mode and in ``evaluation.precision``, whatever it is trained in. If no query
+    has a match, the values are NaN, with a warning. The processes of a run share an `ImageSet`, batch by batch; any
+    other data each of them embeds as a whole. All get the values that one process would get.
+
+    Args:
+        images: Labelled images of classes that are not trained on: an `ImageSet`, or any data set or `DataLoader`
+            whose samples have a label, as `embed_dataset` takes.
+        preprocessing: What each image of an `ImageSet` goes through; other data need none.
+        evaluation: The metrics, and the number of images per batch.
+        workers: Processes that load images, for each process of the run.
+        every_n_epochs: Evaluate after each n-th epoch, at least 1.
+        prefix: What the names of logged values begin with.
+
+    Attributes:
+        latest: The last metrics, with the number of queries evaluated and left out; None before that.
+
+    Raises:
+        ValueError: If ``every_n_epochs`` is below 1, an `ImageSet` comes without ``preprocessing``, or other data have
+            no labels.
+        TrainingDiverged: After an epoch, if embeddings are no longer finite.
+
+    >>> import numpy as np
+    >>> from proxemic.data import ArrayPixels
+    >>> images = ImageSet.from_names(ArrayPixels(np.zeros((4, 28, 28), np.uint8)), ["a", "a", "b", "b"])
+    >>> evaluator = RetrievalCallback(images, Preprocessing(size=28, resize=None, channels=1, mean=(0.5,), std=(0.5,)))
+    >>> evaluator.latest is None  # Trainer(callbacks=[evaluator]).fit(module, batches) changes that
+    True
+    """
+
+    def __init__(
+        self,
+        images: ImageSet | Dataset[Any] | DataLoader[Any],
+        preprocessing: Preprocessing | None = None,
+        evaluation: EvaluationConfig = EvaluationConfig(),
+        *,
+        workers: int = 0,
+        every_n_epochs: int = 1,
+        prefix: str = "validation/",
+    ) -> None:
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        if isinstance(images, ImageSet) and preprocessing is None:
+            raise ValueError("preprocessing is None, but an ImageSet needs one: give a proxemic.data.Preprocessing.")
+        self.images, self.preprocessing, self.evaluation = images, preprocessing, evaluation
+        self.workers, self.every_n_epochs, self.prefix = workers, every_n_epochs, prefix
+        self.latest: RetrievalMetrics | None = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if (trainer.current_epoch + 1) % self.every_n_epochs:
+            return
+        self.latest = self.evaluate(trainer, pl_module)
+        # The largest of equal values, so that all processes log the same one, exactly.
+        values = {f"{self.prefix}{name}": value for name, value in self.latest.items()}
+        pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
+
+    def evaluate(self, trainer: Trainer, network: nn.Module) -> RetrievalMetrics:
+        """Compute the metrics of any network on the held-out images, the same on all processes."""
+        if isinstance(self.images, ImageSet):
+            embeddings = self.embed(network)
+            check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
+            return evaluate_embeddings(embeddings, self.images, self.evaluation, or_nan=True)
+        size = self.evaluation.batch_size
+        embeddings, labels = embed_dataset(network, self.images, batch_size=size, workers=self.workers)
+        if labels is None:
+            raise ValueError("images have no labels to evaluate embeddings by: give samples of an input and a label.")
+        check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
+        return evaluate_labels(embeddings, labels, self.evaluation, or_nan=True)
+
+    def embed(self, network: nn.Module) -> Float[Tensor, "images dim"]:
+        """Embed the images of an `ImageSet` by any network; the processes share them, and all get all embeddings."""
+        assert isinstance(self.images, ImageSet)
+        assert self.preprocessing is not None
+        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        size = self.evaluation.batch_size
+        embeddings = embed_images(
+            network,
+            self.images,
+            self.preprocessing,
+            batch_size=size,
+            workers=self.workers,
+            description="validation",
+            rank=rank,
+            world=world,
+            precision=self.evaluation.precision,
+        )
+        return join_shares(embeddings, len(self.images), size, world)

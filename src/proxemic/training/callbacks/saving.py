@@ -1,0 +1,149 @@
+"""What a run saves: its checkpoint, and the files that follow from it."""
+
+import time
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from proxemic.runs.directory import RunDirectory
+from proxemic.training.callbacks.average import WeightAverage
+from proxemic.training.module import EmbeddingTask
+from proxemic.training.recipe import Recipe
+from proxemic.training.record import Display, Record, write_chosen
+from proxemic.training.signals import Signals
+
+
+class SaveRun(Checkpoint):
+    """Saves a run such that it can be killed at any moment and resumed with the same result.
+
+    After each epoch, the checkpoint is written; then, if the epoch is chosen, the model and the proxies; then the
+    history. All of these follow from the checkpoint: a run that is killed between two of the writes makes up for the
+    missing ones when it is resumed, and one that is killed before the checkpoint evaluates again. The first process
+    writes, and all processes stop after the same step. Lightning calls checkpoint callbacks after all others.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        recipe: Recipe,
+        record: Record,
+        average: WeightAverage | None,
+        display: Display,
+        signals: Signals,
+    ) -> None:
+        self.run, self.recipe, self.record = run, recipe, record
+        self.average, self.display, self.signals = average, display, signals
+        self._stops_after_epoch = False
+        self._saved_at = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.record.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.record.load_state_dict(state_dict)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # A kill may have come between the checkpoint and what is written after it.
+        if self.record.best is not None and self.record.best["step"] == self.record.step:
+            self._write_best(pl_module)
+        if self.record.rows and trainer.is_global_zero:
+            self._write_history()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.signals.heed_sigterm()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _flush_logs(trainer)
+        if self._stops_after_epoch:
+            # Not at its end: Lightning has logged its values only now.
+            self.signals.leave(f"after epoch {trainer.current_epoch}")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            return  # the end of the epoch is at hand, and saves
+        due = time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes
+        stopping, due = self.signals.processes.any(self.signals.stopping, due)
+        if stopping or due:
+            self._save(trainer)
+        if stopping:
+            self.signals.leave(f"in epoch {trainer.current_epoch + 1}, after step {trainer.global_step}")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        row = self.record.rows[-1]
+        with self.display.times.of("saving"):
+            self._save(trainer)
+            if self.record.best is not None and self.record.best["step"] == row["step"]:
+                self._write_best(pl_module)
+            if trainer.is_global_zero:
+                self._write_history()
+        self.display.report(self._line(row, trainer))
+        if sum(phase.epochs for phase in self.record.ended) == len(self.record.rows):
+            self.display.report(self._why_ended())
+        (self._stops_after_epoch,) = self.signals.processes.any(self.signals.stopping)
+        if self.display.on_epoch is not None and not self._stops_after_epoch:
+            try:
+                self.display.on_epoch(row)
+            except Exception as error:
+                self.display.raised = error
+                raise
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.signals.stopping or self._stops_after_epoch:
+            self.signals.leave("after the last epoch")
+
+    def _save(self, trainer: Trainer) -> None:
+        task = trainer.lightning_module
+        assert isinstance(task, EmbeddingTask)
+        task.check_weights()
+        self.record.step = trainer.global_step
+        _flush_logs(trainer)
+        trainer.save_checkpoint(self.run.checkpoint)
+        if task.shards is not None and trainer.is_global_zero:
+            task.shards.drop_others()
+        self._saved_at = time.monotonic()
+
+    def _write_best(self, task: LightningModule) -> None:
+        assert isinstance(task, EmbeddingTask)
+        if task.processes.is_first:
+            is_average = self.average is not None and self.record.kept == "average"
+            model = self.average.network if is_average else task.model  # type: ignore[union-attr]
+            write_chosen(self.run, self.recipe, self.record.kept, model, task.loss, task.shards)
+
+    def _write_history(self) -> None:
+        rows, ended = self.record.rows, self.record.ended
+        if self.recipe.training.until_plateau is not None and self.recipe.second_phase is not None:
+            first = ended[0].epochs if ended else self.recipe.lengths[0]
+            rows = [{**row, "phase": 1 if row["epoch"] <= first else 2} for row in rows]
+        self.run.write_history(rows)
+
+    def _line(self, row: dict[str, float], trainer: Trainer) -> str:
+        samples = trainer.num_training_batches * self.recipe.batches.size
+        name, best = self.recipe.evaluation.metric, self.record.best
+        line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
+        if name in row and best is not None:
+            at = f"epoch {best['epoch']:.0f}" if best["epoch"] else "the start"
+            averaged = f", averaged {row[f'average_{name}']:.4f}" if self.average is not None else ""
+            line += f"  validation {name} {row[name]:.4f}{averaged}  (best {best[name]:.4f}, {at})"
+        return f"{line}  {samples / max(row['seconds'], 1e-3):,.0f} {self.recipe.kind}/s"
+
+    def _why_ended(self) -> str:
+        until, metric, last = self.recipe.training.until_plateau, self.recipe.evaluation.metric, self.record.ended[-1]
+        assert until is not None
+        phases = ("The first phase", "The second phase") if self.recipe.second_phase else ("Training",)
+        name = phases[len(self.record.ended) - 1]
+        if last.reason == "epochs":
+            return f"{name} ended after all of its {last.epochs} epochs, before a plateau."
+        by = f" by more than {until.min_improvement:g}" if until.min_improvement else ""
+        return (
+            f"{name} ended after {last.epochs} epochs, at a plateau: validation {metric} has not grown{by} in "
+            f"{'1 epoch' if until.patience == 1 else f'{until.patience} epochs'}."
+        )
+
+
+def _flush_logs(trainer: Trainer) -> None:
+    # What a run that is resumed from the checkpoint will not log again.
+    for logger in trainer.loggers:
+        logger.save()

@@ -1,0 +1,68 @@
+"""How a training stops when a signal asks for it."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from proxemic.errors import Interrupted
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.processes import Processes
+
+
+class Signals:
+    """Takes Ctrl-C, SIGTERM and SIGUSR1 (which SLURM can be asked to send) for a request to save and stop.
+
+    Attributes:
+        stopping: Whether this process was asked to; all processes agree on it after each step.
+    """
+
+    def __init__(self, run: RunDirectory, processes: Processes) -> None:
+        self.run, self.processes = run, processes
+        self.stopping = False
+        self._process, self._left = os.getpid(), False
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Heed signals in this block.
+
+        Enter it before the data workers start, which SLURM (``--signal=USR1@90``) sends SIGUSR1 too and would end, and
+        leave it once Lightning has restored the handlers that it found.
+        """
+        numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
+        handlers = {number: signal.signal(number, self._stop) for number in numbers}
+        handlers[signal.SIGTERM] = signal.getsignal(signal.SIGTERM)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                # The signal may reach another process first, and all have stopped before it comes to this one.
+                stopped = self._left and self.processes.world > 1
+                signal.signal(number, signal.SIG_IGN if stopped else handler)
+
+    def heed_sigterm(self) -> None:
+        """Replace the handler that Lightning puts in place when it begins to fit."""
+        signal.signal(signal.SIGTERM, self._stop)
+
+    def leave(self, where: str) -> NoReturn:
+        """Raise `Interrupted` once all is saved."""
+        self._left = True
+        raise Interrupted(
+            f"Stopped {where}, everything is saved: continue with proxemic train --resume {self.run.path}"
+        )
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process or self._left:
+            return  # one that loads images, or a signal too late
+        if self.stopping:
+            # Not KeyboardInterrupt, which Lightning takes for its own and ends the process without a word.
+            raise Interrupted(
+                f"Stopped at once: continue from the last checkpoint with proxemic train --resume {self.run.path}"
+            )
+        self.stopping = True
+        if not self.processes.is_first or (number == signal.SIGTERM and self.processes.world > 1):
+            return  # torchrun also sends SIGTERM when another process is lost: nothing will be saved then
+        # Not print: a signal may come in the middle of one, and it cannot be entered twice.
+        os.write(1, b"\nStopping: saving first; once more stops at once.\n")

@@ -1,0 +1,46 @@
+"""What a run directory says of its run."""
+
+import json
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from images import write_folder, write_recipe
+from proxemic.errors import UserNote
+from proxemic.runs.embed import load_embedder
+from proxemic.training import RunDirectory, train
+
+
+class Killed(Exception):
+    """Stands for the end of the process after an epoch."""
+
+
+def _end(_: object) -> NoReturn:
+    raise Killed
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_where_an_unfinished_run_has_stopped(tmp_path: Path) -> None:
+    recipe, run = (
+        write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images")),
+        RunDirectory(tmp_path / "run"),
+    )
+    assert run.stopped is None
+    with pytest.raises(Killed):
+        train(recipe, run.path, overrides={"training.epochs": 3}, on_epoch=_end)
+    assert run.stopped == "stopped in epoch 2 of 3"
+    for path in (run.path, run.model):
+        with pytest.warns(UserNote, match=rf"{path} stopped in epoch 2 of 3: .* proxemic train --resume {run.path}\."):
+            load_embedder(path)
+    train(out=run.path, resume=True)
+    assert run.stopped is None
+    load_embedder(run.path)  # without a warning, which is an error here
+    with pytest.raises(Killed):
+        train(out=run.path, resume=True, epochs=5, on_epoch=_end)
+    assert run.stopped == "stopped in epoch 5 of 5"
+    train(out=run.path, resume=True)
+    run.metrics.unlink()
+    assert run.stopped == "stopped after epoch 5 of 5, before it was evaluated"
+    run.environment.write_text(json.dumps(json.loads(run.environment.read_text()) | {"epochs": "\x1b[31m"}))
+    assert run.stopped == "stopped in epoch 6"  # text of others is not shown
