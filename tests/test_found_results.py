@@ -69,7 +69,6 @@ def test_the_same_object_has_a_table_and_a_plot(rows: dict[str, Any], tmp_path: 
     assert (tmp_path / "found.png").exists()
 
 
-@not_yet(39, "labels must be a tensor")
 def test_labels_may_be_texts(rows: dict[str, Any]) -> None:
     by_text = retrieval_metrics(rows["embeddings"], rows["labels"])
     numbers = torch.tensor([ord(label) for label in rows["labels"]])
@@ -78,7 +77,6 @@ def test_labels_may_be_texts(rows: dict[str, Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*smaller than the logging interval")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated")
-@not_yet(39, "the callback takes an ImageSet alone")
 @pytest.mark.parametrize("is_loader", [False, True], ids=["Dataset", "DataLoader"])
 def test_the_callback_takes_any_data(is_loader: bool) -> None:
     from lightning.pytorch import LightningModule, Trainer

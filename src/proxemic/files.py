@@ -110,6 +110,8 @@ def backslash_hint(name: str | os.PathLike[str]) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote; a missing or damaged file is a `UserError`."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is a pipe, a device or a folder, but must be a file: put it back from a copy.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

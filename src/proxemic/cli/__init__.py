@@ -36,7 +36,7 @@ from proxemic.cli import (
     tune,
     verify,
 )
-from proxemic.errors import UserError, UserNote
+from proxemic.errors import OutOfMemory, UserError, UserNote, is_out_of_memory
 from proxemic.files import readable
 from proxemic.safe_path import safe_path
 
@@ -104,7 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
     except (UserError, ValueError, OSError) as error:
         return _fail(error, arguments)
-    except (ModuleNotFoundError, RuntimeError) as error:
+    except (MemoryError, ModuleNotFoundError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            reason = " ".join(str(error).split())[:200].rstrip(".")
+            return _fail(OutOfMemory(f"The memory is not enough ({reason}): lower the batch size."), arguments)
         # Ours name what to install, see `proxemic.extras`, and those of pathlib the link.
         if "pip install" not in str(error) and not str(error).startswith("Symlink loop"):
             raise

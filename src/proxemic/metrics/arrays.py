@@ -34,6 +34,29 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
     return decorate
 
 
+def number_texts(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a function take texts for its ``query_labels`` and ``gallery_labels``: number them in their order."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        given = signature.bind(*args, **kwargs)
+        texts = {
+            name: [*map(str, each)] for name, each in given.arguments.items() if "label" in name and _are_texts(each)
+        }
+        known = sorted({text for each in texts.values() for text in each})
+        numbers = {text: number for number, text in enumerate(known)}
+        for name, each in texts.items():
+            given.arguments[name] = torch.tensor([numbers[text] for text in each])
+        return function(*given.args, **given.kwargs)
+
+    return call
+
+
+def _are_texts(values: Any) -> bool:
+    return not isinstance(values, Tensor | type(None)) and len(values) > 0 and isinstance(values[0], str)
+
+
 def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:
     """Check that there is one integer per row, and return them as int64."""
     if values.shape != (rows,):

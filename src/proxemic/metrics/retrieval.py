@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics import chance, ranking
-from proxemic.metrics.arrays import as_integers, check_shape, take_arrays
+from proxemic.metrics.arrays import as_integers, check_shape, number_texts, take_arrays
 from proxemic.metrics.clustering import clustering_metrics
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.contingency import expected_nmi
@@ -27,6 +27,7 @@ class NoMatches(ValueError):
     """No query has a gallery item with its label."""
 
 
+@number_texts
 @take_arrays("queries", "query_labels", "gallery", "gallery_labels", "exclude", "query_sequences", "gallery_sequences")
 @torch.no_grad()
 def retrieval_metrics(
@@ -60,9 +61,9 @@ def retrieval_metrics(
 
     Args:
         queries: Finite embeddings, read as float32. They and what follows may also be NumPy arrays or lists.
-        query_labels: One integer per query.
+        query_labels: One integer per query, or one text; texts are numbered in their order, gallery included.
         gallery: Finite embeddings to search, or None for the queries themselves.
-        gallery_labels: One integer per row of the gallery.
+        gallery_labels: One integer, or one text, per row of the gallery.
         distance: Distance that ranks the gallery.
         recall_at: Each K of Recall@K, at least 1; it may exceed the gallery, as in the next three.
         precision_at: Each k of Precision@k.

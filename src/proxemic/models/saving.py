@@ -208,7 +208,7 @@ def _described(path: str | Path, key: str) -> Any:
     file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
     try:
         return json.loads(file.read_text(encoding="utf-8"))[key]
-    except (KeyError, OSError, TypeError, ValueError) as error:
+    except (KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
 
 
@@ -244,6 +244,8 @@ class _Unfilled(TorchFunctionMode):
 
 def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
     try:
+        if file.exists() and not file.is_file():
+            raise ValueError("it is a pipe, a device or a folder, but must be a file")
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
@@ -252,7 +254,7 @@ def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
         return _Saved(file.parent, ModelConfig(**config), preprocessing, str(content["sha256"]), network)
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
-    except (AttributeError, OSError, TypeError, ValueError) as error:
+    except (AttributeError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
 
 
