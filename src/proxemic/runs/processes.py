@@ -121,8 +121,6 @@ def _launched() -> bool:
     # Not SLURM_NTASKS, which counts the job's tasks: in its script, or in a shell of srun's, a process is alone.
     if given.get("SLURM_STEP_NUM_TASKS", "1") == "1":
         return False
-    from lightning.fabric.plugins.environments import SLURMEnvironment  # takes seconds
-
     nodes = given.get("SLURM_STEP_NODELIST", given.get("SLURM_NODELIST", "127.0.0.1"))
     # The same port on all processes, but another one for another job or step on the same machine.
     port = 15_000 + (int(given.get("SLURM_JOB_ID", "0")) + 101 * int(given.get("SLURM_STEP_ID", "0"))) % 10_000
@@ -130,10 +128,19 @@ def _launched() -> bool:
         "RANK": given["SLURM_PROCID"],
         "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": given["SLURM_LOCALID"],
-        "MASTER_ADDR": given.get("MASTER_ADDR", SLURMEnvironment.resolve_root_node_address(nodes)),
+        "MASTER_ADDR": given.get("MASTER_ADDR", first_node(nodes)),
         "MASTER_PORT": given.get("MASTER_PORT", str(port)),
     }
     return True
+
+
+def first_node(nodes: str) -> str:
+    """Return the first of the nodes that SLURM lists.
+
+    >>> first_node("gpu-[003-005,011],x1"), first_node("alpha,beta")
+    ('gpu-003', 'alpha')
+    """
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", nodes).split(",")[0]
 
 
 def _join() -> Processes:
