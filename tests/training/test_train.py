@@ -2,15 +2,19 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from images import write_folder, write_recipe
 from proxemic.errors import Interrupted, UserError
+from proxemic.losses import ProxyAnchorLoss, ProxyLoss
 from proxemic.recipes.reader import ReadRecipe, read_recipe, to_yaml
-from proxemic.training import Recipe, train
+from proxemic.training import Recipe, fit, train
 from proxemic.training.extending import with_epochs
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -77,3 +81,37 @@ def test_ctrl_c_after_the_training_says_that_it_is_saved(
     assert metrics == json.loads((run / "metrics.json").read_text())
     assert "measured" in metrics
     assert "measured_before" not in metrics
+
+
+def test_the_loss_is_compiled_where_the_recipe_says_so(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[ProxyLoss] = []
+    monkeypatch.setattr(ProxyLoss, "compile", lambda loss: compiled.append(loss))
+    train(recipe, tmp_path / "plain", report=[].append)
+    assert not compiled  # `auto`, on a CPU
+    task = replace(recipe, training=replace(recipe.training, compile=True))
+    train(task, tmp_path / "compiled", report=[].append)
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "steps", "kind", "compiles"),
+    [
+        ("auto", 20_000, "cuda", True),
+        ("auto", 19_999, "cuda", False),
+        ("auto", 20_000, "cpu", False),
+        (False, 20_000, "cuda", False),
+    ],
+)
+def test_a_loss_is_compiled_where_that_pays(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, chosen: Any, steps: int, kind: str, compiles: bool
+) -> None:
+    monkeypatch.setattr(fit, "pick_device", lambda _: torch.device(kind))
+    recipe = replace(recipe, training=replace(recipe.training, compile=chosen))
+    task = SimpleNamespace(losses=[ProxyAnchorLoss(2, 2)])
+    parts: Any = SimpleNamespace(task=task, data=SimpleNamespace(batches=range(steps)))
+    processes: Any = SimpleNamespace(world=1)
+    assert fit.compiles(recipe, parts, processes) is compiles
+    task.losses = [ProxyAnchorLoss(200, 2, sample_rate=0.5)]
+    assert not fit.compiles(recipe, parts, processes)

@@ -80,10 +80,15 @@ class EmbeddingTask(LightningModule):
     ) -> Float[Tensor, "batch dim"]:
         return self.model(inputs)
 
+    @property
+    def losses(self) -> list[Loss]:
+        """The losses of both phases, or of the only one."""
+        return [self.loss, *([self.second.loss] if self.second is not None else [])]
+
     def setup(self, stage: str) -> None:
         if self.processes.world == 1:
             return
-        for loss in [self.loss, *([self.second.loss] if self.second is not None else [])]:
+        for loss in self.losses:
             if isinstance(loss, ProxyLoss):
                 loss.distribute(sharded=self.shards is not None, even_batches=self.even_batches)
             else:

@@ -122,6 +122,9 @@ class TrainingConfig:
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` takes the fastest and says
             so: on a CPU, of the first two, by two steps of each at the start; on a CUDA GPU bf16-mixed where that
             computes in bfloat16, else 16-mixed. A run keeps what it took; for runs to be compared, name one.
+        compile: Whether `torch.compile` compiles the loss, on which the last digits depend. `auto` does so on a CUDA
+            GPU in one process, for a loss of this package that looks at all classes, if the run has at least 20,000
+            steps: compiling takes about a minute.
         checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
         accelerator: cpu, cuda, mps, or auto for the best one there is.
         threads: CPU threads of torch in each process, on which the last digits depend; null takes what torch finds,
@@ -154,6 +157,7 @@ class TrainingConfig:
     start_phase: Literal[1, 2] = 1
     checkpoint_minutes: float = 10.0
     precision: TrainingPrecision = "32-true"
+    compile: Literal["auto"] | bool = "auto"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: int | None = None
     sync_batch_norm: bool = True
