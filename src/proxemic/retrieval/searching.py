@@ -115,6 +115,7 @@ def search_gallery(
         ValueError: If k is out of range, or there is no such column.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> import numpy as np
     >>> folder = Path(tempfile.mkdtemp())
     >>> gallery = Gallery.create(folder / "shop", dim=2)

@@ -34,6 +34,7 @@ class OwnVectors(OwnSource):
             the vectors cannot be split.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> root = Path(tempfile.mkdtemp())
     >>> np.save(root / "vectors.npy", np.random.default_rng(0).normal(size=(8, 3)))
     >>> np.save(root / "labels.npy", np.arange(8) // 2)

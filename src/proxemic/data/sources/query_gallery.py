@@ -59,6 +59,7 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
         ValueError: If one of the two has no labels or has a path twice, they differ in dimension, or a path of both
             has two labels.
 
+    >>> from proxemic.data.embeddings import number_labels
     >>> query = LabelledEmbeddings(torch.zeros(1, 2), number_labels(["owl"]))
     >>> gallery = LabelledEmbeddings(torch.ones(2, 2), number_labels(["jay", "jay"]))
     >>> joined = join_query_gallery(query, gallery)
