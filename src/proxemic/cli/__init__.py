@@ -6,7 +6,6 @@ import io
 import os
 import re
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from proxemic.safe_path import safe_path
 
 __all__ = ["main"]
 
-_LATER = 3.0  # seconds in which the first process says the same, before torchrun ends it because this one has ended
 TOGETHER = ("train", "embed")
 """What several processes, started by torchrun or srun, do together."""
 Addresses = Mapping[str, "str | tuple[str, Addresses]"]
@@ -101,7 +99,7 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
         # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
         parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
-    with _told_once(parser):
+    with _as_refusals(parser):
         arguments, rest = parser.parse_known_args(words)
     values = vars(arguments)
     chosen, shell, _ = values.pop("parser"), values.pop("print_completion", None), values.pop("traceback", None)
@@ -125,7 +123,7 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     if command is not None and ("overrides" in command.takes or (rest and "data_root" in command.takes)):
         from proxemic.recipes.flags import read_flags
 
-        with _told_once(parser):
+        with _as_refusals(parser):
             overrides, rest = read_flags(rest), []
         if "overrides" in command.takes:
             values["overrides"] = overrides
@@ -248,9 +246,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with the message as one sentence, without the usage that ``--help`` prints."""
-        if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
-            time.sleep(_LATER)
-            self.exit(2)
         if given := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
             near = difflib.get_close_matches(given[2], re.findall(r"'([^']*)'", given[3]), n=1)
             name = "" if given[1].isupper() else f"{given[1]} "
@@ -260,8 +255,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 @contextmanager
-def _told_once(parser: _Parser) -> Iterator[None]:
-    """Have the first of several processes say what is wrong with a flag."""
+def _as_refusals(parser: _Parser) -> Iterator[None]:
+    """End with what is wrong with a flag as one sentence."""
     try:
         yield
     except UserError as error:
