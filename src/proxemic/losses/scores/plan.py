@@ -1,7 +1,6 @@
 """How the classes are walked over: how many at once, and what is kept for the backward."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
@@ -53,8 +52,6 @@ class Plan:
         return cls(min(max(rows // proxies, 1), classes), keep, keep and proxies > 1 and 2 * scores <= _KEPT)
 
 
-@lru_cache
-@torch.compiler.assume_constant_result
 def gpu_memory(gpu: torch.device) -> int:
     """Return all bytes of a GPU, used or not."""
     return torch.cuda.get_device_properties(gpu).total_memory
