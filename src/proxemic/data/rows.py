@@ -359,10 +359,6 @@ class RowLabels:
             parts["paths"] = tuple(self.paths[place] for place in order.tolist())
         return replace(self, **parts)
 
-    def override(self, other: "RowLabels") -> "RowLabels":
-        """Put what is known here in the place of what `other` says of the same rows."""
-        return replace(other, **{name: part for name, part in vars(self).items() if part is not None})
-
 
 def number_labels(names: Sequence[str | None]) -> RowLabels:
     """Number the class names given for each row in the sorted order of their text; nothing is known where all are None.

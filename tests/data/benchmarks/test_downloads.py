@@ -95,11 +95,12 @@ def test_another_part_than_the_rest_is_refused(site: Site, tmp_path: Path) -> No
     assert (tmp_path / "a.zip").read_bytes() == CONTENT
 
 
-def test_a_file_without_a_checksum_starts_over(site: Site, tmp_path: Path) -> None:
-    broken_off(site, tmp_path / "a.zip", 100_000, None)
-    site.files["a.zip"] = changed = CONTENT[::-1]
-    download(f"{site.url}/a.zip", tmp_path / "a.zip")
-    assert (tmp_path / "a.zip").read_bytes() == changed
+def test_a_file_that_changed_meanwhile_is_told_by_its_checksum(site: Site, tmp_path: Path) -> None:
+    broken_off(site, tmp_path / "a.zip", 100_000, MD5)
+    site.files["a.zip"] = CONTENT[::-1]
+    with pytest.raises(ValueError, match="what came is corrupted or another file"):
+        download(f"{site.url}/a.zip", tmp_path / "a.zip", MD5)
+    assert left(tmp_path) == []
 
 
 def test_all_had_arrived_but_the_name(site: Site, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ class _Refused(Exception):
 def download(url: str, target: Path, md5: str | None = None) -> None:
     """Fetch a file, unless it is there; ``target`` exists only once it is whole and its checksum is right.
 
-    Until then what has arrived lies in ``NAME.part``. If the checksum is known, a later call, also after the process
-    was killed, asks the server for the rest.
+    Until then what has arrived lies in ``NAME.part``, and a later call, also after the process was killed, asks the
+    server for the rest. If that has changed meanwhile, the checksum tells, or that of the archive when it is unpacked.
 
     >>> download("ftp://example.org/a.zip", Path("a.zip"))
     Traceback (most recent call last):
@@ -44,14 +44,12 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock):  # two processes may want it
             if not target.exists():
-                if md5 is None:  # what another file has left could not be told from this one
-                    part.unlink(missing_ok=True)
                 _fetch(url, part)
                 _check(part, md5)
                 part.replace(target)
     except (_Refused, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        again = "try again, which goes on from what has arrived" if part.exists() and md5 else "try again"
+        again = "try again, which goes on from what has arrived" if part.exists() else "try again"
         raise ValueError(
             f"{url} could not be downloaded to {target.parent} ({why}): {again}, or fetch it by hand "
             f"and put it there as {target.name}."
