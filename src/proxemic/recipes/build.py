@@ -241,7 +241,7 @@ class Builder:
                 is_list = any(map(is_container, union_members(argument.hint)))
                 is_left_out = is_list and as_yaml(arguments[name]) is None  # as classes with ``list = None`` allow
                 built[name] = None if is_left_out else self.value(arguments[name], argument.hint, f"{key}.{name}")
-            elif argument.required and slot.package and name == "num_classes":  # of PML's losses that are not of pairs
+            elif argument.required and name == "num_classes" and thing.__module__.startswith(PAIR_PACKAGE):
                 own = f"{key} is {thing.__name__}, which has proxies or class weights of its own"
                 raise self.error(key, f"{own}: take a loss of proxemic.losses itself, not inside PairwiseLoss")
             elif argument.required:
