@@ -89,8 +89,7 @@ def test_arrays_and_lists_are_taken(name: str) -> None:
 
 def test_what_holds_no_numbers_is_named() -> None:
     refused: list[tuple[str, Callable[[], object]]] = [
-        ("query_labels is a <U1 array", lambda: metrics.retrieval_metrics(POINTS, np.array(["a", "b"]))),  # type: ignore[arg-type]
-        ("query_labels is a list", lambda: metrics.retrieval_metrics(POINTS, ["a", "b"])),  # type: ignore[arg-type]
+        ("query_labels is a list", lambda: metrics.retrieval_metrics(POINTS, ["a", 1])),  # type: ignore[arg-type]
         ("queries is a list", lambda: metrics.retrieval_metrics([[1.0], [1.0, 2.0]], [0, 0])),  # type: ignore[arg-type]
         ("labels is a set", lambda: metrics.proxy_hits(POINTS, {1}, PROXIES)),  # type: ignore[arg-type]
         ("m is a str", lambda: metrics.bootstrap_intervals({"m": "abc"}, LABELS)),  # type: ignore[dict-item]
