@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from proxemic.data import Preprocessing
 from proxemic.data.embeddings import LabelledEmbeddings, number_labels
-from proxemic.data.tables import read_pictures
+from proxemic.data.tables import IMAGE_COLUMNS, read_table
 from proxemic.metrics.open_set import leave_classes_out
 from proxemic.models.timm_models import timm_backbone
 from proxemic.retrieval import Embedder, Gallery, calibrate
@@ -41,14 +41,14 @@ RATE = 0.01
 
 def write_vectors(photos: Path, file: Path) -> None:
     """Embed the photographs of a table."""
-    rows = list(read_pictures(photos))
+    rows = read_table(photos, IMAGE_COLUMNS)
     network = nn.Sequential(
         timm_backbone("tf_efficientnet_lite0", pretrained=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
     half = (0.5, 0.5, 0.5)
     embedder = Embedder(network, Preprocessing(size=160, resize=None, reduce=True, mean=half, std=half))
-    vectors = embedder.embed([photos.parent / path for path, _, _ in rows])
-    columns = {name: [record[name] for _, _, record in rows] for name in ("label", "split")}
+    vectors = embedder.embed([photos.parent / name for name in rows.names])
+    columns = {name: rows.texts(name) for name in ("label", "split")}
     pq.write_table(pa.table({"embedding": [*vectors.numpy()], **columns}), file)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
-import proxemic.cli
+import proxemic.cli  # noqa: F401 - so that no process imports it anew
 from disk import wait_for_no_disk
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
@@ -23,7 +23,6 @@ def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
 
 results.draw_curves = results.draw_gallery = no_picture
 wait_for_no_disk()
-proxemic.cli._LATER = 2.0  # torchrun, which needs more, is not there
 read_recipe(find_recipe("glyphs"))  # the parser of recipes
 Image.init()
 figure = Figure()

@@ -7,6 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from proxemic.runs.directory import RunDirectory
+from proxemic.tables import percent
 from proxemic.training.callbacks.average import WeightAverage
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.recipe import Recipe
@@ -125,8 +126,8 @@ class SaveRun(Checkpoint):
         line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
         if name in row and best is not None:
             at = f"epoch {best['epoch']:.0f}" if best["epoch"] else "the start"
-            averaged = f", averaged {row[f'average_{name}']:.4f}" if self.average is not None else ""
-            line += f"  validation {name} {row[name]:.4f}{averaged}  (best {best[name]:.4f}, {at})"
+            averaged = f", averaged {percent(row[f'average_{name}'])}" if self.average is not None else ""
+            line += f"  validation {name} {percent(row[name])}{averaged}  (best {percent(best[name])}, {at})"
         return f"{line}  {samples / max(row['seconds'], 1e-3):,.0f} {self.recipe.kind}/s"
 
     def _why_ended(self) -> str:

@@ -6,6 +6,7 @@ from proxemic.data import ImageSet
 from proxemic.models import save_model
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.starts import BothStarts, better_start, evaluate_starts
+from proxemic.tables import percent
 from proxemic.training.callbacks.retrieval import RetrievalCallback
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.recipe import Recipe
@@ -53,7 +54,7 @@ class KeepStart(Callback):
             self.record.best, self.record.kept = {"epoch": 0, "step": 0, **starts[better]}, better
             if task.processes.is_first:
                 write_chosen(self.run, self.recipe, better, task.model, task.loss, task.shards)
-        shown = {name: f"{values[metric]:.4f}" for name, values in starts.items()}
+        shown = {name: percent(values[metric]) for name, values in starts.items()}
         line = f"start  validation {metric} {shown.get('start', 'not finite')}"
         if self.recipe.model.head != "none":
             line += f", with its head {shown.get('untrained', 'not finite')}"
