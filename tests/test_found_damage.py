@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from command_line import Here, assert_refused, run_here
-from found import not_yet, unreadable
+from found import unreadable
 from images import write_folder, write_recipe
 from onnx_files import network
 from proxemic.data import Preprocessing
@@ -214,7 +214,6 @@ def test_a_pipe_beside_an_exported_model_is_refused(tmp_path: Path, here: Here) 
 HUGE = "99999999999999999999"
 
 
-@not_yet(18, "the sentence is Python's, about islice or long long")
 @pytest.mark.parametrize(
     "words",
     [
@@ -293,24 +292,18 @@ def flip(file: Path, place: int) -> None:
     file.write_bytes(content)
 
 
-UNNOTICED = not_yet(20, "used unnoticed")
-
-
-@UNNOTICED
 def test_a_changed_checkpoint_is_not_resumed(copy: Path, here: Here) -> None:
     checkpoint = copy / "checkpoints" / "last.ckpt"
     flip(checkpoint, checkpoint.stat().st_size // 2)
     refused(here("train", "--resume", copy, "--training.epochs", "3"), "last.ckpt")
 
 
-@UNNOTICED
 def test_changed_proxies_are_not_taken(copy: Path, tiny: Path, tmp_path: Path, here: Here) -> None:
     flip(copy / "loss.safetensors", -3)
     words = ["train", "--recipe", tiny, "--out", tmp_path / "next", "--training.epochs", "1"]
     refused(here(*words, "--training.start_from", copy), "loss.safetensors")
 
 
-@UNNOTICED
 @pytest.mark.parametrize("command", ["evaluate", "calibrate"])
 def test_half_a_recipe_is_noticed(command: str, copy: Path, here: Here) -> None:
     file = copy / "recipe.yaml"
@@ -319,7 +312,6 @@ def test_half_a_recipe_is_noticed(command: str, copy: Path, here: Here) -> None:
     refused(here(command, copy), "recipe.yaml")
 
 
-@UNNOTICED
 def test_half_a_recipe_is_not_resumed(copy: Path, here: Here) -> None:
     file = copy / "recipe.yaml"
     text = file.read_text()

@@ -144,19 +144,18 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+_NUMBERS = re.compile(r"[-+]?(?:[\d.]+(?:e[-+]?\d+)?|inf)(?: (?:±|to) [-+]?[\d.]+)?%?")  # also with an interval
+
+
 def spreadsheet_cell(value: Any) -> Any:
     """Quote a text that a spreadsheet would take for a formula.
 
-    >>> spreadsheet_cell("=1+1"), spreadsheet_cell("-0.5"), spreadsheet_cell(-0.5)
-    ("'=1+1", '-0.5', -0.5)
+    >>> spreadsheet_cell("=1+1"), spreadsheet_cell("-0.5"), spreadsheet_cell("-1.0 to 0.5"), spreadsheet_cell(-0.5)
+    ("'=1+1", '-0.5', '-1.0 to 0.5', -0.5)
     """
     if not isinstance(value, str) or value[:1] not in ("=", "+", "-", "@"):
         return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+    return value if _NUMBERS.fullmatch(value) else f"'{value}"
 
 
 def backslash_hint(name: str | os.PathLike[str]) -> str:

@@ -23,6 +23,7 @@ _TYPES = {"int": int, "float": float, "Stem": str, "Folder": str, "PathLike": st
 _METAVARS = {"int": "N", "float": "X", "Stem": "STEM", "Folder": "DIR", "PathLike": "FILE", "Path": "FILE"}
 _FLAGS = {"data_root": "--data.root"}
 """Values of recipes that some commands declare as flags of their own."""
+_MOST = 2**31 - 1
 _LEAST = {"batch_size": 1, "workers": 0, "resamples": 0, "worst": 0}
 _SHARED = {
     "gallery": (
@@ -183,6 +184,8 @@ def _at_least(flag: str, least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if (number := int(text)) < least:
             raise UserError(f"{flag} is {number}, but must be {least} or more.")
+        if number > _MOST:
+            raise UserError(f"{flag} is {number}, but must be {_MOST:,} or less.")
         return number
 
     read.__name__ = "int"  # for the sentence about what is no number

@@ -7,13 +7,17 @@ import os
 import platform
 import shutil
 import sys
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
+import safetensors.torch
 import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
 from proxemic.data.sources.own_source import OwnSource
@@ -180,6 +184,9 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
+        # As it is written, the second phase comes last; every other key that a cut takes away has a default.
+        if "\nsecond_phase:" not in self.recipe.read_text(encoding="utf-8", errors="replace"):
+            raise UserError(f"{self.recipe} is damaged (its end is missing): put it back from a copy.")
         if test and not self.read_environment().get("test", True):
             raise UserError(
                 f"{self.path} is a trial of a search, which must not be evaluated on the test classes: go on with the "
@@ -251,6 +258,26 @@ class RunDirectory:
                 f"{root}, the data of {self.path}, does not exist: put it back, or give the place where it is now with "
                 "--data.root."
             )
+
+    def write_loss(self, state: Mapping[str, Tensor]) -> None:
+        """Write the weights of the loss, with their checksum."""
+        content = safetensors.torch.save(dict(state), {"crc32": _checksum(state)})
+        with write_atomically(self.loss) as temporary:
+            temporary.write_bytes(content)  # as bytes first: safetensors hides the reason why a write to a file fails
+
+    def read_loss(self) -> dict[str, Tensor]:
+        """Read the weights of the loss; `UserError` if they are damaged."""
+        try:
+            with safe_open(self.loss, "pt") as file:
+                noted = (file.metadata() or {}).get("crc32")
+            state = safetensors.torch.load_file(self.loss)
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"{self.loss} is not readable as safetensors ({error}): put a copy in its place."
+            ) from error
+        if noted not in (None, _checksum(state)):
+            raise UserError(f"{self.loss} is damaged (its checksum is wrong): put a copy in its place.")
+        return state
 
     def drop_weights(self, *, model: bool = True) -> None:
         """Remove the checkpoint and, by default, the weights; the metrics stay."""
@@ -335,3 +362,11 @@ def _environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def _checksum(state: Mapping[str, Tensor]) -> str:
+    checksum = 0
+    for name in sorted(state):
+        content = state[name].detach().cpu().contiguous().flatten().view(torch.uint8)
+        checksum = zlib.crc32(content.numpy().data, checksum)
+    return f"{checksum:08x}"

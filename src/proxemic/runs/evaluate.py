@@ -87,8 +87,8 @@ class EvaluationConfig:
     own_metrics: list[Metric] | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be at least 1.")
+        if not 1 <= self.batch_size < 2**31:
+            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be 1 to 2,147,483,647.")
         if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
             raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
         if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):

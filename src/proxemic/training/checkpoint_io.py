@@ -2,7 +2,9 @@
 
 import io
 import os
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
+_INSTEAD = "put a copy in its place, or begin anew with another --out"
 _PARTS = {"state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step", "proxemic"}
 
 
@@ -30,12 +33,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:  # torch compares no checksums itself
+            if (part := archive.testzip()) is not None:
+                raise UserError(f"{path} is damaged (the checksum of {part} is wrong): {_INSTEAD}.")
         return read_checkpoint(path, mmap=False, map_location=map_location or "cpu")
 
 
 def read_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True, map_location: Any = "cpu") -> dict[str, Any]:
     """Read the checkpoint of a run; with ``mmap``, tensors stay in the file until they are looked at."""
-    instead = "put a copy in its place, or begin anew with another --out"
     try:
         checkpoint = torch.load(path, map_location=map_location, mmap=mmap, weights_only=True)
     except Exception as error:  # torch.load raises almost anything for a file that is not its own
@@ -43,7 +48,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True, map_loca
         if of_the_file or isinstance(error, MemoryError):
             raise
         reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
-        raise UserError(f"{path} is no whole checkpoint of tensors ({reason}): {instead}.") from error
+        raise UserError(f"{path} is no whole checkpoint of tensors ({reason}): {_INSTEAD}.") from error
     if not isinstance(checkpoint, dict) or not checkpoint.keys() >= _PARTS:
-        raise UserError(f"{path} is a checkpoint of something else than proxemic train: {instead}.")
+        raise UserError(f"{path} is a checkpoint of something else than proxemic train: {_INSTEAD}.")
     return checkpoint

@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import safetensors.torch
 from torch import Tensor, nn
 
-from proxemic.files import write_atomically
 from proxemic.models import EmbeddingModel, save_model
 from proxemic.models.embedding import without_head
 from proxemic.runs.directory import RunDirectory
@@ -83,6 +81,4 @@ def write_loss(run: RunDirectory, loss: nn.Module, shards: ProxyShards | None) -
     state: dict[str, Tensor] = loss.state_dict()
     if shards is not None:
         state["proxies"] = shards.whole()
-    with write_atomically(run.loss) as temporary:
-        # As bytes first: safetensors hides the reason why a write to a file fails.
-        temporary.write_bytes(safetensors.torch.save(state))
+    run.write_loss(state)

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from proxemic.data import Splits
@@ -33,7 +31,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         raise UserError(
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
-    learned = _learned(_read_loss(run))
+    learned = _learned(run.read_loss())
     same = run.has_images(split_fingerprint(splits))
     names = splits.train.class_names if same else _trained_classes(run)
     try:
@@ -76,17 +74,10 @@ def _trained_classes(run: RunDirectory) -> Sequence[str]:
 def load_loss(run: RunDirectory, loss: nn.Module) -> None:
     """Load the weights of a run's chosen epoch into a loss."""
     try:
-        loss.load_state_dict(_read_loss(run))
+        loss.load_state_dict(run.read_loss())
     except RuntimeError as error:
         message = " ".join(str(error).split())[:200]
         raise UserError(f"The weights of {run.path} do not fit this recipe's loss: {message}") from error
-
-
-def _read_loss(run: RunDirectory) -> dict[str, Tensor]:
-    try:
-        return load_file(run.loss)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{run.loss} is not readable as safetensors ({error}): put a copy in its place.") from error
 
 
 @torch.no_grad()

@@ -117,6 +117,8 @@ def choose_images(
 ) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
     """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
+    if run is not None:
+        run.check_run()
     recipe = run and run.recipe
     if "evaluation.precision" not in overrides and "precision" not in (overrides.get("evaluation") or ()):
         # Not that of the first run's recipe: two models are compared as the later commands compute them.
