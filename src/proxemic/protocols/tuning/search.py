@@ -19,6 +19,7 @@ from proxemic.protocols.tuning.study import (
     Sampler,
     agree,
     at_work,
+    beaten,
     has_heartbeats,
     make_pruner,
     make_sampler,
@@ -166,10 +167,11 @@ def search(
         for trial in shared.get_trials(states=(TrialState.RUNNING,)) if alone else ():
             shared.tell(trial.number, state=TrialState.FAIL)
             RETRY(shared, trial)
-        own = _Search(shared, objective, dimensions, steps, learns_nothing_from_failures=sampler == "gp")
+        noticed, is_gp = has_heartbeats(storage), sampler == "gp"
+        own = _Search(shared, objective, dimensions, steps, noticed, learns_nothing_from_failures=is_gp)
         while True:
             check_stopped()
-            done, under_way = finished_trials(shared), _under_way(shared) if has_heartbeats(storage) else 0
+            done, under_way = finished_trials(shared), _under_way(shared) if noticed else 0
             if len(done) >= 5 and all(trial.state == "failed" for trial in done):
                 raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")
             # Optuna's `MaxTrialsCallback` counts neither steps nor the trials that are under way, and would not wait.
@@ -217,12 +219,14 @@ class _Search:
     objective: Callable[[Trial], float]
     dimensions: Mapping[str, Range | Choices]
     steps: int
+    has_heartbeats: bool
     learns_nothing_from_failures: bool
     """Whether trials without a value get one, as the sampler would try their parameters over and over."""
 
     def make_trial(self) -> FinishedTrial | None:
         """Make the next trial; None where this process seemed dead, and another one has taken over its trial."""
         numbers: list[int] = []
+        beaten.clear()
 
         def evaluate(trial: optuna.Trial) -> float:
             numbers.append(trial.number)
@@ -249,6 +253,8 @@ class _Search:
                 raise optuna.TrialPruned
 
         try:
+            if self.has_heartbeats and not beaten.wait(GRACE):
+                raise RuntimeError("it takes no heartbeats")
             parameters = {name: _suggest(trial, name, each) for name, each in self.dimensions.items()}
             value = self.objective(Trial(_number(self._read(trial.number)), parameters, report))
             if not math.isfinite(value):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -92,12 +93,17 @@ def open_storage(url: str) -> BaseStorage:
     return storage
 
 
+beaten = threading.Event()
+"""Set by each heartbeat. A trial has parameters only after its first one: else nobody would see that it has died."""
+
+
 class _Database(RDBStorage):
     """A storage whose heartbeat thread does not end in a traceback: a single missed heartbeat does no harm."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         with contextlib.suppress(Exception):
             super().record_heartbeat(trial_id)
+            beaten.set()
 
 
 @contextlib.contextmanager
