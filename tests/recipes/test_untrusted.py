@@ -66,7 +66,7 @@ def test_commands_that_read_run_nothing_of_the_current_directory(left: Path, her
     assert_refused(here("compare", path, "--dry-run"), words)
     run = Path("run")
     run.mkdir()
-    path.rename(run / "recipe.yaml")
+    (run / "recipe.yaml").write_text(path.read_text() + "second_phase: null\n")
     with pytest.raises(UserError, match="current directory"):
         _ = Run(run).content
     (run / "recipe.yaml").write_text(f"data: {TRAP_MODULE}.Loss\n")
