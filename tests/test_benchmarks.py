@@ -97,7 +97,7 @@ def test_memory_is_counted() -> None:
 def test_operations_are_counted() -> None:
     row = run("operations.py", "--cases", "cub").splitlines()[-1]
     step, chunk = (int(cell) for cell in row.strip("| ").split(" | ")[3:])
-    assert 0 < chunk < step
+    assert 0 < step <= 60 < chunk  # the step takes all scores at once
 
 
 def test_the_tables_of_the_metrics() -> None:

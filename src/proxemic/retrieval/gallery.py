@@ -274,7 +274,7 @@ class Gallery:
             added += self._add_rows(rows, update, {"batch_size": batch_size, "workers": workers})
         return added
 
-    def _add_rows(self, rows: Rows, update: bool, reading: dict[str, Any]) -> Added:
+    def _add_rows(self, rows: Rows, update: bool, reading: dict[str, Any], *, embedded: bool = False) -> Added:
         info, address = self.store.info, self.store.address
         is_pictures, given = isinstance(rows.pixels, FilePixels), rows.names
         if is_pictures:
@@ -296,7 +296,7 @@ class Gallery:
         if not chosen:
             return added
         new = rows.take(chosen)
-        embedder = _check(new, info, address, self.embedder_for([new]))
+        embedder = None if embedded else _check(new, info, address, self.embedder_for([new]))
         count, updated, unreadable = 0, 0, {**rows.unreadable}
         at_least = _PICTURES_AT_ONCE if is_pictures else _AT_ONCE
         with self._writing(len(new)) as wrote:
@@ -344,7 +344,7 @@ class Gallery:
         labels: Sequence[str | None] | None = None,
         columns: Mapping[str, Sequence[str | None]] | None = None,
     ) -> Added:
-        """Add vectors by the names of their rows, of which those that the gallery has are left as they are.
+        """Add embeddings as they are, by the names of their rows; rows that the gallery has already stay.
 
         Their pictures are not opened, unless they lie below `roots` that `add` or `create` was given.
 
@@ -359,7 +359,7 @@ class Gallery:
             if len(values) != len(paths):
                 raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths.")
         rows = Rows.of(**{"path": paths, **columns})
-        return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {})
+        return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {}, embedded=True)
 
     @contextmanager
     def _writing(self, total: int) -> Iterator[Callable[[int], None]]:
