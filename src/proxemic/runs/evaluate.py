@@ -88,7 +88,8 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size < 2**31:
-            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be 1 to 2,147,483,647.")
+            rule = "at least 1" if self.batch_size < 1 else "at most 2,147,483,647"
+            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be {rule}.")
         if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
             raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
         if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):

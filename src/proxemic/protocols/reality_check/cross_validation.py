@@ -16,6 +16,7 @@ from proxemic.typed_json import read_typed
 with optional_dependency("train"):
     import yaml
 
+    from proxemic.recipes.flags import as_flags, read_flags
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import EvaluationConfig, RunDirectory
 
@@ -119,8 +120,11 @@ class CrossValidation:
         if self.base["second_phase"] is not None:
             first = [result["phases"][0]["epochs"] if "phases" in result else self.first_epochs for result in folds]
             second = _rounded_up(max(0, result["epoch"] - n) for result, n in zip(folds, first, strict=True))
-            # Folds that were best before the second phase began do without it.
-            length = ["--second_phase.epochs", str(second)] if second else ["--second_phase", "null"]
+            length = ["--second_phase.epochs", str(second)]
+            if not second:  # folds that were best before the second phase began do without it, and without its values
+                values = read_flags(flags)
+                flags = as_flags({key: value for key, value in values.items() if not key.startswith("second_phase")})
+                length = ["--second_phase", "null"]
             total = max(total, second + 5)  # both rounded up may leave nothing of the first
         return Job(
             recipe_file(self.out, "complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete"
