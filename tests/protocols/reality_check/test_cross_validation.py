@@ -19,5 +19,5 @@ from proxemic.protocols.reality_check.cross_validation import CrossValidation
 def test_without_a_second_phase_its_values_are_left_out(epoch: int, expected: str) -> None:
     base = {"second_phase": {"epochs": 3}, "training": {"epochs": 8}}
     validation: Any = SimpleNamespace(base=base, out=Path("out"), first_epochs=5)
-    flags = "--optim.lr 0.1 --second_phase.optim.lr 0.2".split()
+    flags = ["--optim.lr", "0.1", "--second_phase.optim.lr", "0.2"]
     assert " ".join(CrossValidation._complete(validation, [{"epoch": epoch}], flags, Path("f")).flags) == expected
