@@ -56,7 +56,7 @@ def time_step(case: Case, make: Make, device: torch.device, rows: Rows) -> Row:
     release(device)
     step = make(case, device)
     if step is None:
-        return {"there is none": True}
+        return {"not available": True}
     row = measure(step, case.batch, case.dim, case.classes, device)
     class_wise = not getattr(proxemic.losses, case.loss)(2, 2).data_wise
     least = roofline(case.batch, case.dim, case.classes, case.proxies, class_wise, rows["ceilings"])

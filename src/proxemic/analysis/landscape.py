@@ -99,7 +99,7 @@ class Landscape:
             raise ValueError("A proxy of others lies on the own, which leaves nothing between them: give it a place.")
 
     def logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
-        """``z = T·f1 + LSE_j(−T·f2)``, of which the loss is ``log(1 + e^z)``; least and largest at the same places."""
+        """Compute ``z = T·f1 + LSE_j(−T·f2)``; the loss is ``log(1 + e^z)``, with its extrema at the same places."""
         target, others = self.target.double(), self.others.double()
         values = []
         for part in points.double().split(max(1, 2**22 // len(others))):  # a class may have thousands of others
@@ -165,7 +165,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     away = others - target
     away = away[away.norm(dim=1).argsort(stable=True)]
     x = F.normalize(away[0], dim=0)
-    # The second axis leads to the second proxy, or anywhere if there is none or it lies on the line of the first.
+    # The second axis leads to the second proxy; without one, or with one on the line of the first, it is arbitrary.
     towards = torch.cat((away[1:2], torch.eye(len(x), dtype=x.dtype)))
     rest = towards - torch.outer(towards @ x, x)
     y = rest[(rest.norm(dim=1) > 1e-6 * towards.norm(dim=1)).int().argmax()]
