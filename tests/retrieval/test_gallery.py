@@ -362,6 +362,11 @@ def test_a_model_that_takes_vectors(tmp_path: Path) -> None:
         tmp_path / "made.safetensors", LabelledEmbeddings(torch.rand(2, 3)), made_by=made.store.info.embedder
     )
     assert made.add(tmp_path / "made.safetensors").rows == 2
+    before = len(made.store)
+    given = nn.functional.normalize(torch.rand(2, 3))
+    assert made.add_vectors(given, ["a", "b"]).rows == 2  # as they are, not through the head
+    added = np.concatenate([each for each, _ in made.store.iterate()])[before:]
+    np.testing.assert_allclose(added, given, atol=1e-6)
 
 
 def _one_picture(folder: Path) -> Path:
