@@ -12,7 +12,7 @@ import pytest
 import warm
 from proxemic.cli import main
 from proxemic.errors import UserError
-from proxemic.protocols.runs.jobs import Job, Workers, run_job
+from proxemic.studies.jobs import Job, Workers, run_job
 
 TERMINAL = {"COLUMNS": "120", "NO_COLOR": "1"}
 ENVIRONMENT = {**os.environ, **TERMINAL}
@@ -42,8 +42,8 @@ import multiprocessing, sys
 from types import SimpleNamespace
 from proxemic.cli import main
 from proxemic.errors import UserError
-from proxemic.protocols.runs.jobs import Job, Workers, run_job
-from proxemic.protocols.runs import jobs
+from proxemic.studies.jobs import Job, Workers, run_job
+from proxemic.studies import jobs
 
 fork = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
 jobs.multiprocessing = SimpleNamespace(**vars(multiprocessing) | vars(fork))

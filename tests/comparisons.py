@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from proxemic.protocols.comparison.directory import Cell, Comparison
-from proxemic.protocols.comparison.entries import Entry
+from proxemic.studies.comparison.directory import Cell, Comparison
+from proxemic.studies.comparison.entries import Entry
 
 RECIPE = {
     "data": {"class_path": "proxemic.data.Glyphs", "init_args": {"split_seed": 0}},

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from proxemic.protocols.statistics import holm, t_interval, t_test
+from proxemic.studies.statistics import holm, t_interval, t_test
 
 FOLDER = Path(__file__).parents[1] / "docs" / "experiments"
 ENDS = st.floats(-5, 5)

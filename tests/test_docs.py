@@ -23,11 +23,11 @@ from proxemic.analyze import landscape
 from proxemic.cli import COMMANDS, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
 from proxemic.models import LoRA, ModelConfig, build_model
-from proxemic.protocols.comparison.entries import find_names
-from proxemic.protocols.comparison.sweep import read_sweeps
 from proxemic.published import published_figures, published_protocol
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.studies.comparison.entries import find_names
+from proxemic.studies.comparison.sweep import read_sweeps
 
 FOLDER = Path(__file__).parent.parent / "docs" / "losses"
 PAGES = sorted(FOLDER.glob("*.md"))

@@ -12,14 +12,14 @@ import yaml
 
 from command_line import run_here
 from proxemic.errors import UserError
-from proxemic.protocols.reality_check import RealityCheckResult
-from proxemic.protocols.reality_check.tables import ResultRow
-from proxemic.protocols.runs.jobs import Workers
-from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.protocols.tuning.search import FinishedTrial
-from proxemic.protocols.tuning.spaces import default_space, load_space, read_stages, resolve_factors
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe, read_yaml
+from proxemic.studies.jobs import Workers
+from proxemic.studies.reality_check import RealityCheckResult
+from proxemic.studies.reality_check.tables import ResultRow
+from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
+from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.spaces import default_space, load_space, read_stages, resolve_factors
 from proxemic.tables import Table
 
 DOCS = Path(__file__).parents[1] / "docs"

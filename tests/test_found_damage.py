@@ -21,9 +21,9 @@ from images import write_folder, write_recipe
 from onnx_files import network
 from proxemic.data import Preprocessing
 from proxemic.models import EmbeddingModel
-from proxemic.protocols.comparison import compare
-from proxemic.protocols.reality_check import reality_check
-from proxemic.protocols.tuning import tune
+from proxemic.studies.comparison import compare
+from proxemic.studies.reality_check import reality_check
+from proxemic.studies.tuning import tune
 
 STUDIES = {
     "comparison.json": ["compare", "--resume"],
@@ -47,7 +47,7 @@ def studies(small: Path) -> dict[str, Path]:
     flags = {"training.epochs": 1, "training.loggers": []}
     out = small.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("proxemic.protocols.runs.jobs.Workers.run", run_here)
+        patch.setattr("proxemic.studies.jobs.Workers.run", run_here)
         compare([str(small)], out=out / "c", seeds=[0], overrides=flags, report=str)
         tune(small, out=out / "t", trials=1, overrides=flags, report=str)
         reality_check([small], out=out / "r", trials=1, repeats=1, folds=2, embedding_size=4, overrides=flags)
@@ -81,7 +81,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], list[str]]] = {  # of the sound co
 def test_what_is_studied_is_checked(
     name: str, damage: str, studies: dict[str, Path], here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.protocols.runs.jobs.Workers.run", run_here)
+    monkeypatch.setattr("proxemic.studies.jobs.Workers.run", run_here)
     file = studies[name] / name
     sound = file.read_text()
     try:
@@ -113,7 +113,7 @@ def test_a_study_that_may_not_be_read_is_not_called_damaged(name: str, studies: 
 def test_the_best_values_of_a_reality_check_are_checked(
     bad: str, studies: dict[str, Path], here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.protocols.runs.jobs.Workers.run", run_here)
+    monkeypatch.setattr("proxemic.studies.jobs.Workers.run", run_here)
     file = studies["reality-check.json"] / "small" / "best.json"
     sound = file.read_text()
     file.write_text(bad)
@@ -196,7 +196,7 @@ def test_a_pipe_in_a_run_is_refused(command: str, name: str, copy: Path, here: H
 def test_a_pipe_in_a_study_is_refused(
     name: str, studies: dict[str, Path], here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.protocols.runs.jobs.Workers.run", run_here)
+    monkeypatch.setattr("proxemic.studies.jobs.Workers.run", run_here)
     with as_pipe(studies[name] / name):
         refused(here(*STUDIES[name], studies[name]), name)
 
@@ -323,7 +323,7 @@ def test_half_a_recipe_is_not_resumed(copy: Path, here: Here) -> None:
 def test_studies_print_percent(
     name: str, studies: dict[str, Path], here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.protocols.runs.jobs.Workers.run", run_here)
+    monkeypatch.setattr("proxemic.studies.jobs.Workers.run", run_here)
     result = here(*STUDIES[name], studies[name])
     assert result.returncode == 0, result.stderr
     printed = [line for line in result.stdout.splitlines() if "Best" in line or "test map@r" in line.lower()]

@@ -32,12 +32,12 @@ ROOMS = {
     "runs": {"data", "distributed", "metrics", "models"},
     "training": {"analysis", "data", "distributed", "losses", "metrics", "models", "optim", "published", "runs"},
     "recipes": {"data", "losses", "runs", "training"},
-    "protocols": {"data", "losses", "metrics", "models", "published", "recipes", "runs", "training"},
+    "studies": {"data", "losses", "metrics", "models", "published", "recipes", "runs", "training"},
     "pages": set(),
     "retrieval": {"analysis", "data", "metrics", "models", "pages", "recipes", "runs"},
     "serve": {"data", "pages", "retrieval"},
-    "report": {"analysis", "data", "metrics", "models", "pages", "protocols", "recipes", "retrieval", "runs"},
-    "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
+    "report": {"analysis", "data", "metrics", "models", "pages", "studies", "recipes", "retrieval", "runs"},
+    "analyze": {"analysis", "data", "losses", "metrics", "studies", "recipes", "training"},
 }
 # Arrows back up, within functions only, where users give the name of a recipe.
 BACK_UP = {"training/train.py": {"recipes"}}

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from proxemic.files import write_csv, write_text
-from proxemic.protocols.tuning.curves import SearchCurve, curve_of_trials, read_trials
+from proxemic.studies.tuning.curves import SearchCurve, curve_of_trials, read_trials
 
 METRICS = ("recall@1", "map@r", "ndcg@8")
 TAR = "tar"

@@ -13,11 +13,11 @@ from _kept import METRICS, TAR, Kept
 
 from proxemic.errors import UserError
 from proxemic.files import write_text
-from proxemic.protocols.comparison import compare
-from proxemic.protocols.comparison.statistics import metric_values
-from proxemic.protocols.tuning import tune
 from proxemic.recipes import list_recipes
 from proxemic.recipes.yaml_files import read_yaml
+from proxemic.studies.comparison import compare
+from proxemic.studies.comparison.statistics import metric_values
+from proxemic.studies.tuning import tune
 from proxemic.tables import Table
 from proxemic.training import RunDirectory
 

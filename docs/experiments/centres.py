@@ -28,7 +28,7 @@ from _searches import AROUND, HERE, LEAN, keep_table, kept, read_features, run_s
 import proxemic
 from proxemic.data import derive_seed
 from proxemic.files import write_atomically, write_csv
-from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import MISSING, Table
 from proxemic.training import RunDirectory
 

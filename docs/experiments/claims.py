@@ -23,7 +23,7 @@ from pathlib import Path
 from _claims import CENTRES, CLAIMS, METRIC_NAMES, Claim, Difference, SpreadRatio, read_centres
 from _searches import HERE, keep_table, run_script
 
-from proxemic.protocols.statistics import Estimate, holm, t_interval, t_test
+from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
 from proxemic.tables import MISSING, Table
 
 HOLDS, CONTRADICTED, INCONCLUSIVE, NOT_TESTED = "holds", "contradicted", "inconclusive", "not tested"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from _kept import METRICS, Kept, Values
 from _searches import DATA_SETS, SEARCHES, check_losses, keep_table, kept, make_runs, parser_of, run_script, searched
 
-from proxemic.protocols.comparison.directory import Result
-from proxemic.protocols.comparison.statistics import seed_variation
-from proxemic.protocols.statistics import format_estimate, holm, t_interval, t_test
+from proxemic.studies.comparison.directory import Result
+from proxemic.studies.comparison.statistics import seed_variation
+from proxemic.studies.statistics import format_estimate, holm, t_interval, t_test
 from proxemic.tables import MISSING, Table
 
 NAMES = ("Recall@1", "MAP@R", "nDCG@8")

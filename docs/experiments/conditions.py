@@ -18,8 +18,8 @@ from _searches import check_losses, keep_table, kept, make_runs, parser_of, read
 from compare import paired
 
 from proxemic.files import write_atomically
-from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.recipes.yaml_files import read_yaml
+from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
 LOSSES = (

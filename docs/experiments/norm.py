@@ -27,7 +27,7 @@ from _searches import (
 )
 from compare import NAMES, paired
 
-from proxemic.protocols.statistics import format_estimate, holm, t_interval, t_test
+from proxemic.studies.statistics import format_estimate, holm, t_interval, t_test
 from proxemic.tables import Table
 
 

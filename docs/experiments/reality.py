@@ -16,7 +16,7 @@ from _kept import Kept
 from _searches import LEAN, SEARCHES, check_losses, keep_table, kept, parser_of, place_of, run_script
 
 import proxemic
-from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
 METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}

@@ -15,7 +15,7 @@ from pathlib import Path
 from _kept import Kept
 from _searches import DATA_SETS, SEARCHES, check_losses, keep_table, kept, parser_of, run_script, run_search, searched
 
-from proxemic.protocols.tuning import draw_search_curves
+from proxemic.studies.tuning import draw_search_curves
 from proxemic.tables import Table
 
 

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
         metrics,
         models,
         optim,
-        protocols,
         published,
         recipes,
         report,
         retrieval,
+        studies,
         training,
     )
     from proxemic.allocator import keep_freed_memory
-    from proxemic.protocols.comparison import compare
-    from proxemic.protocols.reality_check import reality_check
-    from proxemic.protocols.runs.evaluate import evaluate
-    from proxemic.protocols.runs.verify import verify
-    from proxemic.protocols.tuning import tune
+    from proxemic.studies.comparison import compare
+    from proxemic.studies.evaluate import evaluate
+    from proxemic.studies.reality_check import reality_check
+    from proxemic.studies.tuning import tune
+    from proxemic.studies.verify import verify
     from proxemic.training import train
     from proxemic.training.memory import plan
 
@@ -48,12 +48,12 @@ __all__ = [
     "models",
     "optim",
     "plan",
-    "protocols",
     "published",
     "reality_check",
     "recipes",
     "report",
     "retrieval",
+    "studies",
     "train",
     "training",
     "tune",
@@ -61,14 +61,14 @@ __all__ = [
 ]
 
 _FUNCTIONS = {
-    "compare": "protocols.comparison",
-    "evaluate": "protocols.runs.evaluate",
+    "compare": "studies.comparison",
+    "evaluate": "studies.evaluate",
     "keep_freed_memory": "allocator",
     "plan": "training.memory",
-    "reality_check": "protocols.reality_check",
+    "reality_check": "studies.reality_check",
     "train": "training",
-    "tune": "protocols.tuning",
-    "verify": "protocols.runs.verify",
+    "tune": "studies.tuning",
+    "verify": "studies.verify",
 }
 
 

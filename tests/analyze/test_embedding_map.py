@@ -12,7 +12,7 @@ from command_line import Here, assert_refused
 from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
 from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
-from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.studies.finished import FinishedRun
 
 PARTS = ("pca", "tsne", "distances", "hubs")
 

@@ -34,7 +34,7 @@ def test_of_two_phases_it_says_whose_forces_are_shown(tmp_path: Path, monkeypatc
     recipe = SimpleNamespace(second_phase=SimpleNamespace())
     run = SimpleNamespace(path=tmp_path / "run", name="run", loss=EuclideanSoftmaxLoss(2, 3), recipe=recipe)
     scene = Scene(torch.randn(4, 3), torch.tensor([0, 0, 1, 1]), torch.randn(2, 1, 3))
-    monkeypatch.setattr("proxemic.protocols.runs.finished.find_runs", lambda _: [run])
+    monkeypatch.setattr("proxemic.studies.finished.find_runs", lambda _: [run])
     monkeypatch.setattr("proxemic.analyze.snapshots.read_snapshots", lambda _: {0: scene, 1: scene})
     found = forces([run.path], out=tmp_path / "f")
     assert str(found).startswith(f"{run.path}: all forces are those of the chosen epoch's phase.\n")

@@ -8,7 +8,7 @@ import pytest
 from command_line import Here, assert_refused
 from comparisons import interval
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
-from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.studies.finished import FinishedRun
 
 
 def numbers(table: str, label: str) -> list[str]:

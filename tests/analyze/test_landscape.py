@@ -96,7 +96,7 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
         def splits(self) -> object:
             raise UserError("The images are gone: put them back.")
 
-    monkeypatch.setattr("proxemic.protocols.runs.finished.FinishedRun", Run)
+    monkeypatch.setattr("proxemic.studies.finished.FinishedRun", Run)
     result = here("analyze", "landscape", tmp_path, "--class", "3", "--out", tmp_path / "l")
     assert result.returncode == 0, result.stderr
     assert table(result.stdout)["old, class 3"][1] == ""  # no α

@@ -17,10 +17,10 @@ from comparisons import interval
 from proxemic.analysis.robustness import Robustness
 from proxemic.analyze._robustness import _difference_tables, _differences
 from proxemic.data.corruptions import CORRUPTIONS, CorruptedPixels, Corruption
-from proxemic.protocols.runs.finished import FinishedRun
-from proxemic.protocols.statistics import Estimate
 from proxemic.runs.embed import embed_images
 from proxemic.runs.evaluate import evaluate_embeddings
+from proxemic.studies.finished import FinishedRun
+from proxemic.studies.statistics import Estimate
 
 FEW = ["--corruptions", "dropout,shear", "--severities", "2,5"]
 
@@ -163,7 +163,7 @@ def test_an_interrupt_leaves_nothing(run: Path, tmp_path: Path, here: Here, monk
             raise KeyboardInterrupt
         return {"recall@1": 0.5}
 
-    monkeypatch.setattr("proxemic.protocols.runs.corrupted.evaluate_embeddings", interrupted)
+    monkeypatch.setattr("proxemic.studies.corrupted.evaluate_embeddings", interrupted)
     assert_refused(here("analyze", "robustness", run, *FEW, "--out", tmp_path / "table"), ["Stopped at once"])
     assert not list(tmp_path.iterdir())
 
@@ -171,7 +171,7 @@ def test_an_interrupt_leaves_nothing(run: Path, tmp_path: Path, here: Here, monk
 def test_a_metric_of_0_has_no_relative_drop(
     run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.protocols.runs.corrupted.evaluate_embeddings", lambda *_: {"recall@1": 0.0})
+    monkeypatch.setattr("proxemic.studies.corrupted.evaluate_embeddings", lambda *_: {"recall@1": 0.0})
     result = here("analyze", "robustness", run, *FEW, "--out", tmp_path / "table")
     assert cells(result.stdout)["relative drop"] == ["n/a"]
 

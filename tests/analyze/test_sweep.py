@@ -8,8 +8,8 @@ import pytest
 
 from command_line import Here, assert_refused, start_with_workers
 from comparisons import finish, interval
-from proxemic.protocols.comparison.sweep import plan_sweep, read_sweeps
-from proxemic.protocols.runs.finished import Run
+from proxemic.studies.comparison.sweep import plan_sweep, read_sweeps
+from proxemic.studies.finished import Run
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -39,7 +39,7 @@ def test_a_run(run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.Monkey
         splits=SimpleNamespace(train=SimpleNamespace(labels=labels)),
         embed=lambda _: torch.randn(12, 4, generator=torch.Generator().manual_seed(0)),
     )
-    monkeypatch.setattr("proxemic.protocols.runs.finished.find_runs", lambda _: [trained])
+    monkeypatch.setattr("proxemic.studies.finished.find_runs", lambda _: [trained])
     result = here("analyze", "theorems", tmp_path / "softmax", "--out", tmp_path / "t")
     assert result.returncode == 0, result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -15,8 +15,8 @@ from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
 from proxemic.analysis.toy import Scene
 from proxemic.analyze._toy import _mean_tables, _means, _projection
-from proxemic.protocols.runs.finished import FinishedRun
-from proxemic.protocols.runs.groups import repetitions
+from proxemic.studies.finished import FinishedRun
+from proxemic.studies.groups import repetitions
 
 
 @pytest.fixture(scope="module")

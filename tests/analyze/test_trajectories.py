@@ -9,7 +9,7 @@ from typing import Any
 from command_line import Here, assert_refused
 from comparisons import interval
 from proxemic.analyze._trajectories import _alpha
-from proxemic.protocols.runs.finished import Run
+from proxemic.studies.finished import Run
 
 
 def cells(table: str) -> list[list[str]]:

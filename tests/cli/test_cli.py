@@ -136,7 +136,7 @@ def test_what_a_command_does_is_said_before_it_imports_torch(tmp_path: Path) -> 
 
 
 def test_reading_a_recipe_imports_nothing_that_only_training_needs() -> None:
-    code = "import sys, proxemic.recipes.reader, proxemic.protocols.runs.evaluation\nprint(*sys.modules)"
+    code = "import sys, proxemic.recipes.reader, proxemic.studies.evaluation\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     late = {"lightning", "matplotlib", "scipy", "sklearn", "timm", "torch._dynamo", "torchvision"}
     assert not late & {*done.stdout.split()}

@@ -57,7 +57,7 @@ def test_a_dry_run_of_what_was_never_begun(tmp_path: Path, here: Here) -> None:
 
 def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     from proxemic.errors import UserError
-    from proxemic.protocols.runs.jobs import Workers
+    from proxemic.studies.jobs import Workers
 
     def fail(workers, jobs, *, on_result, on_failure):
         for job in jobs:

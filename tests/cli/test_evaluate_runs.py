@@ -15,8 +15,8 @@ from command_line import FIRST_LINES, Here, assert_refused
 from proxemic.data import OwnImages
 from proxemic.data.embeddings import read_embeddings
 from proxemic.errors import UserNote
-from proxemic.protocols.runs.evaluation import models
 from proxemic.runs.embed import embed_images
+from proxemic.studies.evaluation import models
 from proxemic.training import RunDirectory
 
 

@@ -18,8 +18,8 @@ import yaml
 import warm
 from command_line import Here, assert_refused, start_with_workers
 from images import write_folder, write_recipe
-from proxemic.protocols.tuning import TuningResult, tune
 from proxemic.recipes.reader import read_recipe
+from proxemic.studies.tuning import TuningResult, tune
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def wait_for_rows(run: Path, count: int, process: warm.Process | None = None) ->
 def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     recipe: Path, space: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.protocols.tuning.study.GRACE", 1)
+    monkeypatch.setattr("proxemic.studies.tuning.study.GRACE", 1)
     out = tmp_path / "out"
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "30"]
     process = start_with_workers(*words, "--workers", "2")
@@ -340,7 +340,7 @@ def test_without_validation_classes_the_search_ends_at_once(recipe: Path, tmp_pa
 
 def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     out = tmp_path / "out"
-    from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
+    from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
 
     options = TuningOptions(
         str(recipe), [], yaml.safe_load(SPACE), str(space), 1, "tpe", "none", "mysql://me:***@host/x", "s", 0
@@ -352,8 +352,8 @@ def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, he
 
 def test_images_that_are_gone_cost_no_trial(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     """They are no fault of the hyper-parameters: nothing is noted, and the search goes on when they are back."""
-    from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
-    from proxemic.protocols.tuning.spaces import load_space
+    from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
+    from proxemic.studies.tuning.spaces import load_space
 
     images, out, begun = recipe.parent / "images", tmp_path / "out", tmp_path / "begun"
     words: list[Any] = ["--recipe", recipe, "--space", space, "--trials", "1", "--training.epochs", "1"]

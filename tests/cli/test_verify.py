@@ -21,11 +21,11 @@ from proxemic.data import Preprocessing
 from proxemic.data.faces import read_face_pack
 from proxemic.errors import UserError
 from proxemic.models import load_model
-from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.faces import embed_faces
+from proxemic.studies.jobs import Job, run_job
 from verification import by_definition
 
 RECIPE = """\

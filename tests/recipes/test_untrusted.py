@@ -11,9 +11,9 @@ import pytest
 from command_line import Here, assert_refused
 from hostile import TRAP_MODULE, hostile_recipes, write_trap_module
 from proxemic.errors import UserError
-from proxemic.protocols.runs.finished import Run
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_evaluation, read_recipe
+from proxemic.studies.finished import Run
 
 CASES = list(hostile_recipes(Path()))
 

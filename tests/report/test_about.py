@@ -6,9 +6,9 @@ from browser import PHONE, Opened
 from command_line import warm_proxemic
 from proxemic.metrics import Interval
 from proxemic.pages import Section, render_page
-from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.report.about import curves
 from proxemic.report.metrics import points, recorded_metrics
+from proxemic.studies.finished import FinishedRun
 
 SYMBOLS = ".mark-symbol.role-legend-symbol path"
 LOOK = """all => all.map(each => {

@@ -8,8 +8,8 @@ import proxemic
 from browser import Opened, faults_of_access
 from command_line import Here
 from proxemic.errors import UserError
-from proxemic.protocols.runs.evaluation import Evaluation
 from proxemic.report import draw_queries
+from proxemic.studies.evaluation import Evaluation
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from onnx_files import network
 from proxemic.data import EmbeddingDataset
 from proxemic.models import build_model, load_model
 from proxemic.models.embedding import without_head
-from proxemic.protocols.runs import load_loss
-from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.starts import better_start
+from proxemic.studies import load_loss
+from proxemic.studies.finished import FinishedRun
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 WORSE = ["--evaluation.start", "true", "--optim.lr", "0.1", "--training.epochs", "2", "--training.loggers", "[]"]

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.losses import ArcFaceLoss, DynamicMargin
-from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.processes import Processes
+from proxemic.studies.finished import FinishedRun
 from proxemic.training import RunDirectory
 from proxemic.training.components import build_components, held_out_images
 from proxemic.training.distributed.shards import ProxyShards

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from lightning.pytorch.callbacks import EarlyStopping
 
 from proxemic.errors import UserError
-from proxemic.protocols.runs.finished import FinishedRun
-from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.recipes.reader import read_recipe
+from proxemic.studies.finished import FinishedRun
+from proxemic.studies.jobs import Job, run_job
 from proxemic.training import UntilPlateau, train
 from proxemic.training.phases import EndedPhase, ended_phases
 from stopping import Stopped

@@ -29,7 +29,7 @@ from proxemic.losses.scores.similarity import unit
 from proxemic.losses.user_defined import loss_name
 from proxemic.metrics.exact import Distance
 from proxemic.plots import write_figure
-from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.studies.finished import FinishedRun
 from proxemic.tables import Table
 
 

@@ -82,8 +82,8 @@ def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
 def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict[int, Scene]]], list[str]]:
     """The loss and the snapshots of each run, and notes."""
     from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
-    from proxemic.protocols.runs.finished import find_runs
-    from proxemic.protocols.runs.groups import distinct_names
+    from proxemic.studies.finished import find_runs
+    from proxemic.studies.groups import distinct_names
 
     runs = find_runs([Path(path) for path in paths])
     scenes, notes = {}, []

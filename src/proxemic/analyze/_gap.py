@@ -22,11 +22,11 @@ from proxemic.errors import UserError
 from proxemic.losses.scores.similarity import unit
 from proxemic.losses.user_defined import Loss
 from proxemic.plots import write_figure
-from proxemic.protocols.statistics import Estimate, t_interval
+from proxemic.studies.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
 if TYPE_CHECKING:
-    from proxemic.protocols.runs.finished import FinishedRun
+    from proxemic.studies.finished import FinishedRun
 
 MEASURES = {
     "gap_at_scale": "mean squared gap at the loss's scale",
@@ -96,8 +96,8 @@ def _of_three_proxies(epsilon: float, stem: Path) -> Analysis[GapFigures]:
 
 
 def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> Analysis[GapFigures]:
-    from proxemic.protocols.runs.finished import find_runs
-    from proxemic.protocols.runs.groups import differences_from_first, repetitions
+    from proxemic.studies.finished import find_runs
+    from proxemic.studies.groups import differences_from_first, repetitions
 
     runs = find_runs([Path(path) for path in paths])
     for run in runs:

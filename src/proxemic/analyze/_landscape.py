@@ -121,7 +121,7 @@ def _of_settings(settings: Mapping[str, Any]) -> _Drawings:
 
 
 def _of_run(path: Path, label: int) -> tuple[_Drawings, list[str]]:
-    from proxemic.protocols.runs.finished import FinishedRun
+    from proxemic.studies.finished import FinishedRun
 
     run = FinishedRun(path)
     loss, name = run.loss, str(label)

@@ -21,8 +21,8 @@ from proxemic.errors import UserError
 from proxemic.files import write_json
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
-from proxemic.protocols.runs.finished import FinishedRun, find_runs
-from proxemic.protocols.statistics import t_interval
+from proxemic.studies.finished import FinishedRun, find_runs
+from proxemic.studies.statistics import t_interval
 from proxemic.tables import Table
 
 

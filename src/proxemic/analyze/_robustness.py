@@ -13,15 +13,15 @@ from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format
 from proxemic.data.corruptions import CORRUPTIONS, Corruption
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.runs.corrupted import (
+from proxemic.studies.corrupted import (
     check_metric,
     check_same_test,
     measure_corrupted,
     robustness_against_paper,
 )
-from proxemic.protocols.runs.finished import FinishedRun, find_runs
-from proxemic.protocols.runs.groups import differences_from_first, repetitions
-from proxemic.protocols.statistics import Estimate, t_interval
+from proxemic.studies.finished import FinishedRun, find_runs
+from proxemic.studies.groups import differences_from_first, repetitions
+from proxemic.studies.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
 HUE = "hue-and-saturation"

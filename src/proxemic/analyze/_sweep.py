@@ -5,10 +5,10 @@ from pathlib import Path
 
 from proxemic.analyze.results import Analysis, Folder, format_mean
 from proxemic.plots import write_figure
-from proxemic.protocols.comparison.directory import Result
-from proxemic.protocols.comparison.statistics import mean
-from proxemic.protocols.comparison.sweep import Sweep, plan_sweep, plot_sweep, read_sweeps, run_sweep
 from proxemic.recipes.flags import as_flags
+from proxemic.studies.comparison.directory import Result
+from proxemic.studies.comparison.statistics import mean
+from proxemic.studies.comparison.sweep import Sweep, plan_sweep, plot_sweep, read_sweeps, run_sweep
 from proxemic.tables import Table
 
 

@@ -55,7 +55,7 @@ def theorems(
 
 
 def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]:
-    from proxemic.protocols.runs.finished import find_runs
+    from proxemic.studies.finished import find_runs
 
     statements = {}
     for run in find_runs([Path(path) for path in paths]):

@@ -14,9 +14,9 @@ from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format
 from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.runs.finished import FinishedRun, find_runs
-from proxemic.protocols.runs.groups import differences_from_first, distinct_names, repetitions
-from proxemic.protocols.statistics import Estimate, t_interval
+from proxemic.studies.finished import FinishedRun, find_runs
+from proxemic.studies.groups import differences_from_first, distinct_names, repetitions
+from proxemic.studies.statistics import Estimate, t_interval
 from proxemic.tables import Table
 from proxemic.training.callbacks.measures import as_compared
 

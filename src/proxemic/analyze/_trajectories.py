@@ -8,9 +8,9 @@ from proxemic.analysis.trajectories import Trajectory, plot_trajectories
 from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.runs.finished import Run, named_runs
-from proxemic.protocols.runs.groups import repetitions
-from proxemic.protocols.statistics import t_interval
+from proxemic.studies.finished import Run, named_runs
+from proxemic.studies.groups import repetitions
+from proxemic.studies.statistics import t_interval
 from proxemic.tables import Table
 
 TESTS = ("recall@1", "nmi")

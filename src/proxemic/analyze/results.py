@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from proxemic.errors import UserError
-from proxemic.protocols.statistics import Estimate
+from proxemic.studies.statistics import Estimate
 from proxemic.tables import Table
 
 PathLike = Path | str

@@ -3,7 +3,7 @@
 from safetensors.torch import load_file
 
 from proxemic.analysis.toy import Scene
-from proxemic.protocols.runs.finished import Run
+from proxemic.studies.finished import Run
 
 HOW_TO_KEEP = "--training.callbacks '[{class_path: proxemic.training.Snapshots}]'"
 

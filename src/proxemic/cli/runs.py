@@ -229,7 +229,7 @@ def verify(
         data (DIR|FILE)
         against: Also print what the paper prints (Table V), and what differs in protocol.
     """
-    from proxemic.protocols.runs.targets import is_run
+    from proxemic.studies.targets import is_run
 
     if against and target.exists() and not is_run(target):
         raise UserError(f"--against needs the recipe of a run, but {target} is none: give its run directory.")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from proxemic.protocols.statistics import few_classes
 from proxemic.runs.evaluate import computed_in
+from proxemic.studies.statistics import few_classes
 from proxemic.tables import Table, percent
 
 

@@ -42,7 +42,7 @@ def compare(
     if what := ", ".join(recipes) or options.get("resume"):
         _say(f"Comparing {what}")  # before what takes seconds to import
     from proxemic import compare
-    from proxemic.protocols.comparison import against_paper, markdown
+    from proxemic.studies.comparison import against_paper, markdown
 
     options |= {"against": against, "dry_run": dry_run}
     comparison = compare(recipes, overrides=overrides or None, report=_say, **options)

@@ -8,8 +8,8 @@ from markupsafe import Markup
 from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.pages import Section, chart, table
-from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.runs.directory import RunDirectory
+from proxemic.studies.finished import FinishedRun
 from proxemic.tables import Table
 
 _NO_METRIC = {"epoch", "step", "loss", "seconds", "phase"}

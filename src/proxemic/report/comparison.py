@@ -9,11 +9,11 @@ from markupsafe import Markup
 from proxemic.files import write_text
 from proxemic.pages import Section, chart, render_page, table
 from proxemic.pages.page import check_page
-from proxemic.protocols.comparison.directory import Comparison, Result
-from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.comparison.statistics import difference, mean, metric_values
-from proxemic.protocols.comparison.tables import FOOTNOTES, MARKS
-from proxemic.protocols.statistics import Estimate, format_estimate
+from proxemic.studies.comparison.directory import Comparison, Result
+from proxemic.studies.comparison.entries import Entry
+from proxemic.studies.comparison.statistics import difference, mean, metric_values
+from proxemic.studies.comparison.tables import FOOTNOTES, MARKS
+from proxemic.studies.statistics import Estimate, format_estimate
 from proxemic.tables import MISSING, Table
 
 _Results = Mapping[Entry, Mapping[int, Result]]

@@ -7,10 +7,10 @@ from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import render_page
 from proxemic.pages.page import check_page
-from proxemic.protocols.runs.evaluation import Evaluation
 from proxemic.report.judged import Judged, PicturesOf
 from proxemic.report.pictured import PicturesNamed, name_of
 from proxemic.report.queries import chosen_queries, worst_queries
+from proxemic.studies.evaluation import Evaluation
 
 _MOST = 100  # queries, some 5 MB where pictures are noise
 _LOCAL = ("/",)  # no address, which a file of embeddings from elsewhere may name

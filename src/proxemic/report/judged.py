@@ -20,13 +20,13 @@ from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, RetrievalResults
 from proxemic.models import load_model
-from proxemic.protocols.runs.evaluation import choose_images
-from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.retrieval import Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_images, pick_device
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 from proxemic.runs.starts import BothStarts, SideBySide
+from proxemic.studies.evaluation import choose_images
+from proxemic.studies.finished import FinishedRun
 
 NEAREST = 10
 """Neighbours of each query that sections may show."""

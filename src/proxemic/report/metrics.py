@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from proxemic.metrics import Interval, paired_differences
 from proxemic.pages import Section, chart, table
-from proxemic.protocols.runs.finished import FinishedRun
-from proxemic.protocols.statistics import few_classes
 from proxemic.report.judged import Judged
 from proxemic.runs.evaluate import computed_in
+from proxemic.studies.finished import FinishedRun
+from proxemic.studies.statistics import few_classes
 from proxemic.tables import MISSING, Table, percent
 
 BEFORE = {"start": "the network as it came", "untrained": "untrained"}

@@ -13,8 +13,6 @@ from proxemic.files import write_text
 from proxemic.models import read_checksum
 from proxemic.pages import Section, render_page
 from proxemic.pages.page import check_page
-from proxemic.protocols.recipe_content import class_name
-from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.report.about import curves, data, environment, recipe
 from proxemic.report.confused import confused
 from proxemic.report.distances import distances
@@ -23,6 +21,8 @@ from proxemic.report.metrics import differences, metrics, recorded_metrics
 from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import queries
 from proxemic.report.why_near import why_near
+from proxemic.studies.finished import FinishedRun
+from proxemic.studies.recipe_content import class_name
 
 OF_JUDGED: tuple[Callable[[Judged], Section | None], ...] = (
     metrics,

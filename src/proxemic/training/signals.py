@@ -31,14 +31,19 @@ class Signals:
         Enter it before the data workers start, which SLURM (``--signal=USR1@90``) sends SIGUSR1 too and would end, and
         leave it once Lightning has restored the handlers that it found.
         """
-        numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGUSR1"):  # not on Windows
+            numbers.append(signal.SIGUSR1)
         handlers = {number: signal.signal(number, self._stop) for number in numbers}
-        handlers[signal.SIGTERM] = signal.getsignal(signal.SIGTERM)
         try:
             yield
+        except BaseException:
+            self._left = True
+            raise
         finally:
             for number, handler in handlers.items():
-                # The signal may reach another process first, and all have stopped before it comes to this one.
+                # The signal may reach another process first, and all have stopped before it comes to this one. Where
+                # another process is lost, torchrun sends SIGTERM, which must not end this one before it has said so.
                 stopped = self._left and self.processes.world > 1
                 signal.signal(number, signal.SIG_IGN if stopped else handler)
 

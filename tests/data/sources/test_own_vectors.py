@@ -17,7 +17,7 @@ from proxemic.data import ImageSet, OwnVectors
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, write_embeddings
 from proxemic.data.rows import RowGroups
 from proxemic.data.vectors import VectorFile, Vectors
-from proxemic.protocols.runs.evaluate import evaluate
+from proxemic.studies.evaluate import evaluate
 from vectors import some_vectors, write_table
 
 

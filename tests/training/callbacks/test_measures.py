@@ -12,7 +12,7 @@ from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder, write_recipe
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.metrics.proxies import average_distance_to_proxy
-from proxemic.protocols.runs.finished import FinishedRun, Run
+from proxemic.studies.finished import FinishedRun, Run
 from proxemic.training import ProxyGap, Snapshots
 from proxemic.training.callbacks.measures import _mean_gap
 

@@ -1,7 +1,0 @@
-"""How models and files of embeddings are evaluated: which images they are, their metrics, and their report."""
-
-from proxemic.protocols.runs.evaluation.models import check_made_by, choose_images, evaluate_models
-from proxemic.protocols.runs.evaluation.result import Evaluation
-from proxemic.protocols.runs.evaluation.rows import evaluate_files
-
-__all__ = ["Evaluation", "check_made_by", "choose_images", "evaluate_files", "evaluate_models"]

@@ -1,0 +1,13 @@
+"""Recipes compared over seeds: training runs, statistics, tables and plots, and what the papers print beside them.
+
+A comparison is a directory with a run for every recipe and seed; finished runs are kept, so that more recipes and seeds
+can be added. `sweep` varies one or two values of a recipe by such a comparison.
+"""
+
+from proxemic.studies.comparison.against_paper import against_paper
+from proxemic.studies.comparison.directory import Cell, Comparison, Result
+from proxemic.studies.comparison.entries import Entry, find_names
+from proxemic.studies.comparison.run import compare
+from proxemic.studies.comparison.tables import markdown
+
+__all__ = ["Cell", "Comparison", "Entry", "Result", "against_paper", "compare", "find_names", "markdown"]

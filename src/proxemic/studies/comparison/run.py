@@ -1,0 +1,208 @@
+"""Losses × seeds × data sets: a training run each, kept once it is finished, and tables and plots of what there is."""
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Literal
+
+from proxemic.errors import UserError
+from proxemic.files import new_directory, write_text
+from proxemic.recipes.flags import as_flags, read_flags
+from proxemic.studies.comparison.against_paper import against_paper
+from proxemic.studies.comparison.directory import Comparison, computed_metrics
+from proxemic.studies.comparison.entries import find_names, read_entry
+from proxemic.studies.comparison.tables import write_tables
+from proxemic.studies.jobs import Job, Workers
+from proxemic.studies.recipe_content import same_recipe
+
+
+def compare(
+    recipes: Sequence[str | Path] = (),
+    *,
+    out: str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    resume: str | Path | None = None,
+    workers: int = 1,
+    baseline: str | None = None,
+    metrics: Sequence[str] = (),
+    against: Literal["paper"] | None = None,
+    dry_run: bool = False,
+    report: Callable[[str], object] | None = None,
+) -> Comparison:
+    """Train every recipe with every seed and write tables and plots; what is finished in ``out`` is kept.
+
+    Args:
+        recipes: Names, patterns of the package's names such as ``glyphs-small/*``, or YAML files.
+        out: The directory: a new one (None takes ``runs/compare-DATE-TIME``), or that of a comparison to continue,
+            which keeps its recipes and seeds.
+        seeds: Seeds of each recipe; None takes 0 to 4, or those that ``out`` has.
+        overrides: Values of every recipe by dotted key, such as ``{"training.epochs": 5}``.
+        resume: Continue the comparison in this directory as it was begun, without recipes, seeds, overrides and
+            ``out``.
+        workers: Processes that train, at least 1; the figures do not depend on it.
+        baseline: Name or pattern of the recipe that the others of its data set are compared with; None is the first.
+        metrics: The metrics to show; empty shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
+        against: Also write ``against-paper.md``: what the papers print of the rows that the recipes stand for.
+        dry_run: Check the arguments, but train and write nothing.
+        report: Called with a line for each finished run. None logs them.
+
+    Returns:
+        The comparison, with its results. ``table.md`` names the cells that failed; another call tries them again.
+
+    Raises:
+        UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
+        ValueError: If ``workers`` is below 1.
+    """
+    if resume is not None:
+        if recipes or seeds is not None or out or overrides:
+            raise UserError(
+                "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
+                f"give all of them with --out {resume} to add some."
+            )
+        comparison = _with_view(Comparison.read(Path(resume)), baseline, metrics)
+    else:
+        out = Path(out) if out else new_directory("compare")
+        names = find_names([str(recipe) for recipe in recipes])
+        flags = as_flags(overrides or {})
+        comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
+    if dry_run:
+        return comparison
+    finish_comparison(comparison, workers=workers, report=report)
+    if against:
+        write_text(comparison.path / "against-paper.md", against_paper(comparison))
+    return comparison
+
+
+def plan_comparison(
+    recipes: Sequence[str],
+    seeds: Sequence[int] | None,
+    out: Path,
+    flags: Sequence[str] = (),
+    *,
+    baseline: str | None = None,
+    metrics: Sequence[str] = (),
+    own_code: bool = False,
+) -> Comparison:
+    """Read the recipes, by names that `find_names` returns, and join them to what ``out`` has; nothing is written."""
+    before = _begun(out) or Comparison(out, (), (), tuple(flags))
+    if "seed" in read_flags(flags):
+        raise UserError("--seed is set for each run by --seeds: leave it out.")
+    if read_flags(before.flags) != read_flags(flags):
+        had = " ".join(before.flags) or "none"
+        raise UserError(f"{out} was begun with other flags ({had}): give the same, or another --out.")
+    entries = list(before.entries)
+    for name in recipes:
+        known = next((entry for entry in entries if entry.name == name), None)
+        new = read_entry(name, flags, entries, own_code=own_code)
+        if known is None:
+            entries.append(new)
+        elif not same_recipe(known.yaml, new.yaml):
+            raise UserError(
+                f"The recipe {name} is no longer the one that {out} was begun with: give another --out, or go on with "
+                f"the recipe as it was by proxemic compare --resume {out}"
+            )
+    if seeds is None:
+        seeds = () if before.seeds else range(5)
+    if any(seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise UserError(f"seeds are {', '.join(map(str, seeds))}, but must be 0 or more, each once.")
+    seeds = tuple(dict.fromkeys((*before.seeds, *seeds)))
+    return _with_view(replace(before, entries=tuple(entries), seeds=seeds), baseline, metrics)
+
+
+def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
+    if baseline is not None:
+        if not any(entry.is_named(baseline) for entry in comparison.entries):
+            names = ", ".join(entry.title for entry in comparison.entries)
+            raise UserError(f"--baseline is {baseline}, but must be one of the recipes compared: {names}.")
+        comparison = replace(comparison, baseline=baseline)
+    computed = dict.fromkeys(metric for entry in comparison.entries for metric in computed_metrics(entry))
+    for metric in metrics:
+        if metric not in computed:
+            raise UserError(
+                f"--metrics has {metric}, but these are computed: {', '.join(computed)}; others by flags such as "
+                "--evaluation.recall_at [1,10]."
+            )
+    return replace(comparison, metrics=tuple(metrics)) if metrics else comparison
+
+
+def _begun(out: Path) -> Comparison | None:
+    # A call that was killed at once may have left recipes.
+    return Comparison.read(out) if Comparison(out, (), ()).directory.is_begun(["recipes"]) else None
+
+
+def finish_comparison(
+    comparison: Comparison, *, workers: int = 1, report: Callable[[str], object] | None = None
+) -> None:
+    """Train what is not finished, and write tables and plots."""
+    if workers < 1:
+        raise ValueError(f"--workers is {workers}, but must be at least 1.")
+    with comparison.directory.at_work(alone=True):
+        kept = _begun(comparison.path)
+        # Another process may have added what this one, which read the directory before, would forget.
+        if kept and not ({*kept.entries} <= {*comparison.entries} and {*kept.seeds} <= {*comparison.seeds}):
+            raise UserError(f"Another process has added to {comparison.path} in the meantime: give the command again.")
+        _finish(comparison, workers, report or getLogger("proxemic").info)
+
+
+def _finish(comparison: Comparison, workers: int, report: Callable[[str], object]) -> None:
+    cells = list(comparison.cells())
+    waiting = {cell.path: cell for cell in cells if cell.result() is None}
+    comparison.write()
+    report(
+        f"{comparison.path}: {len(comparison.entries)} recipes × {len(comparison.seeds)} seeds, {len(cells)} cells, "
+        f"{len(cells) - len(waiting)} finished before"
+    )
+    for cell in waiting.values():
+        cell.forget_failure()
+    began, numbers = time.monotonic(), itertools.count(1)
+
+    def on_result(job: Job, metrics: Mapping[str, Any]) -> None:
+        cell = waiting[job.out]
+        name = comparison.shown_metrics([cell.entry])[0]
+        result = cell.result()
+        assert result is not None
+        duration = f"{_duration(result.seconds)} of training"
+        tell(f"{cell}: {name} {100 * metrics['test'][name]:.2f}, epoch {result.epoch}, {duration}")
+
+    def on_failure(job: Job, error: Exception) -> None:
+        cell = waiting[job.out]
+        # How the comparison goes on is said at its end; the run by itself would have other threads.
+        reason = re.sub(r" Then continue with proxemic train --resume \S+\.$", "", str(error))
+        cell.fail(reason)
+        tell(f"{cell} FAILED: {reason}")
+
+    def tell(line: str) -> None:
+        write_tables(comparison)
+        number = next(numbers)
+        left = len(waiting) - number
+        rest = f"; {left} left, about {_duration((time.monotonic() - began) / number * left)}" if left else ""
+        report(f"[{number}/{len(waiting)}] {line}{rest}")
+
+    jobs = [
+        Job(comparison.recipe_file(cell.entry.slug), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()
+    ]
+    try:
+        with Workers(workers) as pool:
+            pool.run(jobs, on_result=on_result, on_failure=on_failure)
+    finally:
+        write_tables(comparison)
+    from proxemic.studies.comparison.plots import draw_curves, draw_points
+
+    draw_points(comparison)
+    draw_curves(comparison)
+
+
+def _duration(seconds: float) -> str:
+    """Format a duration for people.
+
+    >>> _duration(7.4), _duration(190), _duration(9000)
+    ('7 s', '3 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,169 @@
+"""Evaluate trained models on images, or embeddings made elsewhere, and compare two of either."""
+
+from collections.abc import Callable, Sequence
+from logging import getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from proxemic.errors import UserError
+from proxemic.studies.targets import check_outputs, check_target
+from proxemic.tables import Table, format_of
+
+if TYPE_CHECKING:
+    from proxemic.studies.evaluation import Evaluation
+
+
+def evaluate(
+    targets: str | Path | Sequence[str | Path],
+    *,
+    split: Literal["train", "validation", "test", "all"] | None = None,
+    by: Literal["category"] | None = None,
+    query: str | Path | None = None,
+    gallery: str | Path | None = None,
+    labels: str | Path | None = None,
+    gallery_labels: str | Path | None = None,
+    open_set: bool = False,
+    seed: int = 0,
+    strict: bool = False,
+    level: float = 0.95,
+    resamples: int = 2000,
+    overrides: dict[str, Any] | None = None,
+    out: str | Path | None = None,
+    per_class: str | Path | None = None,
+    per_query: str | Path | None = None,
+    save_embeddings: str | Path | None = None,
+    report: Callable[[str], object] | None = None,
+) -> "Evaluation":
+    """Evaluate one model or file of embeddings, or compare two on the same queries.
+
+    Args:
+        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``; or one or
+            two files of embeddings (``.safetensors``, ``.npy``, ``.parquet``).
+        split: The images to evaluate a model on. None takes the test split of the run's own data, wherever they are
+            now; of other data, the test split that they define, or else all images.
+        by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
+        query: Folder or table of images that search those of ``gallery``; for a model of vectors, a file of these.
+        gallery: Folder or table of images, or file of vectors, to search; or a file of embeddings that those of the
+            target search.
+        labels: Labels of the embeddings, or of the vectors of ``query``: ``.csv``, ``.parquet`` or ``.npy``.
+        gallery_labels: Labels of the embeddings, or the vectors, of ``gallery``.
+        open_set: Also identify queries in a gallery that lacks half of the classes, at false alarm rates of 0.1, 0.01
+            and 0.001: see `proxemic.metrics.open_set_identification`.
+        seed: Which classes ``open_set`` leaves out, and which images form the gallery.
+        strict: An unreadable image is an error; by default it is skipped.
+        level: Confidence level of the intervals, in (0, 1).
+        resamples: Resamples of the bootstrap, up to 100,000; 0 leaves intervals and tests out.
+        overrides: Values of the run's recipe by dotted key, such as ``{"evaluation.recall_at": [1, 10]}``, of its
+            sections ``data``, ``evaluation`` and ``batches``. The precision of the run's recipe is not taken:
+            ``evaluation.precision`` is ``32-true`` unless it is given here.
+        out: Also write the result to this file (``.json``, ``.csv`` or ``.md``).
+        per_class: Write the metrics of each class, worst first, to this CSV file.
+        per_query: Write the metrics of each query, worst first, to this CSV file.
+        save_embeddings: Keep the embeddings, with labels and paths (``.safetensors``, ``.parquet``) or without
+            (``.npy``).
+        report: Called with notes for the user, such as which images were skipped. None logs them.
+
+    Returns:
+        The metrics with chance levels and, from 20 classes on, intervals; or the differences of two targets.
+
+    Raises:
+        UserError: If an argument is refused, or a file cannot be read or written.
+        ValueError: If a value is out of its range.
+
+    Example::
+
+        evaluation = proxemic.evaluate("runs/photos", overrides={"evaluation.recall_at": [1, 10]})
+        evaluation.metrics["recall@10"], evaluation.intervals["recall@10"]
+        print(evaluation.text("markdown"))
+    """
+    report, overrides = report or getLogger("proxemic").info, overrides or {}
+    paths = [Path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
+    query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings = (
+        None if path is None else Path(path)
+        for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
+    )
+    if len(paths) > 2:
+        raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: evaluate one, or compare two.")
+    for path in paths:
+        check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
+    if not 0 < level < 1:
+        raise UserError(f"--level is {level}, but must be between 0 and 1, as 0.95 is.")
+    if not 0 <= seed < 2**63:
+        raise UserError(f"--seed is {seed}, but must be from 0 to {2**63 - 1}.")
+    if resamples < 0:
+        raise UserError(f"--resamples is {resamples}, but must be 0 or more.")
+    for name, value in {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings}.items():
+        if len(paths) > 1 and value is not None:
+            raise UserError(f"--{name} is for one model: leave it out, or evaluate the two one by one.")
+    if out is not None:
+        format_of(out)
+    for table in (per_class, per_query):
+        if table is not None and table.suffix.lower() != ".csv":
+            raise UserError(f"{table} is written as CSV: let its name end in .csv.")
+
+    from proxemic.data.embeddings import check_embedding_name
+    from proxemic.metrics import MOST_RESAMPLES
+    from proxemic.models import is_model
+    from proxemic.studies.evaluation import Evaluation, choose_images, evaluate_files, evaluate_models
+
+    if resamples > MOST_RESAMPLES:
+        raise UserError(
+            f"--resamples is {resamples:,}, but must be {MOST_RESAMPLES:,} at most: more would move no digit."
+        )
+    if save_embeddings is not None:
+        check_embedding_name(save_embeddings)
+    check_outputs([out, per_class, per_query, save_embeddings], [*paths, labels, gallery_labels, query, gallery])
+
+    models = [path.is_dir() or is_model(path) for path in paths]
+    if any(models) and not all(models):
+        raise UserError(f"{paths[0]} and {paths[1]} are a model and embeddings: give two of one kind.")
+    if all(models):
+        images, chosen, notes, request = choose_images(
+            paths,
+            split,
+            query,
+            gallery,
+            labels=labels,
+            gallery_labels=gallery_labels,
+            strict=strict,
+            overrides=overrides,
+        )
+        for note in notes:
+            report(note)
+        evaluated = evaluate_models(
+            paths,
+            images,
+            chosen,
+            request,
+            by_category=by is not None,
+            open_set_seed=seed if open_set else None,
+            save_embeddings=save_embeddings,
+            report=report,
+        )
+    else:
+        for path in paths:
+            check_embedding_name(path)
+        given = {"query": query, "split": split, "save-embeddings": save_embeddings, "strict": strict}
+        names = [
+            *(name for name, value in given.items() if value),
+            *(key for key in overrides if key.startswith("data")),
+        ]
+        if names:
+            raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
+        evaluated = evaluate_files(
+            paths,
+            labels,
+            gallery,
+            gallery_labels,
+            by_category=by is not None,
+            open_set_seed=seed if open_set else None,
+            overrides=overrides,
+            report=report,
+        )
+    evaluation = Evaluation.of(evaluated, level, resamples)
+    if out is not None:
+        evaluation.write(out)
+    for path, rows in ((per_class, evaluation.class_rows), (per_query, evaluation.query_rows)):
+        if path is not None:
+            Table.of_records(rows()).write(path)
+    return evaluation

@@ -1,0 +1,230 @@
+"""Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from proxemic.data import ImageSet, ImageSource, Splits
+from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery, load_query_gallery_vectors
+from proxemic.data.tables import SplitName
+from proxemic.data.vectors import Vectors
+from proxemic.errors import UserError
+from proxemic.models import EmbeddingModel, read_checksum, takes_vectors
+from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
+from proxemic.runs.directory import split_fingerprint
+from proxemic.runs.embed import embed_images, load_embedder, pick_device
+from proxemic.studies.evaluation.rows import TargetMetrics, evaluate_rows
+from proxemic.studies.targets import is_run
+from proxemic.training import EvaluationConfig, RunDirectory
+
+
+def evaluate_models(
+    paths: Sequence[Path],
+    images: ImageSet,
+    split: str,
+    request: Evaluation,
+    *,
+    by_category: bool,
+    open_set_seed: int | None,
+    save_embeddings: Path | None,
+    report: Callable[[str], object],
+) -> list[TargetMetrics]:
+    """Embed what `choose_images` returned by each model, and evaluate the embeddings."""
+    if by_category and images.categories is None:
+        raise UserError(
+            "--by category needs categories, but these images have none: give --data.root a table with a column "
+            "category."
+        )
+    trained = _trained_classes(paths, images.class_names)
+    targets = []
+    for path in paths:
+        model, preprocessing = load_embedder(path, own_backbone(path))
+        precision = request.evaluation.precision
+        check_made_by(path, model, images, report)
+        embeddings = embed_images(
+            model.to(pick_device("auto")),
+            images,
+            preprocessing,
+            batch_size=request.evaluation.batch_size,
+            workers=request.batches.workers,
+            precision=precision,
+        )
+        content = LabelledEmbeddings.of_images(embeddings, images)
+        if save_embeddings is not None:
+            bare = save_embeddings.suffix.lower() == ".npy"
+            kept = LabelledEmbeddings(embeddings) if bare else content
+            write_embeddings(save_embeddings, kept, read_checksum(path), precision)
+        target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
+        target = replace(target, images=images, precision=precision, stopped=RunDirectory.of_model(path).stopped)
+        target = target.with_categories() if by_category else target
+        targets.append(_with_parts(target, content, trained, request.evaluation))
+    return targets
+
+
+def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
+    """Warn where vectors say that another model made them than those that a head was trained on."""
+    made_by, known = images.pixels.made_by if isinstance(images.pixels, Vectors) else None, model.config.input_model
+    if made_by is not None and known is not None and made_by != known:
+        report(
+            f"WARNING: {path} was trained on vectors of the model {known}, but these are of {made_by}: the figures "
+            "mean nothing unless the two are the same model."
+        )
+
+
+def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
+    """Return the labels of the classes whose names a model was trained on; None if those of one model are unknown."""
+    names: set[str] = set()
+    for path in paths:
+        classes = RunDirectory.of_model(path).read_classes()
+        if classes is None:
+            return None
+        names.update(classes.trained)
+    return frozenset(label for label, name in enumerate(class_names) if name in names)
+
+
+def _with_parts(
+    target: TargetMetrics, content: LabelledEmbeddings, trained: Collection[int] | None, config: EvaluationConfig
+) -> TargetMetrics:
+    """Add the metrics of the unseen and the seen classes, where there are both; each part searches itself alone."""
+    labels = content.rows.labels
+    if trained is None or labels is None:
+        return target
+    is_seen = torch.isin(labels, torch.tensor(sorted(trained), dtype=torch.int64))
+    query_is_seen = is_seen if content.rows.is_query is None else is_seen[content.rows.is_query]
+    parts = []
+    for split, rows, queries in (("unseen", ~is_seen, ~query_is_seen), ("seen", is_seen, query_is_seen)):
+        if 0 < len(trained) < target.classes and bool((queries & target.metrics.evaluated).any()):
+            kept = rows.nonzero().squeeze(1)
+            part = LabelledEmbeddings(content.embeddings[kept], content.rows.take(kept))
+            parts.append(evaluate_rows(target.name, split, part, config))
+    return replace(target, trained_on=len(trained), parts=tuple(parts))
+
+
+def choose_images(
+    paths: Sequence[Path],
+    split: SplitName | Literal["all"] | None,
+    query: Path | None,
+    gallery: Path | None,
+    *,
+    labels: Path | None = None,
+    gallery_labels: Path | None = None,
+    strict: bool,
+    overrides: dict[str, Any],
+) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
+    """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
+    run = RunDirectory(paths[0]) if is_run(paths[0]) else None
+    if run is not None:
+        run.check_run()
+    recipe = run and run.recipe
+    if "evaluation.precision" not in overrides and "precision" not in (overrides.get("evaluation") or ()):
+        # Not that of the first run's recipe: two models are compared as the later commands compute them.
+        overrides = _added(overrides, "evaluation.precision", "32-true")
+    data_keys = [key for key in overrides if key.startswith("data")]
+    if (query is None) != (gallery is None):
+        raise UserError("--query and --gallery are images or files of vectors, and go together: give both.")
+    for name, file in {"labels": labels, "gallery-labels": gallery_labels}.items():
+        if file is not None and (query is None or not takes_vectors(paths[0])):
+            raise UserError(
+                f"--{name} is for embeddings, but {paths[0]} is a model: leave it out, or give a model of vectors with "
+                "--query and --gallery."
+            )
+    if query is not None and gallery is not None:
+        if data_keys or split:
+            raise UserError(f"--{data_keys[0] if data_keys else 'split'} has no meaning beside --query and --gallery.")
+        # The data of a recipe are not looked at, but without one there must be some.
+        request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
+        if _take_vectors(paths, (query, gallery)):
+            asked, searched = OwnVectors(query, labels=labels), OwnVectors(gallery, labels=gallery_labels)
+            images, notes = load_query_gallery_vectors(asked, searched)
+        else:
+            images, notes = load_query_gallery(query, gallery, strict=strict)
+        return images, "all", notes, request
+    if strict:
+        overrides = _added(overrides, "data.strict", "true")
+    request = read_evaluation(recipe, overrides)
+    source, trained_on = request.data, None
+    if run is not None:
+        trained_on = run.locate(read_evaluation(recipe).data)
+        if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
+            source = run.locate(source)
+            run.check_root(source)
+    return *_load(source, trained_on, split, paths), request
+
+
+def _take_vectors(paths: Sequence[Path], files: Sequence[Path]) -> bool:
+    """Whether all the models take vectors, which the files must hold then, and not otherwise, by their names."""
+    first, *others = (takes_vectors(path) for path in paths)
+    if any(other != first for other in others):
+        raise UserError(f"Of {paths[0]} and {paths[1]} one takes images and one vectors: evaluate the two one by one.")
+    for file in files:
+        suffix = file.suffix.lower()
+        if first and suffix not in (".parquet", ".npy", ".safetensors"):
+            raise UserError(f"{paths[0]} takes vectors, but {file} holds none: give a .parquet, .npy or .safetensors.")
+        if not first and suffix in (".npy", ".safetensors"):
+            raise UserError(f"{paths[0]} takes images, but {file} holds vectors: give a folder or a table of images.")
+    return first
+
+
+def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
+    return type(overrides)({**overrides, key: value})  # flags stay flags, which messages about them name
+
+
+def _load(
+    source: ImageSource, trained_on: ImageSource | None, split: SplitName | Literal["all"] | None, paths: Sequence[Path]
+) -> tuple[ImageSet, str, Sequence[str]]:
+    """Return the images, their split, and notes; ``trained_on`` is the source of the first run's images."""
+    same, moved, given = type(trained_on) is type(source), None, False
+    if isinstance(trained_on, OwnSource) and isinstance(source, OwnSource):
+        same = _place(trained_on) == _place(source)
+        if not same and split is None:
+            moved = _moved_splits(source, RunDirectory(paths[0]))
+    if isinstance(source, OwnSource) and not same and moved is None and split != "all":
+        given = source.gives_splits()
+        split = split or ("test" if given else "all")
+    split = split or "test"
+    if split == "all":
+        if not isinstance(source, OwnSource):
+            raise UserError(
+                f"--split all is for folders and tables of images: {type(source).__name__} has train and test."
+            )
+        images, notes = source.load_unsplit()
+        return images, split, notes
+    if given and isinstance(source, OwnSource):
+        images, notes = source.load_split(split)
+        return images, split, notes
+    splits = moved or source.load()
+    for path in paths:
+        # Split anew, other images may put classes of the training into the test.
+        if (same or moved) and is_run(path):
+            RunDirectory(path).check_images(split_fingerprint(splits))
+    images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
+    if images is None:
+        raise UserError("There are no validation classes: data.validation_fraction is 0.")
+    note = (
+        f"The images are taken for those of {paths[0]} in another place, as they have its classes with as many "
+        "images of each: its test classes are evaluated. If they are others, give --split all."
+    )
+    return images, split, (*splits.notes, note) if moved else splits.notes
+
+
+def _moved_splits(source: OwnSource, run: RunDirectory) -> Splits | None:
+    """Return the splits of a run if these may be its images elsewhere: the same classes with as many images each."""
+    classes = run.read_classes()
+    if classes is None or source.root is None:
+        return None
+    names = {*classes.train, *(classes.validation or ()), *(classes.test or ())}
+    if not names <= {*source.class_names()}:
+        return None  # known without reading the images themselves
+    try:
+        splits = source.load()
+    except ValueError:
+        return None
+    return splits if run.has_images(split_fingerprint(splits)) else None
+
+
+def _place(source: OwnSource) -> Path | None:
+    return source.root and Path(source.root).resolve()

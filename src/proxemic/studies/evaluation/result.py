@@ -1,0 +1,229 @@
+"""The result of an evaluation, as rows for programs and as text for people."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proxemic.files import readable, write_text
+from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, RetrievalMetrics, paired_differences
+from proxemic.runs.evaluate import computed_in
+from proxemic.studies.evaluation.open_set import OpenSetComparison
+from proxemic.studies.evaluation.rows import TargetMetrics
+from proxemic.studies.evaluation.table import MetricTable
+from proxemic.studies.statistics import few_classes
+from proxemic.tables import Format, Table, format_of, percent, without_nan
+
+_IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of one model with intervals, or those of two and their differences.
+
+    Args:
+        targets: One or two, on the same queries.
+        level: Confidence level of the intervals.
+        intervals: The interval of each metric of a single model; empty with few classes or without resamples.
+        differences: By how much the first of two models exceeds the second; empty without resamples.
+        parts: The evaluations of the unseen classes alone, and of those trained on, where there are both.
+        categories: The evaluations of the queries of each category.
+        open_set: Open-set identification, if that was asked for.
+    """
+
+    targets: tuple[TargetMetrics, ...]
+    level: float
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    differences: Mapping[str, PairedDifference] = field(default_factory=dict)
+    parts: tuple["Evaluation", ...] = ()
+    categories: tuple["Evaluation", ...] = ()
+    open_set: OpenSetComparison | None = None
+
+    @classmethod
+    def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
+        """Compute intervals, or differences, by the bootstrap; 0 resamples compute neither."""
+        first = targets[0].metrics
+        intervals: dict[str, Interval] = {}
+        differences: dict[str, PairedDifference] = {}
+        if resamples and len(targets) == 1:
+            bounds = first.intervals(level=level, resamples=resamples)
+            intervals = {name: interval for name, interval in bounds.items() if not math.isnan(interval.low)}
+        elif resamples:
+            differences = paired_differences(
+                first.per_query,
+                targets[1].metrics.per_query,
+                first.labels,
+                average=first.average,
+                level=level,
+                resamples=resamples,
+            )
+        parts, categories = (
+            tuple(cls.of(part, level, resamples) for part in zip(*groups, strict=True))
+            for groups in ([each.parts for each in targets], [each.categories for each in targets])
+        )
+        sets = [each.open_set for each in targets if each.open_set is not None]
+        open_set = OpenSetComparison.of(sets, level, resamples) if sets else None
+        return cls(tuple(targets), level, intervals, differences, parts, categories, open_set)
+
+    @property
+    def metrics(self) -> RetrievalMetrics:
+        """The metrics of the first model."""
+        return self.targets[0].metrics
+
+    @property
+    def _table(self) -> MetricTable:
+        first = self.targets[0]
+        values = [each.metrics for each in self.targets]
+        # The queries and their matches, and so chance, are the same for two models.
+        return MetricTable(values, first.split, self.level, self.intervals, self.differences, self.metrics.chance)
+
+    def write(self, path: Path) -> None:
+        """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
+        write_text(path, self.text(format_of(path)) + "\n")
+
+    def text(self, form: Format = "table") -> str:
+        """Return the evaluation as text."""
+        if form == "json":
+            return json.dumps(self._content(), indent=2)
+        if form == "csv":
+            return Table.of_records(self.rows()).text("csv")
+        whole, *parts = [
+            Table(*each._table.cells(each._table.has_bounds), each._title(), each._notes()).text(form)
+            for each in (self, *self.parts)
+        ]
+        categories = [self._category_table(form)] if self.categories else []
+        return "\n\n".join([whole, *categories, *parts, *([self.open_set.text(form)] if self.open_set else [])])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of `MetricTable`: of the whole, of the categories, of the parts, of the open set.
+
+        With categories, the first column is category, empty for the whole.
+        """
+        with_category = bool(self.categories) or self.targets[0].category is not None
+        rows = [
+            ({"category": readable(each.targets[0].category or "")} if with_category else {}) | row
+            for each in (self, *self.categories, *self.parts)
+            for row in each._table.rows()
+        ]
+        of_open_set = self.open_set.table.rows() if self.open_set else []
+        return rows + [({"category": ""} if with_category else {}) | row for row in of_open_set]
+
+    def class_rows(self) -> list[dict[str, Any]]:
+        """Return the metrics of each class with an evaluated query, worst first, of the first model."""
+        target = self.targets[0]
+        names = target.rows.class_names or ()
+        counts = self.metrics.labels[self.metrics.evaluated].bincount()
+        rows = [
+            {"label": readable(names[label]), "queries": int(counts[label])} | metrics
+            for label, metrics in self.metrics.per_class().items()
+        ]
+        return sorted(rows, key=lambda row: row[target.metric])
+
+    def query_rows(self) -> list[dict[str, Any]]:
+        """Return the metrics of each evaluated query of the first model, by path or row (from 1), worst first."""
+        target, metrics = self.targets[0], self.metrics
+        rows, names, labels = target.rows, target.rows.class_names or (), metrics.labels.tolist()
+        places = range(len(labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
+        values = {name: column.tolist() for name, column in metrics.per_query.items()}
+        queries = [
+            {
+                "query": readable(rows.paths[places[number]]) if rows.paths else places[number] + 1,
+                "label": readable(str(names[labels[number]])),
+            }
+            | {name: column[number] for name, column in values.items()}
+            for number in metrics.evaluated.nonzero().squeeze(1).tolist()
+        ]
+        return sorted(queries, key=lambda row: row[target.metric])
+
+    def worst(self, count: int) -> list[Table]:
+        """Return the first rows of `class_rows` and of `query_rows` as two tables."""
+        metric = self.targets[0].metric
+        return [
+            Table([key, metric], [[row[key], percent(row[metric])] for row in rows[:count]], f"{title} by {metric}")
+            for title, key, rows in (
+                ("Worst classes", "label", self.class_rows()),
+                ("Hardest queries", "query", self.query_rows()),
+            )
+        ]
+
+    def _category_table(self, form: Format) -> str:
+        bounds = any(each._table.has_bounds for each in self.categories)
+        header = ["category", "classes", "queries", *self.categories[0]._table.cells(bounds)[0]]
+        rows = []
+        for each in self.categories:
+            target = each.targets[0]
+            named = [readable(target.category or ""), f"{target.classes:,}", f"{target.metrics.queries:,}"]
+            first, *others = each._table.cells(bounds)[1]
+            rows += [[*named, *first], *(["", "", "", *row] for row in others)]
+        few = min(each.targets[0].classes for each in self.categories) < FEWEST_CLASSES
+        notes = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
+        return Table(header, rows, "By category; the queries of each search all images", notes).text(form)
+
+    def _content(self) -> dict[str, Any]:
+        """For JSON: the metrics of one model by split, or those of two models and their differences."""
+        summaries = [_summary(target) for target in self.targets]
+        more: dict[str, Any] = {"level": self.level} if self.intervals or self.differences else {}
+        if self.categories:
+            more["categories"] = {part.targets[0].category: part._content() for part in self.categories}
+        if self.parts:
+            more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
+        if self.open_set:
+            alone = self.open_set.sets[0].content() if len(summaries) == 1 else {}
+            more["open_set"] = alone | self.open_set.table.bounds()
+        if len(summaries) == 1:
+            return without_nan(summaries[0] | self._table.bounds() | more)
+        models = [
+            {"model": target.name} | each | ({"open_set": target.open_set.content()} if target.open_set else {})
+            for target, each in zip(self.targets, summaries, strict=True)
+        ]
+        return without_nan({"models": models} | self._table.bounds() | more)
+
+    def _title(self) -> str:
+        target = self.targets[0]
+        title = f"{_count(target.classes, 'class', 'classes')}, {_count(target.metrics.queries, 'query', 'queries')}"
+        title += f", {_IMAGES.get(target.split, f'{target.split} images')}"
+        if target.rows.is_gallery is not None:
+            title += f", {int(target.rows.is_gallery.sum()):,} in the gallery"
+        if target.metrics.average == "classes":
+            title += ", averages over classes"
+        title += computed_in(target.precision)
+        if len(self.targets) == 1:
+            return title
+        return f"{title}\nA: {readable(target.name)}\nB: {readable(self.targets[1].name)}"
+
+    def _notes(self) -> list[str]:
+        target = self.targets[0]
+        left_out = target.metrics.left_out
+        notes = [few_classes(target.query_classes)] if few_classes(target.query_classes) else []
+        notes += [f"{readable(each.name)} {each.stopped}." for each in self.targets if each.stopped]
+        if target.trained_on or (target.trained_on is not None and target.split == "all"):
+            of = "either model" if len(self.targets) > 1 else "the model"
+            notes.append(f"By their names, {of} was trained on {target.trained_on} of these {target.classes} classes.")
+        if left_out:
+            have = "has" if left_out == 1 else "have"
+            notes.append(f"{_count(left_out, 'query', 'queries')} {have} nothing of the class to find: left out.")
+        if self.differences and "nmi" in target.metrics:
+            notes.append("Clustering has no value of each query to test; compare its intervals model by model.")
+        return notes
+
+
+def _summary(target: TargetMetrics) -> dict[str, Any]:
+    labels = target.rows.labels
+    known = {} if target.trained_on is None else {"classes_trained_on": target.trained_on}
+    return {
+        target.split: dict(target.metrics),
+        "chance": target.metrics.chance,
+        **({} if target.precision is None else {"precision": target.precision}),
+        **({} if target.stopped is None else {"unfinished": target.stopped}),
+        "classes": target.classes,
+        **known,
+        **({} if target.category is not None else {"images": 0 if labels is None else len(labels)}),
+        "queries": target.metrics.queries,
+        "queries_left_out": target.metrics.left_out,
+    }
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

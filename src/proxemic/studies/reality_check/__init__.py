@@ -1,0 +1,9 @@
+"""The reality check: every loss is tuned alike by cross-validation, then evaluated on unseen classes, many times.
+
+Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, as in the warping paper (appendix D, Tables VI to
+VIII).
+"""
+
+from proxemic.studies.reality_check.run import RealityCheckResult, reality_check
+
+__all__ = ["RealityCheckResult", "reality_check"]

@@ -1,0 +1,178 @@
+"""The folds, trials and repetitions of one loss in the reality check."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from proxemic.errors import TrainingDiverged, UserError
+from proxemic.extras import optional_dependency
+from proxemic.files import write_json, write_text
+from proxemic.studies.jobs import Job, Workers
+from proxemic.studies.reality_check.directory import RealityCheck, recipe_file
+from proxemic.typed_json import read_typed
+
+with optional_dependency("train"):
+    import yaml
+
+    from proxemic.recipes.flags import as_flags, read_flags
+    from proxemic.recipes.reader import read_recipe
+    from proxemic.training import EvaluationConfig, RunDirectory
+
+
+Results = dict[str, dict[str, float]]
+"""The metrics of one repetition by kind: ``separated``, ``concatenated`` and ``complete``."""
+
+
+class FoldFailed(UserError):
+    """Raised for a training that fails with these hyper-parameters, but may work with others."""
+
+
+def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[str, str]:
+    """Derive the recipes of the complete model and of the folds: texts by name, ``complete`` and ``fold-0`` on."""
+    if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
+        raise UserError(
+            f"{name} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
+            "has none: give another one with --optim.schedule."
+        )
+
+    def changed(data: Mapping[str, Any], size: int, select_on: str) -> dict[str, Any]:
+        evaluation = {"select_on": select_on, "start": False, "untrained": False, "metric": check.metric}
+        model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
+        return {**base, "data": data, "model": model, "evaluation": evaluation}
+
+    complete = changed(all_training_classes(base["data"]), check.folds * check.embedding_size, "last")
+    complete["training"] = base["training"] | {"until_plateau": None, "interpolate": []}
+    recipes = {"complete": complete}
+    for fold in range(check.folds):
+        dealt = {"source": all_training_classes(base["data"]), "folds": check.folds, "fold": fold}
+        data = {"class_path": "proxemic.data.Fold", "init_args": {**dealt, "split_seed": check.seed}}
+        recipes[f"fold-{fold}"] = changed(data, check.embedding_size, "validation")
+    EvaluationConfig(**recipes["complete"]["evaluation"])  # whether the metric is computed
+    return {name: yaml.safe_dump(content, sort_keys=False) for name, content in recipes.items()}
+
+
+class CrossValidation:
+    """Trains the folds of one recipe, and the model on all training classes, with any flags.
+
+    Args:
+        out: The folder of the recipe in the directory of a check.
+        base: The recipe in full, as YAML.
+        check: The settings.
+        workers: The processes that train.
+    """
+
+    def __init__(self, out: Path, base: str, check: RealityCheck, workers: Workers) -> None:
+        self.out, self.workers, self.folds, self.metric = out, workers, check.folds, check.metric
+        self.base: dict[str, Any] = yaml.safe_load(base)
+        for name, text in plan_folds(self.base, out.name, check).items():
+            write_text(recipe_file(out, name), text)
+        write_text(recipe_file(out), base)
+
+    def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
+        """Mean over the folds of the metric on their validation classes, at each fold's best epoch.
+
+        ``first`` is the folder of a trial of the first phase, whose runs those in ``folder`` continue.
+        """
+        jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.folds)]
+        return fmean(result["validation"][self.metric] for result in self._run(jobs))
+
+    def drop_weights(self, trials: str, *, but: Path | None = None) -> None:
+        """Drop the weights of all trials but one in the folders that match a pattern: those of 50 would fill a disk."""
+        for run in self.out.glob(f"{trials}/*/fold-*/"):
+            if run.parent != but:
+                RunDirectory(run).drop_weights()
+
+    @property
+    def first_epochs(self) -> int:
+        """The most epochs that the first phase, or the only one, may have."""
+        return self.base["training"]["epochs"] - (self.base["second_phase"] or {"epochs": 0})["epochs"]
+
+    def repeat(self, number: int, flags: Sequence[str]) -> Results:
+        """Separated, concatenated and complete results on the test classes, for one seed."""
+        folder = self.out / "repeats" / str(number)
+        kept = folder / "results.json"
+        if kept.exists():
+            return read_typed(kept, Results)
+        seeded = [*flags, "--seed", str(number)]
+        jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.folds)]
+        folds = self._run(jobs)
+        (complete,) = self._run([self._complete(folds, seeded, folder)])
+        results = {
+            "separated": {name: fmean(fold["test"][name] for fold in folds) for name in folds[0]["test"]},
+            "concatenated": concatenated([job.out for job in jobs]),
+            "complete": complete["test"],
+        }
+        write_json(kept, results)
+        for path in (*(job.out for job in jobs), folder / "complete"):
+            RunDirectory(path).drop_weights(model=False)
+        return results
+
+    def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool, first: Path | None = None) -> Job:
+        name = f"fold-{fold}"
+        return Job(recipe_file(self.out, name), tuple(flags), folder / name, test, first and first / name)
+
+    def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
+        """One model on all training classes, for as many epochs as the folds needed."""
+        total = _rounded_up(result["epoch"] for result in folds)
+        length: list[str] = []
+        if self.base["second_phase"] is not None:
+            first = [result["phases"][0]["epochs"] if "phases" in result else self.first_epochs for result in folds]
+            second = _rounded_up(max(0, result["epoch"] - n) for result, n in zip(folds, first, strict=True))
+            length = ["--second_phase.epochs", str(second)]
+            if not second:  # folds that were best before the second phase began do without it, and without its values
+                values = read_flags(flags)
+                flags = as_flags({key: value for key, value in values.items() if not key.startswith("second_phase")})
+                length = ["--second_phase", "null"]
+            total = max(total, second + 5)  # both rounded up may leave nothing of the first
+        return Job(
+            recipe_file(self.out, "complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete"
+        )
+
+    def _run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        results: dict[Path, dict[str, Any]] = {}
+        failures: list[tuple[Job, Exception]] = []
+        self.workers.run(
+            jobs,
+            on_result=lambda job, result: results.update({job.out: result}),
+            on_failure=lambda job, error: failures.append((job, error)),
+        )
+        for job, error in failures:
+            kind = FoldFailed if isinstance(error, TrainingDiverged | ValueError) else UserError
+            raise kind(f"{job.out}: {error}") from error
+        return [results[job.out] for job in jobs]
+
+
+def _rounded_up(epochs: Iterable[int]) -> int:
+    """Their mean, rounded up to a multiple of 5.
+
+    >>> _rounded_up([3, 8]), _rounded_up([5, 5]), _rounded_up([0, 0])
+    (10, 5, 0)
+    """
+    return 5 * math.ceil(fmean(epochs) / 5)
+
+
+def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same data without validation classes: the folds take theirs from the training classes."""
+    return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
+
+
+def concatenated(runs: Sequence[Path]) -> dict[str, float]:
+    """Evaluate the concatenated unit embeddings of several runs' models on the test classes that the runs share."""
+    import torch
+    from torch.nn.functional import normalize
+
+    from proxemic.runs.embed import embed_images, load_embedder, pick_device
+    from proxemic.runs.evaluate import evaluate_embeddings
+
+    recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
+    test = recipe.load().test_images
+    size, workers = recipe.evaluation.batch_size, recipe.batches.workers
+    device = pick_device(recipe.training.accelerator)
+    parts = []
+    for run in runs:
+        model, preprocessing = load_embedder(run, recipe.model.custom_backbone)
+        embeddings = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
+        parts.append(normalize(embeddings, dim=1))
+    return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

@@ -1,0 +1,47 @@
+"""The settings of a reality check, and where its files are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.studies.directories import StudyDirectory
+
+
+@dataclass(frozen=True)
+class RealityCheck:
+    """The arguments of `reality_check` that ``reality-check.json`` keeps, with the search space of each recipe."""
+
+    recipes: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    trials: int = 50
+    repeats: int = 10
+    folds: int = 4
+    embedding_size: int = 128
+    metric: str = "map@r"
+    seed: int = 0
+    spaces: tuple[list[Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, smallest in {"trials": 1, "repeats": 1, "folds": 2, "embedding_size": 1}.items():
+            if (value := getattr(self, name)) < smallest:
+                raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be at least {smallest}.")
+        if not self.recipes:
+            raise ValueError("There is no recipe: name at least one that proxemic recipes list prints.")
+        if len({folder_of(recipe) for recipe in self.recipes}) < len(self.recipes):
+            raise ValueError(f"The recipes are {', '.join(self.recipes)}, but each must have a name of its own.")
+
+
+def directory_of(path: Path) -> StudyDirectory[RealityCheck]:
+    """Return the directory of a check; it has a folder for each recipe."""
+    return StudyDirectory(path, "reality-check.json", "reality check", "reality-check", RealityCheck)
+
+
+def folder_of(recipe: str) -> str:
+    """Return the name of a recipe's folder in the directory of a check."""
+    path = Path(recipe)
+    return path.stem if path.suffix in (".yaml", ".yml") else recipe.replace("/", "-")
+
+
+def recipe_file(out: Path, name: str = "base") -> Path:
+    """Return the file of a recipe in the folder of a loss: ``base``, or a derived one such as ``fold-0``."""
+    return out / "recipes" / f"{name}.yaml"

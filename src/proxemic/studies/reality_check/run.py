@@ -1,0 +1,225 @@
+"""The reality check itself: what is compared, in which order the work is done, and what is kept of it."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.files import new_directory, write_csv, write_json, write_text
+from proxemic.recipes.flags import as_flags, read_flags
+from proxemic.studies.comparison.entries import find_names
+from proxemic.studies.directories import StudyDirectory
+from proxemic.studies.jobs import Workers
+from proxemic.studies.reality_check.against_paper import reality_against_paper
+from proxemic.studies.reality_check.cross_validation import CrossValidation, plan_folds
+from proxemic.studies.reality_check.directory import RealityCheck, directory_of, folder_of, recipe_file
+from proxemic.studies.reality_check.search import CheckSpaces, default_stages, find_best
+from proxemic.studies.reality_check.tables import Repeats, ResultRow, markdown, result_rows
+from proxemic.studies.recipe_content import same_recipe
+from proxemic.studies.tuning.spaces import load_space
+from proxemic.tables import percent
+from proxemic.typed_json import read_typed
+
+with optional_dependency("train"):
+    import yaml
+
+    from proxemic.data import Splits
+    from proxemic.recipes.reader import read_recipe
+    from proxemic.studies.tuning.run import recipe_file as file_of
+    from proxemic.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RealityCheckResult:
+    """The results of a reality check.
+
+    Args:
+        out: Its directory, with ``results.csv`` and ``table.md``.
+        rows: The value of each metric of each repetition.
+        table: Markdown, with one row per recipe.
+        against_paper: Markdown beside what the papers print, if that was asked for.
+    """
+
+    out: Path
+    rows: tuple[ResultRow, ...]
+    table: str
+    against_paper: str | None = None
+
+
+def reality_check(
+    recipes: Sequence[Recipe | str | Path] = (),
+    *,
+    out: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    trials: int = 50,
+    repeats: int = 10,
+    folds: int = 4,
+    embedding_size: int = 128,
+    metric: str = "map@r",
+    seed: int = 0,
+    spaces: Sequence[str] = (),
+    workers: int = 1,
+    resume: str | Path | None = None,
+    against: Literal["paper"] | None = None,
+    report: Callable[[str], object] | None = None,
+) -> RealityCheckResult:
+    """Tune each loss and evaluate it on unseen classes, or go on with what was begun in ``out``.
+
+    Args:
+        recipes: One per loss: names, patterns over the names as ``cub/reality-check/*``, YAML files, or recipes, which
+            are then named by their loss.
+        out: The directory: new, or that of the same check, which then goes on; None makes one under ``runs``.
+        overrides: Values of all recipes by dotted keys, such as ``{"training.epochs": 20}``.
+        trials: Bayesian trials per loss, at least 1; each trains all folds. Where a recipe has two phases, as many
+            trials of the second follow, which begin with the best of the first.
+        repeats: Seeds with the best hyper-parameters, at least 1; an interval needs 2.
+        folds: Class-disjoint parts of the training classes, 2 or more.
+        embedding_size: Embedding size of each fold's model; the complete one has ``folds`` times as much.
+        metric: What the trials maximise: its mean over the folds, each at its best epoch.
+        seed: Seed of the search and of the folds.
+        spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; by default
+            those of the losses.
+        workers: Training processes at a time.
+        resume: Go on with the check in this directory, with the settings that it has.
+        against: Also compare with what the papers print, in ``against-paper.md``.
+        report: Is called with lines of progress; None logs them.
+
+    Raises:
+        Interrupted: After Ctrl-C; the same call goes on.
+        UserError: If the directory holds something else, a recipe is refused, or a training fails.
+        ValueError: If a number is out of range, or a recipe is named twice.
+    """
+    if resume is not None:
+        if recipes or out is not None or overrides:
+            raise UserError(
+                "--resume takes everything but --workers and --against from the check that it goes on with."
+            )
+        directory = directory_of(Path(resume))
+        check = directory.read()
+        files = {recipe: recipe_file(directory.path / folder_of(recipe)) for recipe in check.recipes}
+        bases = {recipe: file.read_text(encoding="utf-8") for recipe, file in files.items()}
+    else:
+        named = [_loss_name(recipe) if isinstance(recipe, Recipe) else str(recipe) for recipe in recipes]
+        made = {name: recipe for name, recipe in zip(named, recipes, strict=True) if isinstance(recipe, Recipe)}
+        patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in named]
+        names = tuple(name for matches in patterns for name in matches)
+        if len(spaces) not in (0, 1, len(names)):
+            raise ValueError(
+                f"--space is given {len(spaces)} times, but must be given once, or once for each of the {len(names)} "
+                "recipes, in their order."
+            )
+        flags = tuple(as_flags(overrides or {}))
+        check = RealityCheck(names, flags, trials, repeats, folds, embedding_size, metric, seed)
+        directory = directory_of(new_directory("reality-check") if out is None else Path(out))
+        begun = directory.is_begun([folder_of(recipe) for recipe in names])
+        searched = [*spaces] * len(names) if len(spaces) == 1 else spaces
+        read = {  # all are read before any is trained
+            recipe: _read(check, recipe, made.get(recipe, recipe), space, new=not begun)
+            for recipe, space in zip_longest(names, searched)
+        }
+        bases = {recipe: base for recipe, (base, _) in read.items()}
+        check = replace(check, spaces=tuple(content for _, content in read.values()))
+        if begun:
+            directory.check_same(check)
+        for recipe, base in bases.items():
+            file = recipe_file(directory.path / folder_of(recipe))
+            if begun and not same_recipe(file.read_text(encoding="utf-8"), base):
+                raise UserError(
+                    f"{file} is another recipe than {recipe} is now: restore the recipe, or take a new --out."
+                )
+            write_text(file, base)
+        directory.write(check)
+    results = _check(check, bases, directory, workers, report or logging.getLogger("proxemic").info)
+    text = None
+    if against is not None:
+        text = reality_against_paper(check, {name: yaml.safe_load(base) for name, base in bases.items()}, results)
+        write_text(directory.path / "against-paper.md", text)
+    return RealityCheckResult(directory.path, tuple(result_rows(results)), markdown(results, check.repeats), text)
+
+
+def _check(
+    check: RealityCheck,
+    bases: Mapping[str, str],
+    directory: StudyDirectory[RealityCheck],
+    workers: int,
+    report: Callable[[str], object],
+) -> dict[str, Repeats]:
+    out = directory.path
+    report(
+        f"{out}: {len(bases)} losses, for each {check.trials} trials of {check.folds} folds (and as many of a second "
+        f"phase), then {check.repeats} repetitions"
+    )
+    results: dict[str, Repeats] = {}
+    with directory.at_work(alone=True), Workers(workers) as pool:
+        for (recipe, base), space in zip(bases.items(), check.spaces, strict=True):
+            validation = CrossValidation(out / folder_of(recipe), base, check, pool)
+            pinned = read_flags(check.flags)
+            spaces = CheckSpaces.of(validation.base, pinned, space, f"The search space of {recipe}")
+            kept = validation.out / "best.json"
+            if not kept.exists():
+                parameters, value = find_best(
+                    spaces,
+                    validation,
+                    trials=check.trials,
+                    seed=check.seed,
+                    report=lambda line, recipe=recipe: report(f"{recipe}: {line}"),
+                )
+                write_json(kept, {"parameters": parameters, check.metric: value})
+            validation.drop_weights("*trials")
+            flags = spaces.flags(read_typed(kept, _Best)["parameters"])
+            repeats: dict[int, Mapping[str, Mapping[str, float]]] = {}
+            results[recipe] = repeats
+            for number in range(check.repeats):
+                repeats[number] = validation.repeat(number, flags)
+                shown = (f"{kind} {percent(values[check.metric])}" for kind, values in repeats[number].items())
+                report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {', '.join(shown)}")
+                write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
+                write_text(out / "table.md", markdown(results, check.repeats))
+    return results
+
+
+class _Best(TypedDict):
+    parameters: dict[str, Any]
+
+
+def _read(
+    check: RealityCheck, name: str, recipe: Recipe | str, space: str | None, *, new: bool
+) -> tuple[str, list[Any]]:
+    """Read a recipe and its search space, which must fit each other and, of a new check, the images."""
+    where, pinned = f"The search space {space or f'of the loss of {name}'}", read_flags(check.flags)
+    with file_of(recipe) as file:
+        read = read_recipe(file, check.flags, own_code=True)
+        base: dict[str, Any] = yaml.safe_load(read.yaml)
+        if new:
+            _check_folds(check.folds, name, read.recipe.load())
+        content = default_stages(base) if space is None else load_space(space)
+        spaces = CheckSpaces.of(base, pinned, content, where)
+        try:
+            flags = (*check.flags, *spaces.first.flags(spaces.first.middle()))
+            first = read_recipe(file, flags, own_code=True)
+            if base["second_phase"] is not None:
+                second = spaces.second(yaml.safe_load(first.yaml))
+                first = read_recipe(file, (*flags, *second.flags(second.middle())), own_code=True)
+            _ = first.recipe
+        except (UserError, ValueError) as error:
+            raise UserError(f"{where} does not fit {name}: {error}") from error
+    plan_folds(base, name, check)  # which refuses what folds cannot have
+    return read.yaml, content
+
+
+def _check_folds(folds: int, name: str, splits: Splits) -> None:
+    classes = splits.train.num_classes + (0 if splits.validation is None else splits.validation.num_classes)
+    if classes < 2 * folds:
+        raise ValueError(
+            f"--folds is {folds}, but the {classes} training classes of {name} give less than 2 to a fold: take at "
+            f"most {classes // 2} folds."
+        )
+
+
+def _loss_name(recipe: Recipe) -> str:
+    loss: Any = recipe.loss
+    return getattr(loss, "func", loss).__name__

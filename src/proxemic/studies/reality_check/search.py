@@ -1,0 +1,200 @@
+"""What a reality check searches in each phase, and the searches: of the second phase from the best of the first."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.recipes.flags import as_flags
+from proxemic.recipes.reader import read_recipe
+from proxemic.studies.reality_check.cross_validation import CrossValidation, FoldFailed
+from proxemic.studies.reality_check.directory import recipe_file
+from proxemic.studies.tuning.search import FinishedTrial, Trial, TrialFailed, best_of, finished_trials, search
+from proxemic.studies.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
+from proxemic.studies.tuning.study import open_study
+from proxemic.tables import percent
+
+with optional_dependency("train"):
+    import yaml
+
+SECOND = "second_phase."
+
+
+@dataclass(frozen=True)
+class PhaseSpace:
+    """What one search varies, what else all its trials set, and the recipe's own values, by the recipe's keys."""
+
+    dimensions: Mapping[str, Range | Choices]
+    fixed: Mapping[str, Any]
+    initial: Mapping[str, Any]
+
+    def middle(self) -> dict[str, Any]:
+        """Return a value of each dimension, to check that the recipe can be read with it."""
+        values = {name: each.values() for name, each in self.dimensions.items()}
+        return {name: each[len(each) // 2] for name, each in values.items()}
+
+    def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the flags that give a recipe the values of a trial."""
+        return as_flags({**self.fixed, **parameters})
+
+
+@dataclass(frozen=True)
+class CheckSpaces:
+    """The spaces of a loss in both phases, the second of which depends on the result of the first search.
+
+    ``later`` is the stage that begins with the best weights of the stages before; without one, the ranges of the second
+    phase are derived from those of the first. Neither phase varies the keys in ``pinned``.
+    """
+
+    first: PhaseSpace
+    later: Stage | None
+    pinned: frozenset[str]
+
+    @classmethod
+    def of(cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any], where: str) -> "CheckSpaces":
+        """Read a space for a recipe in full, without the keys that flags give.
+
+        The stages that do not begin with the best weights of the stages before are searched at once: the first of them
+        that searches a value gives its range, the last one gives the fixed values.
+        """
+        two = base.get("second_phase") is not None
+        left, _ = pin(content, given, where)
+        stages = read_stages(left, where)
+        if any("training.epochs" in (*each.search, *each.fixed) for each in stages):
+            raise UserError(
+                f"{where} sets training.epochs, but the phases of a reality check have the recipe's epochs, or end at "
+                "a plateau: leave it out."
+            )
+        later = stages[-1] if stages[-1].from_best else None
+        if later is not None and not two:
+            raise UserError(
+                f"{where} has a stage with start_from: best, but the recipe has no second phase: give it one, or leave "
+                "the stage out."
+            )
+        first = [each for each in stages if each is not later]
+        ordered = (each.dimensions(base) for each in reversed(first))
+        dimensions = {name: each for stage in ordered for name, each in stage.items()}
+        initial = {name: recipe_value(base, name) for name in dimensions}
+        return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
+
+    def second(self, best: Mapping[str, Any]) -> PhaseSpace:
+        """Return what the second phase varies, given the recipe in full with the best values of the first phase."""
+        if self.later is not None:
+            dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
+        else:
+            near = {name: _tighter(name, each, best) for name, each in self.first.dimensions.items()}
+            dimensions = {name: each for name, each in near.items() if each is not None}
+        searched = {name: each for name, each in dimensions.items() if self.pinned.isdisjoint((name, SECOND + name))}
+        second = best.get("second_phase") or {}
+        before = {name: recipe_value(second, name) for name in searched}
+        initial = {name: recipe_value(best, name) if value is None else value for name, value in before.items()}
+        return PhaseSpace(_of_second(searched), self._fixed_later(), _of_second(initial))
+
+    def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the flags that give a recipe the best values of both phases."""
+        return as_flags({**self.first.fixed, **self._fixed_later(), **parameters})
+
+    def _fixed_later(self) -> dict[str, Any]:
+        return {} if self.later is None else _of_second(self.later.fixed)
+
+
+def default_stages(base: Mapping[str, Any]) -> list[Any]:
+    """Return the package's space for the loss of a recipe, without a stage for a phase that the recipe lacks."""
+    content = default_space(base, two_phases=True)
+    two = base.get("second_phase") is not None
+    return content if two else [stage for stage in content if stage.get("start_from") is None]
+
+
+def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {SECOND + name: value for name, value in values.items()}
+
+
+def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> Range | None:
+    """Return the range of the second phase; None for choices and whole numbers, which do not change.
+
+    Learning rates fall by a factor of up to 100. Other numbers lie around the best value of the first phase, in a range
+    half as wide as that of the first phase.
+
+    >>> _tighter("optim.lr", Range(0.001, 0.1, log=True), {"optim": {"lr": 0.01}})
+    Range(low=0.0001, high=0.01, log=True, step=None, integer=False, points=3, grid=())
+    >>> _tighter("loss.margin", Range(0, 0.8), {"loss": {"margin": 0.1}})
+    Range(low=0.0, high=0.3, log=False, step=None, integer=False, points=3, grid=())
+    """
+    if not isinstance(dimension, Range) or dimension.integer:
+        return None
+    value, low, high = recipe_value(best, name), dimension.low, dimension.high
+    if name.startswith("optim.") and dimension.log:
+        bounds: Iterable[float] = (value / 100, value)
+    elif dimension.log:
+        factor = (high / low) ** 0.25
+        bounds = (max(low, value / factor), min(high, value * factor))
+    else:
+        quarter = (high - low) / 4
+        bounds = (max(low, value - quarter), min(high, value + quarter))
+    least, most = (float(f"{each:.6g}") for each in bounds)
+    return Range(least, most, dimension.log)
+
+
+def find_best(
+    spaces: CheckSpaces, validation: CrossValidation, *, trials: int, seed: int, report: Callable[[str], object]
+) -> tuple[dict[str, Any], float]:
+    """Search the first phase, and then the second, if the recipe has one, from the runs of the best trial.
+
+    Returns the best values of both phases, by the recipe's keys, and the mean of the metric over the folds with them.
+    """
+    two_phases = validation.base["second_phase"] is not None
+    flags = ("--second_phase=null", f"--training.epochs={validation.first_epochs}") if two_phases else ()
+    best = _search(validation, spaces.first, trials, seed, report, flags)
+    values = dict(best.parameters)
+    if two_phases:
+        flags = spaces.first.flags(values)
+        space = spaces.second(yaml.safe_load(read_recipe(recipe_file(validation.out), flags, own_code=True).yaml))
+        if space.dimensions:
+            first = validation.out / "trials" / str(best.number)
+            best = _search(
+                validation, space, trials, seed + 1, lambda line: report(f"second phase, {line}"), flags, first
+            )
+    return {**values, **best.parameters}, best.value or 0.0
+
+
+def _search(
+    validation: CrossValidation,
+    space: PhaseSpace,
+    trials: int,
+    seed: int,
+    report: Callable[[str], object],
+    flags: Sequence[str],
+    first: Path | None = None,
+) -> FinishedTrial:
+    """Search one phase; the second one goes on with the runs of the trial ``first``."""
+    folder = validation.out / ("trials" if first is None else "second-trials")
+    storage = f"sqlite:///{validation.out / 'study.db'}"
+    study = "reality-check" if first is None else "reality-check-second-phase"
+
+    def evaluate(trial: Trial) -> float:
+        values = (*flags, *space.flags(trial.parameters))
+        try:
+            return validation.evaluate(values, folder / str(trial.number), first=first)
+        except FoldFailed as error:
+            raise TrialFailed(str(error)) from error
+
+    def finish(trial: FinishedTrial) -> None:
+        done = finished_trials(open_study(storage, study))
+        best = best_of(done)
+        validation.drop_weights(folder.name, but=best and folder / str(best.number))
+        value = trial.failure if trial.value is None else f"{validation.metric} {percent(trial.value)}"
+        report(f"trial {len(done)}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
+
+    return search(
+        evaluate,
+        space.dimensions,
+        storage=storage,
+        study=study,
+        trials=trials,
+        seed=seed,
+        first=[space.initial],
+        alone=True,
+        on_trial=finish,
+    )

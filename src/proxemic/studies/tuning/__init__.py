@@ -1,0 +1,12 @@
+"""The search for a recipe's hyper-parameters on classes held out from training.
+
+`tune` varies a recipe within a search space (`spaces`), stage by stage (`stages`). Each trial is a training run of its
+own, and processes, also on several machines, share the trials by an Optuna study (`search`, `study`). `curves` shows
+what a search of another length would have found.
+"""
+
+from proxemic.studies.tuning.curves import SearchCurve, draw_search_curves, search_curve
+from proxemic.studies.tuning.run import TuningResult, tune
+from proxemic.studies.tuning.search import FinishedTrial
+
+__all__ = ["FinishedTrial", "SearchCurve", "TuningResult", "draw_search_curves", "search_curve", "tune"]

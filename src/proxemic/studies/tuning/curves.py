@@ -1,0 +1,135 @@
+"""How good the best of n trials is expected to be, for searches of one data set beside each other."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.plots import write_figure
+from proxemic.studies.tuning.directory import TuningDirectory
+
+with optional_dependency("train"):
+    import yaml
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+HEADER = ("search", "trials", "full runs", "found", "expected", "low", "high")
+RESAMPLES = 1000
+DASHES = ("-", "--", ":", "-.")
+
+
+def expected_best(
+    values: Float[np.ndarray, "*samples trials"], draws: int | None = None
+) -> Float[np.ndarray, "*samples draws"]:
+    """Return the expected largest of n draws with replacement, for n from 1 to ``draws`` (None: the number of trials).
+
+    ``Σ_i v_(i) ((i/N)^n − ((i−1)/N)^n)`` over the N sorted values (Dodge et al., "Show Your Work", 2019, equation 7).
+
+    >>> expected_best(np.array([1.0, 3.0]), 3)
+    array([2.  , 2.5 , 2.75])
+    """
+    count = values.shape[-1]
+    below = (np.arange(count + 1) / count) ** np.arange(1, (draws or count) + 1)[:, None]
+    return np.sort(values, axis=-1) @ np.diff(below, axis=1).T
+
+
+@dataclass(frozen=True)
+class SearchCurve:
+    """The best value of a search against its number of trials.
+
+    Args:
+        name: What the plot calls the search.
+        full_runs: The cost of n trials of average length, in complete trainings of the recipe for each seed.
+        found: The best value after the first n trials, in the order in which they were made.
+        expected: The expected best of n trials that are drawn from all of them, with replacement.
+        low: The lower end of its 95% interval, by the bootstrap over trials.
+        high: The upper end.
+    """
+
+    name: str
+    full_runs: Float[np.ndarray, " trials"]
+    found: Float[np.ndarray, " trials"]
+    expected: Float[np.ndarray, " trials"]
+    low: Float[np.ndarray, " trials"]
+    high: Float[np.ndarray, " trials"]
+
+    def rows(self) -> list[list[Any]]:
+        """Return a row for each number of trials, with the columns that `HEADER` names."""
+        columns = (self.full_runs, self.found, self.expected, self.low, self.high)
+        return [[self.name, n, *row] for n, row in enumerate(zip(*(each.tolist() for each in columns), strict=True), 1)]
+
+
+def search_curve(directory: str | Path, name: str | None = None, seed: int = 0) -> SearchCurve:
+    """Compute the curve of the search in a directory.
+
+    Raises:
+        UserError: If the directory holds no search with finished trials.
+    """
+    folder = TuningDirectory(Path(directory))
+    options, rows = folder.read(), read_trials(folder.path / "trials.csv")
+    base: Mapping[str, Any] = yaml.safe_load(folder.base.read_text(encoding="utf-8"))
+    if all(row["stage"] != str(len(options.space)) for row in rows):
+        raise UserError(f"{directory} holds no finished trial of its last stage: go on with the search first.")
+    return curve_of_trials(rows, base["training"]["epochs"], name or options.recipe, seed)
+
+
+def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, seed: int = 0) -> SearchCurve:
+    """Compute the curve of the last stage of a search, with the cost of those before.
+
+    A trial that was pruned counts by the value that it had come to, one that failed by 0. Draws are independent, but a
+    sampler learns from the trials before: they are the curve of a search that draws at random what this one has tried,
+    which promises too much of few trials and too little of many. ``found`` shows the order in which it went.
+
+    Args:
+        rows: Those of ``trials.csv``.
+        epochs: Of a complete training of the recipe.
+        name: What the plot calls the search.
+        seed: Of the bootstrap.
+    """
+    stage = max(rows, key=lambda row: int(row["stage"]))["stage"]
+    last = [row for row in rows if row["stage"] == stage]
+    values = np.array([float(row["value"] or 0) for row in last])
+    before = sum(_epochs(row) for row in rows if row["stage"] != stage)
+    each = np.mean([_epochs(row) for row in last])
+    drawn = np.random.default_rng(seed).choice(values, (RESAMPLES, len(values)))
+    low, high = np.quantile(expected_best(drawn, len(values)), (0.025, 0.975), axis=0)
+    full_runs = (before + each * np.arange(1, len(values) + 1)) / epochs
+    found, expected = np.maximum.accumulate(values), expected_best(values)
+    return SearchCurve(name, full_runs, found, expected, low, high)
+
+
+def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -> list[Path]:
+    """Write ``STEM.png``, ``STEM.svg`` and ``STEM.csv`` with the curves of searches, and return the paths."""
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    colors = colormaps["tab10"]
+    for place, curve in enumerate(curves):
+        color = colors(place % 10)
+        style = DASHES[place // 10 % len(DASHES)]
+        axes.plot(curve.full_runs, 100 * curve.expected, style, color=color, label=curve.name, linewidth=1.4)
+        axes.fill_between(curve.full_runs, 100 * curve.low, 100 * curve.high, color=color, alpha=0.08, linewidth=0)
+    axes.set_xlabel("cost of the search, in complete trainings for each seed")
+    axes.set_ylabel(f"expected best {metric} on validation classes, percent")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    figure.legend(loc="outside right upper", fontsize=8)
+    return write_figure(figure, stem, HEADER, [row for curve in curves for row in curve.rows()])
+
+
+def read_trials(file: Path) -> list[dict[str, str]]:
+    """Read the rows of a search's ``trials.csv``."""
+    try:
+        with file.open(newline="", encoding="utf-8") as opened:
+            rows = list(csv.DictReader(opened))
+    except OSError as error:
+        raise UserError(f"{file.parent} holds no finished trial: go on with the search first.") from error
+    return rows
+
+
+def _epochs(row: Mapping[str, str]) -> int:
+    return max(1, int(row["epochs"]))

@@ -1,0 +1,86 @@
+"""The directory of a search for hyper-parameters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import UserError
+from proxemic.files import write_csv, write_text
+from proxemic.studies.directories import StudyDirectory
+from proxemic.studies.recipe_content import same_recipe
+from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.study import Pruner, Sampler
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """The arguments of `tune` as ``tuning.json`` keeps them: with the content of the space, without any password."""
+
+    recipe: str
+    flags: list[str]
+    space: list[Any]
+    space_name: str
+    trials: int | None
+    sampler: Sampler
+    pruner: Pruner
+    storage: str | None
+    study: str
+    seed: int
+    budget: float | None = None
+    seeds: int = 1
+    first: list[list[dict[str, Any]]] = field(default_factory=list)
+    """For each stage, the parameters of the first trials after that of the recipe itself."""
+
+
+class TuningDirectory(StudyDirectory[TuningOptions]):
+    """The files of a search."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "tuning.json", "search", "tune", TuningOptions)
+
+    @property
+    def base(self) -> Path:
+        """The recipe that is varied, with all its values."""
+        return self.path / "base.yaml"
+
+    @property
+    def best_recipe(self) -> Path:
+        return self.path / "best.yaml"
+
+    @property
+    def storage(self) -> str:
+        """The URL of the study, unless another one is given."""
+        return f"sqlite:///{(self.path / 'study.db').resolve()}"
+
+    def runs(self, stage: int, number: int, seeds: int) -> list[Path]:
+        """Return the run directories of a trial, one for each seed, as absolute paths, since recipes name them."""
+        trial = (self.path / "trials" / f"{stage}-{number}").resolve()
+        return [trial] if seeds == 1 else [trial / f"seed-{seed}" for seed in range(seeds)]
+
+    def check_same_search(self, options: TuningOptions, base: str) -> None:
+        """Raise `UserError` unless the search that was begun here has these options and this recipe."""
+        self.check_same(options)
+        if self.base.exists() and not same_recipe(self.base.read_text(encoding="utf-8"), base):
+            raise UserError(
+                f"{self.path} holds a search with another recipe: choose another --out, or go on with that one by "
+                f"{self.resume}"
+            )
+
+    def begin(self, options: TuningOptions, base: str) -> None:
+        """Write the options and the recipe."""
+        self.write(options)
+        write_text(self.base, base)
+
+    def write_trials(self, stages: Sequence[Sequence[FinishedTrial]]) -> None:
+        """Write ``trials.csv``: one row per trial, stage by stage."""
+        names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
+        header = ["stage", "trial", "state", "value", "epochs", "seconds", *names, "failure"]
+        rows = [
+            [number, each.number, each.state, each.value, each.steps, round(each.seconds, 1)]
+            + [each.parameters.get(name) for name in names]
+            + [each.failure]
+            for number, stage in enumerate(stages, 1)
+            for each in stage
+        ]
+        write_csv(self.path / "trials.csv", header, rows)

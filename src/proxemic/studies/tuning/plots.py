@@ -1,0 +1,90 @@
+"""Plots of a search: the importance of the hyper-parameters, and where in their ranges the good trials lie."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from proxemic.extras import optional_dependency
+from proxemic.plots import save_figure
+from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.spaces import Choices, Range
+from proxemic.studies.tuning.study import importances
+
+with optional_dependency("tune"):
+    import optuna
+
+
+def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
+    """Write ``importance.png``: the importance of each parameter, by stage."""
+    shares = [importances(study) for study in studies]
+    heights = [0.9 + 0.28 * max(1, len(each)) for each in shares]
+    figure = Figure(figsize=(7, sum(heights)), layout="constrained")
+    rows = figure.subplots(len(studies), 1, squeeze=False, height_ratios=heights)
+    for number, (axes, each) in enumerate(zip(rows[:, 0], shares, strict=True), 1):
+        names = list(each)[::-1]
+        axes.barh(range(len(names)), [each[name] for name in names], color="#4477aa")
+        axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
+        axes.set_xlim(0, 1)
+        axes.set_title(_stage("Importance (PED-ANOVA)", number, len(studies)), fontsize=9)
+        if not names:
+            axes.text(0.5, 0.5, "too few trials that differ", ha="center", transform=axes.transAxes)
+    save_figure(figure, folder / "importance.png")
+
+
+def draw_slices(
+    stages: Sequence[Sequence[FinishedTrial]],
+    dimensions: Sequence[Mapping[str, Range | Choices]],
+    metric: str,
+    folder: Path,
+) -> None:
+    """Write ``slices.png``: the value of every complete trial over each parameter; later trials are darker."""
+    columns = max(map(len, dimensions))
+    figure = Figure(figsize=(1 + 2.2 * columns, 2.4 * len(stages) + 0.4), layout="constrained")
+    rows = figure.subplots(len(stages), columns, squeeze=False, sharey="row")
+    for number, (row, trials, known) in enumerate(zip(rows, stages, dimensions, strict=True), 1):
+        complete = [each for each in trials if each.state == "complete"]
+        for axes, name in zip(row, known, strict=False):
+            _slice(axes, name, known[name], complete)
+        for axes in row[len(known) :]:
+            axes.set_visible(False)
+        row[0].set_ylabel(_stage(metric, number, len(stages)), fontsize=8)
+    figure.supxlabel("the largest is marked; all on validation classes", fontsize=8)
+    save_figure(figure, folder / "slices.png")
+
+
+def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence[FinishedTrial]) -> None:
+    places = [each.parameters[name] for each in complete]
+    if isinstance(dimension, Choices):
+        places = [dimension.choices.index(place) for place in places]
+        axes.set_xticks(range(len(dimension.choices)), [str(each) for each in dimension.choices], parse_math=False)
+        axes.set_xlim(-0.5, len(dimension.choices) - 0.5)
+    else:
+        _scale(axes, dimension)
+    values = [each.value or 0.0 for each in complete]
+    order = [each.number for each in complete]
+    axes.scatter(places, values, c=order, cmap="Blues", vmin=min(order) - max(order) / 2 - 1, s=18)
+    best = max(range(len(values)), key=values.__getitem__)
+    axes.scatter(places[best], values[best], marker="*", s=90, color="#d7191c")
+    axes.set_xlabel(name, fontsize=8, parse_math=False)
+    axes.tick_params(labelsize=7)
+
+
+def _scale(axes: Axes, dimension: Range) -> None:
+    low, high = dimension.low, dimension.high
+    if dimension.log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if high < 100 * low else (1,)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        space = (high / low) ** 0.05
+        axes.set_xlim(low / space, high * space)
+    else:
+        space = 0.05 * (high - low) or 1
+        axes.set_xlim(low - space, high + space)
+
+
+def _stage(text: str, number: int, count: int) -> str:
+    return f"{text}, stage {number}" if count > 1 else text

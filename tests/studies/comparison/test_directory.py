@@ -1,0 +1,39 @@
+"""The directory of a comparison: written, read, and the states of its cells."""
+
+import pytest
+
+from comparisons import finish
+from proxemic.errors import UserError
+from proxemic.studies.comparison.directory import Comparison
+from proxemic.studies.comparison.tables import write_tables
+
+
+def test_a_directory_is_read_as_it_was_written(three: Comparison) -> None:
+    assert Comparison.read(three.path) == three
+    (three.path / "comparison.json").write_text('{"recipes": [')
+    with pytest.raises(UserError, match="cannot be read"):
+        Comparison.read(three.path)
+    with pytest.raises(UserError, match=r"no comparison\.json"):
+        Comparison.read(three.path / "runs")
+
+
+def test_a_run_of_another_recipe_is_refused(three: Comparison) -> None:
+    run = three.cell(three.entries[1], 1).path
+    (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text().replace("scale: 16", "scale: 17"))
+    with pytest.raises(UserError, match="holds another run than that of small/b, seed 1"):
+        write_tables(three)
+
+
+def test_states(three: Comparison) -> None:
+    cell = three.cell(three.entries[2], 2)
+    assert cell.state == "not begun"
+    cell.path.mkdir(parents=True)
+    (cell.path / "recipe.yaml").write_text(cell.entry.with_seed(2))
+    assert cell.state == "begun"
+    cell.fail("Why.")
+    assert (cell.state, cell.failure) == ("failed", "Why.")
+    cell.forget_failure()
+    assert (cell.state, cell.failure) == ("begun", None)
+    finish(cell, {"map@r": 0.5})
+    assert cell.state == "finished"
+    assert three.cell(three.entries[0], 1).entry.with_seed(1).count("seed: 1\n") == 1

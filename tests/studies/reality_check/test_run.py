@@ -1,0 +1,65 @@
+"""`reality_check` as a function, without a training; its results are in tests/cli/test_reality_check.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.recipes import load, to_yaml
+from proxemic.studies.jobs import Job, Workers
+from proxemic.studies.reality_check import reality_check
+
+
+def test_recipes_need_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load(write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images")))
+    out, begun = tmp_path / "out", list[Job]()
+
+    def run(_: Workers, jobs: list[Job], **__: object) -> None:
+        begun.extend(jobs)
+        raise UserError("The disk is full.")
+
+    monkeypatch.setattr(Workers, "run", run)
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check([recipe], out=out, trials=1, folds=2, embedding_size=8)
+    assert json.loads((out / "reality-check.json").read_text())["recipes"] == ["AllPairMultiProxyAnchorLoss"]
+    folder = out / "AllPairMultiProxyAnchorLoss"
+    assert yaml.safe_load((folder / "recipes" / "base.yaml").read_text()) == yaml.safe_load(to_yaml(recipe))
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check(resume=out)  # without the recipe
+    assert [job.out for job in begun] == [folder / "trials" / "0" / f"fold-{fold}" for fold in (0, 1)] * 2
+    with pytest.raises(ValueError, match="each must have a name of its own"):
+        reality_check([recipe, recipe], out=tmp_path / "twice")
+    with pytest.raises(UserError, match="--resume takes everything but"):
+        reality_check([recipe], resume=out)
+    other = load(tmp_path / "tiny.yaml", optim={"lr": 0.5})
+    with pytest.raises(UserError, match=r"base\.yaml is another recipe than AllPairMultiProxyAnchorLoss is now"):
+        reality_check([other], out=out, trials=1, folds=2, embedding_size=8)
+
+
+def test_a_space_of_one_s_own_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, space = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images")), tmp_path / "space.yaml"
+    begun = list[Job]()
+
+    def run(_: Workers, jobs: list[Job], **__: object) -> None:
+        begun.extend(jobs)
+        raise UserError("The disk is full.")
+
+    monkeypatch.setattr(Workers, "run", run)
+    options = {"out": tmp_path / "out", "trials": 1, "folds": 2, "embedding_size": 8, "spaces": [str(space)]}
+    with pytest.raises(UserError, match="not a readable YAML file"):
+        reality_check([recipe], **options)
+    assert not (tmp_path / "out").exists()
+    space.write_text("- search: {optim.lr: {factor: 10}}\n")
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check([recipe], **options)
+    space.rename(tmp_path / "moved.yaml")
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check(resume=tmp_path / "out")
+    assert len(begun) == 4
+    assert {job.flags[0] for job in begun} == {"--optim.lr"}
+    space.write_text("- search: {optim.lr: {factor: 2}}\n")
+    with pytest.raises(UserError, match="holds a reality check with another spaces"):
+        reality_check([recipe], **options)

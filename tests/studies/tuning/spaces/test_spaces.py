@@ -1,0 +1,232 @@
+"""The search spaces of the package fit their losses, the papers, and the recipes."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from images import write_folder, write_recipe
+from proxemic import losses
+from proxemic.losses import MeanProxyNorm, ProxyLoss
+from proxemic.recipes import find_recipe
+from proxemic.recipes.flags import as_flags
+from proxemic.recipes.reader import read_recipe
+from proxemic.studies.tuning.spaces import (
+    Choices,
+    Factor,
+    Range,
+    Stage,
+    default_space,
+    list_spaces,
+    load_space,
+    read_stages,
+    recipe_value,
+)
+from proxemic.studies.tuning.stages import check_stages, stage_values
+
+PROXY_LOSSES = sorted(
+    name
+    for name in losses.__all__
+    if inspect.isclass(each := getattr(losses, name)) and issubclass(each, ProxyLoss) and not inspect.isabstract(each)
+)
+INSIDE = ["CenterRegularizer", "ContrastiveLoss", "MeanProxyNorm", "MultiSimilarityLoss", "MultiSimilarityMiner"]
+TWO_PHASES = ["EuclideanSoftmaxLoss-two-phases", "WarpedSoftmaxLoss-two-phases"]
+
+MPA = {
+    "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
+    "loss.alpha": [32],
+    "loss.margin": [0.1],
+    "loss.gamma": [0.1],
+    "loss.center_weight": [0.2],
+}
+PUBLISHED: dict[str, dict[str, list[Any]]] = {
+    "NormalizedSoftmaxLoss": {"loss.scale": [1, 20]},
+    "MeanProxyNorm": {"loss.regularizers.weight": [1.0, 0.01]},
+    "CenterRegularizer": {"loss.regularizers.weight": [0.2]},
+    "SphereFaceLoss": {"loss.margin": [4]},
+    "CosFaceLoss": {"loss.margin": [0.35], "loss.scale": [64]},
+    "ArcFaceLoss": {"loss.margin": [0.5], "loss.scale": [64]},
+    "MagFaceLoss": {
+        "loss.margin_range": ["[0.45, 0.8]"],
+        "loss.norm_range": ["[10.0, 110.0]"],
+        "loss.norm_weight": [35],
+        "loss.scale": [64],
+    },
+    "AdaFaceLoss": {"loss.margin": [0.4], "loss.concentration": [0.333], "loss.scale": [64]},
+    "CurricularFaceLoss": {"loss.margin": [0.5], "loss.scale": [64]},
+    "ElasticFaceLoss": {
+        "loss.margin": [0.5, 0.35],
+        "loss.deviation": [0.05, 0.0175, 0.025],
+        "loss.scale": [64],
+    },
+    "ProxyNCALoss": {"loss.scale": [1, 8, 14]},
+    "ProxyNCAPlusPlusLoss": {"loss.temperature": [1 / 9]},
+    "ProxyAnchorLoss": {"loss.alpha": [32], "loss.margin": [0.1]},
+    "SoftTripleLoss": {
+        "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
+        "loss.scale": [20],
+        "loss.gamma": [0.1],
+        "loss.margin": [0.01],
+        "loss.center_weight": [0.2],
+    },
+    "MultiProxyAnchorLoss": MPA,
+    "DataWiseMultiProxyAnchorLoss": MPA,
+    "AllPairMultiProxyAnchorLoss": MPA,
+    "EuclideanSoftmaxLoss": {"loss.temperature": [1, 4.525, 5, 3.7442, 3.15]},
+    "WarpedSoftmaxLoss": {
+        "loss.temperature": [4.525, 5, 3.7442, 3.15, 1],
+        "loss.alpha": [28.40, 24.68, 30.15, 23.25, 13.02, 5.84, 15.75, 12.25],
+        "loss.k1": [0.93, 0.95, 0.80, 0.50, 0.8563, 0.8024, 0.30, 0.20],
+        "loss.k2": [1.15, 1.20, 1.55, 1.1181, 1.6175, 1.075, 1.03],
+        "loss.delta_scale": [1.30, 1.50, 1.348],
+    },
+    "HISTLoss": {
+        "loss.tau": [32, 16],
+        "loss.alpha": [1.1, 0.9, 2],
+        "loss.hidden": [512],
+        "loss.graph_weight": [1],
+        "optim.graph_lr": [6e-4, 1e-3],
+    },
+    "PairwiseLoss": {},
+    "ContrastiveLoss": {"loss.loss.pos_margin": [0], "loss.loss.neg_margin": [1, 0.5]},
+    "MultiSimilarityLoss": {"loss.loss.alpha": [2], "loss.loss.beta": [50], "loss.loss.base": [0.5, 1]},
+    "MultiSimilarityMiner": {"loss.miner.epsilon": [0.1]},
+}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("spaces")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images", classes=1, images=1))
+
+
+def stages_of(name: str) -> tuple[Stage, ...]:
+    return read_stages(load_space(name), name)
+
+
+def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
+    assert len(PROXY_LOSSES) == 18
+    assert list_spaces() == sorted([*PROXY_LOSSES, "PairwiseLoss", *INSIDE, *TWO_PHASES])
+    assert sorted([*PUBLISHED, *TWO_PHASES]) == list_spaces()
+
+
+def test_a_space_includes_the_published_values() -> None:
+    for name, published in PUBLISHED.items():
+        search = {key: each for stage in stages_of(name) for key, each in stage.search.items()}
+        for key, values in published.items():
+            dimension = search[key]
+            assert isinstance(dimension, Range | Choices)
+            for value in values:
+                assert value in dimension, (name, key, value)
+
+
+def ends(stage: Stage) -> list[dict[str, Any]]:
+    """All lowest values, all highest ones, and every choice."""
+    own = {key: each for key, each in stage.search.items() if key.startswith("loss.") and not isinstance(each, Factor)}
+    values = [
+        each.choices if isinstance(each, Choices) else (float(each.low), float(each.high)) for each in own.values()
+    ]
+    count = max(map(len, values), default=0)
+    points = [
+        {key: value[n * len(value) // count] for key, value in zip(own, values, strict=True)} for n in range(count)
+    ]
+    whole = [key for key, each in own.items() if isinstance(each, Range) and each.integer]
+    return [{**stage.fixed, **point, **{key: int(point[key]) for key in whole}} for point in points]
+
+
+def make(name: str, point: Mapping[str, Any]) -> nn.Module:
+    # JSON, as a flag has it, for choices that are lists; a name for the identity.
+    given = {
+        key.rpartition(".")[2]: tuple(json.loads(v)) if isinstance(v, str) and v[0] == "[" else v
+        for key, v in point.items()
+    }
+    if given.get("f1") == "torch.positive":
+        given["f1"] = torch.positive
+    if name in INSIDE and hasattr(losses, name):
+        return getattr(losses, name)(**given)
+    if name in INSIDE:
+        from pytorch_metric_learning import losses as pml
+        from pytorch_metric_learning import miners
+
+        return getattr(miners if name.endswith("Miner") else pml, name)(**given)
+    return getattr(losses, name)(7, 4, **given)
+
+
+def test_a_loss_can_be_made_at_both_ends_of_its_ranges() -> None:
+    x, labels = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
+    for name in PUBLISHED.keys() - {"PairwiseLoss"}:
+        points = [point for stage in stages_of(name) for point in ends(stage)]
+        assert len(points) >= 2
+        for point in points:
+            module = make(name, point)
+            assert not isinstance(module, ProxyLoss) or module(x, labels).isfinite(), (name, point)
+
+
+def test_the_warp_is_off_in_the_first_stage_and_on_from_its_weights_in_the_second() -> None:
+    first, second = stages_of("WarpedSoftmaxLoss")
+    off = make("WarpedSoftmaxLoss", {**first.fixed, "loss.temperature": 2.0})
+    euclidean = losses.EuclideanSoftmaxLoss(7, 4, temperature=2.0)
+    off.load_state_dict(euclidean.state_dict())
+    x, labels = torch.randn(6, 4), torch.arange(6)
+    assert torch.equal(off(x, labels), euclidean(x, labels))
+    assert not any(key.startswith("loss.k") for key in first.search)
+    assert (first.from_best, second.from_best) == (False, True)
+    assert {"loss.alpha", "loss.k1", "loss.k2", "optim.lr"} <= set(second.search)
+    rate = second.search["optim.lr"]
+    assert isinstance(rate, Factor)
+    assert rate.high == 1  # smaller rates only
+
+
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_a_recipe_takes_a_trial_of_its_space(name: str, recipe: Path) -> None:
+    content = yaml.safe_load(read_recipe(recipe, ("--loss", name)).yaml)
+    space = default_space(content)
+    assert space == load_space(name)
+    carried: dict[str, Any] = {}
+    stages = read_stages(space, name)
+    for number, stage in enumerate(stages, 1):
+        values = stage_values(content, stages, number, carried)
+        carried |= {key: each.values()[-1] for key, each in stage.dimensions(content).items()}
+        read = read_recipe(recipe, ("--loss", name, *as_flags({**values, **carried})))
+        loss = read.recipe.loss(5, 8)
+        assert type(loss).__name__ == name
+        found = yaml.safe_load(read.yaml)
+        for key, value in carried.items():
+            told = recipe_value(found, key)
+            assert told == (json.loads(value) if isinstance(value, str) else value), key
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        ("glyphs-small/contrastive", "loss.loss.neg_margin"),
+        ("glyphs-small/multi-similarity", "loss.miner.epsilon"),
+    ],
+)
+def test_losses_on_pairs_have_the_space_of_what_is_inside(name: str, inside: str) -> None:
+    recipe = find_recipe(name)
+    space = default_space(yaml.safe_load(read_recipe(recipe).yaml))
+    assert {"optim.lr", inside} <= set(space[-1]["search"])
+    assert "optim.loss_lr" not in space[-1]["search"]
+    check_stages(recipe, (), read_stages(space, name), name)
+
+
+def test_the_mean_proxy_norm_is_searched_where_the_recipe_has_it(recipe: Path) -> None:
+    term = json.dumps([{"class_path": "proxemic.losses.MeanProxyNorm", "init_args": {"weight": 0.5}}])
+    flags = ("--loss", "NormalizedSoftmaxLoss", f"--loss.regularizers={term}")
+    content = yaml.safe_load(read_recipe(recipe, flags).yaml)
+    space = default_space(content)
+    assert {"optim.lr", "loss.scale", "loss.regularizers.weight"} <= set(space[-1]["search"])
+    assert "loss.regularizers.weight" not in load_space("NormalizedSoftmaxLoss")[-1]["search"]
+    assert recipe_value(content, "loss.regularizers.weight") == 0.5
+    loss = read_recipe(recipe, (*flags, "--loss.regularizers.weight=0.25")).recipe.loss(5, 8)
+    assert isinstance(loss, ProxyLoss)
+    (regularizer,) = loss.regularizers
+    assert isinstance(regularizer, MeanProxyNorm)
+    assert regularizer.weight == 0.25

@@ -1,0 +1,70 @@
+"""The expected best of n trials, against all n-subsets with replacement."""
+
+import csv
+import itertools
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from proxemic.errors import UserError
+from proxemic.studies.tuning.curves import draw_search_curves, expected_best, search_curve
+from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
+from proxemic.studies.tuning.search import FinishedTrial
+
+VALUES = [0.3, 0.9, 0.1, 0.9, 0.5]
+
+
+def test_the_expected_best_is_the_mean_over_all_draws() -> None:
+    curve = expected_best(np.array(VALUES), 4)
+    for draws in (1, 2, 3, 4):
+        oracle = fmean(max(drawn) for drawn in itertools.product(VALUES, repeat=draws))
+        assert curve[draws - 1] == pytest.approx(oracle, abs=1e-12)
+    rows = np.array([VALUES, VALUES[::-1]])
+    assert expected_best(rows).shape == (2, 5)
+    np.testing.assert_allclose(expected_best(rows)[1], expected_best(np.array(VALUES)))
+
+
+def searched(folder: Path) -> Path:
+    directory = TuningDirectory(folder)
+    space = [{"search": {"optim.lr": {"factor": 10}}}, {"search": {"optim.lr": {"factor": 10}}}]
+    options = TuningOptions("mine.yaml", [], space, "mine", None, "tpe", "halving", None, "s", 0, budget=3.0)
+    directory.begin(options, "training: {epochs: 8}")
+    first = FinishedTrial(0, "complete", 0.99, {}, 1.0, steps=8)
+    steps = (8, 8, 2, 8, 4)
+    states = ("complete", "complete", "pruned", "failed", "pruned")
+    values = [None if state == "failed" else value for state, value in zip(states, VALUES, strict=True)]
+    last = [FinishedTrial(n, states[n], values[n], {}, 1.0, steps=steps[n]) for n in range(5)]  # pyright: ignore
+    directory.write_trials([[first], last])
+    return folder
+
+
+def test_the_curve_of_a_search_is_that_of_its_last_stage(tmp_path: Path) -> None:
+    curve = search_curve(searched(tmp_path / "out"))
+    values = np.array([0.3, 0.9, 0.1, 0.0, 0.5])  # the failed trial came to nothing
+    np.testing.assert_allclose(curve.expected, expected_best(values))
+    assert curve.found.tolist() == [0.3, 0.9, 0.9, 0.9, 0.9]
+    assert curve.full_runs.tolist() == pytest.approx([(8 + n * 6) / 8 for n in range(1, 6)])
+    assert np.all((curve.low <= curve.expected) & (curve.expected <= curve.high))
+
+
+def test_curves_are_written_as_a_plot_and_its_numbers(tmp_path: Path) -> None:
+    curves = [search_curve(searched(tmp_path / name), name) for name in ("a", "b")]
+    paths = draw_search_curves(curves, tmp_path / "curves", "map@r")
+    with Image.open(paths[0]) as picture:
+        picture.verify()
+    with paths[-1].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["search"], row["trials"]) for row in rows] == [(name, str(n)) for name in "ab" for n in range(1, 6)]
+    assert float(rows[4]["found"]) == 0.9
+
+
+def test_a_search_without_trials_has_no_curve(tmp_path: Path) -> None:
+    folder = searched(tmp_path / "out")
+    (folder / "trials.csv").unlink()
+    with pytest.raises(UserError, match="holds no finished trial"):
+        search_curve(folder)
+    with pytest.raises(UserError, match="holds no search"):
+        search_curve(tmp_path)
