@@ -26,10 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from proxemic.data import Preprocessing
-from proxemic.data.embeddings import LabelledEmbeddings, number_labels
-from proxemic.data.tables import IMAGE_COLUMNS, read_table
+from proxemic.data.embeddings import LabelledEmbeddings
+from proxemic.data.formats.tables import IMAGE_COLUMNS, read_table
+from proxemic.data.rows import number_labels
 from proxemic.metrics.open_set import leave_classes_out
-from proxemic.models.timm_models import timm_backbone
+from proxemic.models.backbones.timm_models import timm_backbone
 from proxemic.retrieval import Embedder, Gallery, calibrate
 from proxemic.retrieval.clustering import cluster
 from proxemic.runs.directory import RunDirectory

@@ -9,8 +9,7 @@ from PIL import EpsImagePlugin, Image
 
 from proxemic.data import read_image
 from proxemic.data.benchmarks.omniglot import _decode
-from proxemic.data.pixels import UnreadableImageError
-from proxemic.data.pixels.reading import examine
+from proxemic.data.reading import UnreadableImageError, examine
 from proxemic.image_formats import ENDINGS, FORMATS, FORMATS_TEXT
 from proxemic.serve.pictures import check_query, original, thumbnail
 from proxemic.serve.refused import Refused

@@ -14,7 +14,8 @@ import torch
 
 from command_line import Here, assert_refused
 from images import write_folder, write_recipe
-from proxemic.data.embeddings import LabelledEmbeddings, number_labels, read_embeddings, write_embeddings
+from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings, write_embeddings
+from proxemic.data.rows import number_labels
 from proxemic.metrics import paired_differences, retrieval_metrics
 
 

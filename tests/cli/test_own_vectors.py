@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.data.embeddings import LabelledEmbeddings, number_labels, write_embeddings
+from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.rows import number_labels
 from proxemic.models import ModelConfig, build_model, load_model, save_model
 from vectors import CLASSES, DIM, EACH, some_vectors, write_table
 from verification import by_definition

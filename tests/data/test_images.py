@@ -61,5 +61,5 @@ def test_parts_must_fit() -> None:
 
 
 def test_groups_have_names() -> None:
-    with pytest.raises(ValueError, match="the numbers of groups go from -1 to 1, but there are 1 names"):
+    with pytest.raises(ValueError, match="go from -1 to 1, but there are 1 names"):
         RowGroups(torch.tensor([-1, 1]), ("a",))

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +20,8 @@ from proxemic.data import (
     OwnImages,
     OwnVectors,
 )
-from proxemic.data.splits import hold_out, split_classes
+from proxemic.data.splits import flip_labels, hold_out, split_classes
+from proxemic.recipes import load
 
 
 @given(st.integers(4, 500), st.floats(0.01, 0.99), st.integers(0, 2**40))
@@ -52,16 +54,6 @@ def test_known_split() -> None:
     assert split_classes(8, 0.5, seed=1)[1].tolist() != [0, 3, 4, 7]
 
 
-def test_a_half_stays_with_the_kept() -> None:
-    kept, held_out = split_classes(5, 0.5, seed=0)
-    assert (len(kept), len(held_out)) == (3, 2)
-
-
-def test_zero_holds_out_nothing() -> None:
-    kept, held_out = split_classes(3, 0.0, seed=0)
-    assert (kept.tolist(), len(held_out)) == ([0, 1, 2], 0)
-
-
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 1.5, float("nan")])
 def test_fraction_out_of_range(fraction: float) -> None:
     with pytest.raises(ValueError, match=r"test_fraction is .*, but it must be at least 0 and below 1"):
@@ -72,16 +64,6 @@ def test_fraction_out_of_range(fraction: float) -> None:
 def test_too_few_classes(classes: int, fraction: float) -> None:
     with pytest.raises(ValueError, match=f"fraction={fraction} of {classes} classes keeps .* at least 2: change"):
         split_classes(classes, fraction, seed=0)
-
-
-def test_hold_out_is_class_disjoint() -> None:
-    array = np.zeros((24, 2, 2), dtype=np.uint8)
-    images = ImageSet.from_names(ArrayPixels(array), [chr(97 + index % 8) for index in range(24)])
-    kept, held_out = hold_out(images, 0.25, seed=3)
-    assert held_out is not None
-    assert (len(kept), len(held_out)) == (18, 6)
-    assert not set(kept.class_names) & set(held_out.class_names)
-    assert hold_out(images, 0.0, seed=3) == (images, None)
 
 
 @settings(max_examples=40)
@@ -105,8 +87,51 @@ def test_images_of_each_class_are_held_out(counts: list[int], fraction: float, s
     assert sorted(values) == list(range(len(images)))  # type: ignore[type-var]
 
 
-def test_no_images_are_held_out() -> None:
-    images = ImageSet.from_names(ArrayPixels(np.zeros((4, 2, 2), dtype=np.uint8)), ["a", "a", "b", "b"])
-    assert hold_out(images, 0.0, 0, "images") == (images, None)
-    with pytest.raises(ValueError, match=r"test_fraction is 1\.0, but it must be at least 0 and below 1"):
-        hold_out(images, 1.0, 0, "images", name="test_fraction")
+def images(classes: int, each: int) -> ImageSet:
+    labels = torch.arange(classes).repeat_interleave(each)
+    names = tuple(f"{name:03}" for name in range(classes))
+    return ImageSet(ArrayPixels(np.zeros((classes * each, 2, 2), np.uint8)), labels, names)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.4])
+def test_as_many_labels_as_asked_for_are_others_each_as_likely(fraction: float) -> None:
+    clean = images(5, 2000)
+    noisy = flip_labels(clean, fraction, seed=3)
+    wrong = noisy.labels.ne(clean.labels)
+    assert int(wrong.sum()) == round(fraction * 10_000)
+    moves = Counter(((noisy.labels - clean.labels) % 5)[wrong].tolist())
+    expected = fraction * 10_000 / 4
+    assert all(abs(moves[step] - expected) < 5 * expected**0.5 for step in range(1, 5))
+    assert torch.equal(noisy.labels, flip_labels(clean, fraction, seed=3).labels)
+    assert not torch.equal(noisy.labels, flip_labels(clean, fraction, seed=4).labels)
+
+
+def test_every_class_keeps_an_image() -> None:
+    clean = images(50, 3)
+    noisy = flip_labels(clean, 0.66, seed=0)
+    right = noisy.labels.eq(clean.labels)
+    assert clean.labels[right].unique().tolist() == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("fraction", "sentence"),
+    [(-0.1, "at least 0 and below 1"), (1.0, "at least 0 and below 1"), (0.9, "gives 18 of 20 .*: lower it")],
+)
+def test_what_is_refused(fraction: float, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        flip_labels(images(5, 4), fraction, seed=0)
+
+
+def test_a_recipe_flips_labels_of_training_alone_by_its_seed() -> None:
+    clean = load("glyphs-small/softmax").load()
+    recipes = [load("glyphs-small/softmax", training={"label_noise": 0.2}, seed=seed) for seed in (0, 0, 1)]
+    first, again, other = (recipe.load() for recipe in recipes)
+    assert float(first.train.labels.ne(clean.train.labels).float().mean()) == pytest.approx(0.2, abs=0.001)
+    assert torch.equal(first.train.labels, again.train.labels)
+    assert not torch.equal(first.train.labels, other.train.labels)
+    assert first.validation is not None
+    assert clean.validation is not None
+    assert torch.equal(first.validation.labels, clean.validation.labels)
+    assert torch.equal(first.test_images.labels, clean.test_images.labels)
+    with pytest.raises(ValueError, match=r"training\.label_noise is 1\.0"):
+        load("glyphs-small/softmax", training={"label_noise": 1.0})

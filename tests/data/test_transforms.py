@@ -1,5 +1,4 @@
 import json
-import pickle
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,13 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from proxemic.data import Augmentation, Preprocessing, read_image
-from proxemic.data.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Steps
+from proxemic.data.transforms import CenterCrop, Resize
 
 GREY = Preprocessing(size=32, resize=None, channels=1, mean=(0.5,), std=(0.25,))
 
 
 def noise_image(size: tuple[int, int] = (50, 40), channels: int = 3) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 255, (size[1], size[0], channels), dtype=np.uint8))
-
-
-def test_values_are_normalised() -> None:
-    image = GREY.evaluation()(Image.new("L", (32, 32), 255))
-    assert image.dtype == torch.float32
-    torch.testing.assert_close(image, torch.full((1, 32, 32), 2.0))
-    coloured = Preprocessing(size=8, resize=8).evaluation()(Image.new("RGB", (8, 8), (255, 0, 0)))
-    torch.testing.assert_close(coloured[:, 0, 0], torch.tensor([0.515 / 0.229, -0.456 / 0.224, -0.406 / 0.225]))
 
 
 def test_bgr_in_0_to_255_is_what_networks_from_caffe_were_trained_on() -> None:
@@ -61,17 +52,6 @@ def test_training_crops_may_be_smaller_than_evaluations() -> None:
     torch.manual_seed(0)
     expected = Augmentation(random_resized_crop=(1.0, 1.0)).training(Preprocessing(size=24, resize=40))(image)
     assert torch.equal(found, expected)
-
-
-def test_models_saved_before_order_and_range_were_named_read_as_before() -> None:
-    old = {"size": 32, "resize": 32, "channels": 3, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-    mean, std = (torch.tensor(old[name]).view(3, 1, 1) for name in ("mean", "std"))
-    image = noise_image((32, 32))
-    expected = torch.from_numpy(np.array(image)).permute(2, 0, 1).to(torch.float32).div(255).sub(mean).div(std)
-    assert torch.equal(Preprocessing(**old).evaluation()(image), expected)
-    new = Preprocessing(channel_order="bgr", white=255)
-    assert Preprocessing(**json.loads(json.dumps(asdict(new)))).evaluation()(image).shape == (3, 224, 224)
-    assert asdict(new)["channel_order"] == "bgr"
 
 
 def test_the_shorter_side_follows_the_size() -> None:
@@ -112,16 +92,6 @@ def test_a_square_before_the_crop_squeezes_the_whole_image() -> None:
     assert torch.equal(replace(again, resize=None).evaluation()(again.fit()(image)), seen)
     assert [again.resized, again.shorter_side] == [(32, 32), 32]
     assert Preprocessing(28, (32, 40)).fit()(Image.new("L", (9, 9))).size == (28, 28)
-
-
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_any_mode_gives_the_channels_asked_for(mode: str, channels: Any) -> None:
-    preprocessing = Preprocessing(24, 28, channels, (0.5,) * channels, (0.5,) * channels)
-    image = noise_image().convert(mode)
-    crop = Augmentation(random_resized_crop=(0.2, 1.0))
-    for transform in (preprocessing.evaluation(), crop.training(preprocessing)):
-        assert transform(image).shape == (channels, 24, 24)
 
 
 def test_no_augmentation_is_evaluation() -> None:
@@ -206,23 +176,12 @@ def test_a_random_crop_is_a_part_of_the_resized_image() -> None:
         Augmentation(random_crop=True).training(GREY)
 
 
-def test_flip() -> None:
-    image = noise_image((32, 32)).convert("L")
-    flipped = Augmentation(horizontal_flip=1.0).training(GREY)(image)
-    torch.testing.assert_close(flipped, GREY.evaluation()(image).flip(-1))
-
-
 @pytest.mark.parametrize(("white", "unit"), [(1, 1.0), (255, 255.0)])
 def test_noise_has_the_stated_deviation(white: Any, unit: float) -> None:
     torch.manual_seed(0)
     grey = replace(GREY, white=white)
     noisy = Augmentation(noise=0.1).training(grey)(Image.new("L", (32, 32), 128))
     assert noisy.std().item() == pytest.approx(unit * 0.1 / 0.25, rel=0.1)
-
-
-def test_transforms_travel_to_spawned_workers() -> None:
-    transform = Augmentation(degrees=5.0, noise=0.1).training(GREY)
-    assert pickle.loads(pickle.dumps(transform))(noise_image()).shape == (1, 32, 32)
 
 
 @pytest.mark.parametrize(
@@ -319,31 +278,17 @@ def test_of_a_thin_image_only_the_middle_is_resized(across: bool) -> None:
     assert Resize((30, 40))(image) == Image.new("L", (40, 30), 255)
 
 
-def test_what_the_centre_of_a_thin_image_shows_stays_the_same() -> None:
-    image = Image.effect_noise((2020, 10), 60)
-    ours, theirs = (
-        np.asarray(CenterCrop(64)(resize(image)), np.float64)
-        for resize in (Resize(72), v2.Resize(72, v2.InterpolationMode.BILINEAR))
-    )
-    assert np.abs(ours - theirs).mean() < 1
-
-
 @pytest.mark.parametrize("size", [41, 40, 7])
 def test_the_middle(size: int) -> None:
     for image in IMAGES[:-1]:
         assert CenterCrop(size)(image) == v2.CenterCrop(size)(image)
 
 
-@pytest.mark.parametrize("scale", [(0.01, 0.1), (0.16, 1.0), (1.0, 1.0)])
-def test_random_parts_and_mirror_images(scale: tuple[float, float]) -> None:
-    ours = Steps([RandomResizedCrop(32, scale), RandomHorizontalFlip(0.3)])
-    theirs = v2.Compose(
-        [v2.RandomResizedCrop(32, scale, interpolation=v2.InterpolationMode.BILINEAR), v2.RandomHorizontalFlip(0.3)]
-    )
-    for image in IMAGES:
-        for seed in range(8):
-            torch.manual_seed(seed)
-            mine, after = ours(image), torch.rand(1)
-            torch.manual_seed(seed)
-            assert mine == theirs(image)
-            assert after == torch.rand(1)  # as many draws
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_mode_gives_the_channels_asked_for(mode: str, channels: Any) -> None:
+    preprocessing = Preprocessing(24, 28, channels, (0.5,) * channels, (0.5,) * channels)
+    image = noise_image().convert(mode)
+    crop = Augmentation(random_resized_crop=(0.2, 1.0))
+    for transform in (preprocessing.evaluation(), crop.training(preprocessing)):
+        assert transform(image).shape == (channels, 24, 24)

@@ -4,11 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import timm
 import torch
+from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from proxemic.models import EmbeddingModel, ModelConfig, build_model
-from proxemic.models.freezing import describe_training
+from proxemic.models.backbones.custom_backbone import CustomBackbone
+from proxemic.models.freezing import backbone_blocks, describe_training
+from proxemic.training.gradient_cache import InMicroBatches
 
 TINY = ModelConfig(embedding_size=4, width=4)
 
@@ -96,3 +101,116 @@ def test_what_is_trained_is_said() -> None:
 def test_what_cannot_be_frozen_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         build_model(replace(TINY, **wrong))
+
+
+INCEPTION = ("3a", "3b", "3c", "4a", "4b", "4c", "4d", "4e", "5a", "5b")
+RESNET = ["conv1", "layer1", "layer2", "layer3", "layer4"]
+
+
+class Tower(nn.Module):
+    """With a list of layers behind a wrapper, as networks of transformers have, and a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 4))
+        self.embeddings = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4))
+        self.encoder = nn.Module()
+        self.encoder.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(12))
+        self.norm = nn.LayerNorm(4)
+        self.dropout = nn.Dropout()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("convnet", ["stages.0", "stages.1", "stages.2", "stages.3"]),
+        (
+            "bn_inception",
+            ["conv1", "conv2", *(f"inception_{each}" for each in INCEPTION)],
+        ),
+        ("iresnet18", [*RESNET, "fc"]),
+        ("resnet18", [f"network.{each}" for each in RESNET]),
+        ("tf_efficientnet_lite0", ["network.conv_stem", *(f"network.blocks.{each}" for each in range(7))]),
+        ("vit_tiny_patch16_224", ["network.cls_token", *(f"network.blocks.{each}" for each in range(12))]),
+        ("swin_tiny_patch4_window7_224", ["network.patch_embed", *(f"network.layers.{each}" for each in range(4))]),
+    ],
+)
+def test_every_parameter_is_in_one_block(name: str, expected: list[str]) -> None:
+    head = {"head": "none", "embedding_size": 512} if name == "iresnet18" else {}
+    with torch.device("meta"):
+        backbone = build_model(ModelConfig(backbone=name, **head)).backbone
+    for fine in (False, True):
+        blocks = backbone_blocks(backbone, fine=fine)
+        assert sorted(each for block in blocks for each in block) == sorted(dict(backbone.named_parameters()))
+    blocks = backbone_blocks(backbone)
+    assert len(blocks) == len(expected)
+    assert all(block[0].startswith(start) for block, start in zip(blocks, expected, strict=True))
+
+
+def test_the_members_of_a_list_of_layers_are_blocks() -> None:
+    blocks = backbone_blocks(CustomBackbone(Tower(), 4))
+    assert [block[0] for block in blocks] == [
+        "network.token",
+        *(f"network.encoder.layers.{number}.weight" for number in range(12)),
+    ]
+    assert blocks[-1][-1] == "network.norm.bias"
+    assert backbone_blocks(CustomBackbone(nn.Linear(2, 2), 2)) == [["network.weight", "network.bias"]]
+    assert backbone_blocks(nn.Identity()) == []
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
+def test_fine_blocks_are_those_of_timms_layer_wise_learning_rates(name: str) -> None:
+    with torch.device("meta"):
+        backbone = build_model(ModelConfig(backbone=name)).backbone
+        network = timm.create_model(name, num_classes=0, global_pool="")
+    parameters = {id(parameter): each for each, parameter in network.named_parameters()}
+    by_scale: dict[float, set[str]] = {}
+    for group in param_groups_layer_decay(network, layer_decay=0.5):
+        by_scale.setdefault(group["lr_scale"], set()).update(
+            f"network.{parameters[id(each)]}" for each in group["params"]
+        )
+    expected = [by_scale[scale] for scale in sorted(by_scale)]
+    assert [{*block} for block in backbone_blocks(backbone, fine=True)] == expected
+
+
+VIT = ModelConfig(
+    "vit_tiny_patch16_224", embedding_size=8, image_size=32, backbone_args={"depth": 3, "drop_path_rate": 0.5}
+)
+
+
+def gradients(config: ModelConfig, micro_batches: int = 1) -> tuple[dict[str, Tensor], int]:
+    """Of the network's parameters, and how many numbers were kept for them."""
+    torch.manual_seed(0)
+    model = build_model(config).train()
+    images, kept = torch.randn(4, 3, 32, 32), [0]
+
+    def count(tensor: Tensor) -> Tensor:
+        kept[0] += tensor.numel()
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        embeddings = InMicroBatches(model, micro_batches)(images)
+    embeddings.pow(3).sum().backward()
+    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}, kept[0]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_the_same_gradients_from_less(micro_batches: int) -> None:
+    whole, many = gradients(VIT, micro_batches)
+    again, few = gradients(replace(VIT, gradient_checkpointing=True), micro_batches)
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
+    assert few < many / 2 or micro_batches > 1
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (ModelConfig("resnet18"), "resnet18 has batch norm, whose statistics would count each batch twice; set freeze"),
+        (ModelConfig(freeze_batch_norm=True), "gradient_checkpointing is set but convnet has none; leave it out"),
+        (ModelConfig("convit_tiny"), "gradient_checkpointing is set but convit_tiny has none; leave it out"),
+    ],
+)
+def test_networks_that_cannot_do_it_are_refused(config: ModelConfig, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        build_model(replace(config, gradient_checkpointing=True))

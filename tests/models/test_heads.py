@@ -9,6 +9,10 @@ import torch
 from torch.nn.functional import gelu, layer_norm, normalize
 
 from proxemic.models import (
+    AvgMaxPool,
+    AvgPool,
+    GeM,
+    MaxPool,
     ModelConfig,
     begin_at_principal_components,
     build_model,
@@ -16,7 +20,6 @@ from proxemic.models import (
     principal_components,
     save_model,
 )
-from proxemic.models.heads import make_head
 
 
 def config(**settings: Any) -> ModelConfig:
@@ -55,13 +58,6 @@ def test_a_residual_head_begins_as_the_identity_and_learns(init: Any, layer: boo
     assert not any(torch.equal(old, new) for old, new in zip(first, head.parameters(), strict=True))
 
 
-def test_a_residual_head_of_another_size_begins_as_its_projection() -> None:
-    for init in (None, "kaiming_normal"):
-        head = build_model(config(head="residual", head_init=init)).head
-        state = head.state_dict()
-        torch.testing.assert_close(head(features()), features() @ state["1.base.weight"].T + state["1.base.bias"])
-
-
 @pytest.mark.parametrize("head", ["linear", "linear+layer_norm"])
 def test_a_linear_head_begins_as_the_identity(head: Any) -> None:
     model = build_model(config(head=head, embedding_size=32, head_init="identity"))
@@ -85,15 +81,6 @@ def test_principal_components_are_those_of_numpy(whiten: bool) -> None:
     assert (weight.gather(1, weight.abs().argmax(1, keepdim=True)) > 0).all()
 
 
-def test_whitened_components_have_a_variance_near_one_but_where_there_is_little() -> None:
-    x = torch.cat([features(200, 6), torch.full((200, 2), 5.0)], dim=1)
-    weight, bias = principal_components(x, 8, whiten=True)
-    variances = (x.double() @ weight.T + bias).var(0)
-    assert 0.7 < variances[0] < 1
-    assert variances[6:].max() < 1e-9
-    assert weight.isfinite().all()
-
-
 @pytest.mark.parametrize("whiten", [False, True])
 def test_fewer_images_than_components(whiten: bool) -> None:
     weight, bias = principal_components(features(10), 32, whiten=whiten)
@@ -102,14 +89,6 @@ def test_fewer_images_than_components(whiten: bool) -> None:
     torch.testing.assert_close(directions @ directions.T, torch.eye(32, dtype=torch.float64))
     assert ((features(10).double() @ weight.T + bias)[:, 9:].abs() < 1e-6).all()  # they differ in nine at most
     assert (lengths.diff() > -1e-9).all()
-
-
-def test_more_dimensions_than_features_begin_at_zero() -> None:
-    head = make_head(ModelConfig(embedding_size=40, head_init="pca"), 32)
-    begin_at_principal_components(head, features(), whiten=False)
-    weight, bias = principal_components(features(), 32)
-    torch.testing.assert_close(head(features())[:, :32], (features().double() @ weight.T + bias).float())
-    assert (head(features())[:, 32:] == 0).all()
 
 
 def test_principal_components_refuse() -> None:
@@ -170,3 +149,41 @@ def test_the_configuration_refuses() -> None:
         config(head="mlp", head_init="pca")
     with pytest.raises(ValueError, match="embedding_size is 8 but for head_init 'identity' it must be 32"):
         build_model(config(head_init="identity"))
+
+
+FEATURES = torch.randn(4, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_average_and_maximum_and_their_sum() -> None:
+    flat = FEATURES.flatten(2)
+    torch.testing.assert_close(AvgPool()(FEATURES), flat.mean(2))
+    torch.testing.assert_close(MaxPool()(FEATURES), flat.max(2).values)
+    torch.testing.assert_close(AvgMaxPool()(FEATURES), flat.mean(2) + flat.max(2).values)
+
+
+@pytest.mark.parametrize("p", [1.0, 3.0, 6.5])
+def test_gem_is_the_power_mean_of_the_floored_features(p: float) -> None:
+    expected = FEATURES.double().flatten(2).clamp(min=1e-6).pow(p).mean(2).pow(1 / p)
+    for trained in (True, False):
+        torch.testing.assert_close(GeM(p, train_p=trained)(FEATURES).double(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_power_of_cubic_gem_stays_3() -> None:
+    model = build_model(ModelConfig(pooling="cubic-gem", embedding_size=4, width=4))
+    assert model.pooling.p == 3
+    assert not list(model.pooling.parameters())
+    assert not model.pooling.state_dict()
+    cubes = FEATURES.clamp(min=1e-6).pow(3).mean((2, 3))
+    torch.testing.assert_close(model.pooling(FEATURES), cubes.pow(1 / 3))
+
+
+def test_gem_keeps_the_dtype_and_loses_no_range_in_half_precision() -> None:
+    features = torch.full((1, 2, 3, 3), 300.0, dtype=torch.float16)
+    assert GeM(3.0)(features).dtype == torch.float16
+    torch.testing.assert_close(GeM(3.0)(features), features[:, :, 0, 0], rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("arguments", [(0.0, 1e-6), (3.0, 0.0), (float("nan"), 1e-6)])
+def test_gem_refuses(arguments: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        GeM(*arguments)

@@ -59,14 +59,6 @@ def test_the_same_embeddings_in_a_fresh_process(tmp_path: Path) -> None:
     assert json.loads(found.stdout) == expected
 
 
-def test_pretrained_is_kept_on_record_but_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build_model(ModelConfig(backbone="test_resnet"))
-    model.config = ModelConfig(backbone="test_resnet", pretrained=True)
-    save_model(tmp_path, model, {})
-    monkeypatch.setattr("proxemic.models.timm_models._pretrained_file", None)
-    assert load_model(tmp_path)[0].config.pretrained
-
-
 def test_saving_again_replaces(tmp_path: Path, model: EmbeddingModel) -> None:
     save_model(tmp_path, model, {"version": 1})
     with torch.no_grad():
@@ -177,25 +169,6 @@ def test_a_network_that_could_not_be_loaded_is_not_saved(
     assert list(tmp_path.iterdir()) == []
 
 
-class Normed(nn.Module):
-    """A backbone of the user's own, whose weight norm belongs to its architecture."""
-
-    def __init__(self, in_channels: int = 1) -> None:
-        super().__init__()
-        self.layer = parametrizations.weight_norm(nn.Conv2d(in_channels, 8, 5, stride=4))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.layer(images)
-
-
-def test_a_backbone_that_has_weight_norm_of_its_own_keeps_it(tmp_path: Path) -> None:
-    model = build_model(ModelConfig(backbone=Normed, in_channels=1, embedding_size=8)).eval()
-    save_model(tmp_path, model, PREPROCESSING)
-    loaded, _ = load_model(tmp_path, Normed)
-    assert torch.equal(loaded(IMAGES), model(IMAGES))
-    assert "backbone.network.layer.parametrizations.weight.original0" in loaded.state_dict()
-
-
 def test_damaged_models_are_refused(tmp_path: Path, model: EmbeddingModel) -> None:
     weights, description = tmp_path / "model.safetensors", tmp_path / "model.json"
     config = {"in_channels": 1, "embedding_size": 8, "pooling": "gem", "width": 8}
@@ -233,16 +206,6 @@ def test_damaged_models_are_refused(tmp_path: Path, model: EmbeddingModel) -> No
     del found["preprocessing"]
     description.write_text(json.dumps(found))
     refused("'preprocessing' is missing")
-
-
-def test_models_saved_before_there_were_heads_are_read(tmp_path: Path, model: EmbeddingModel) -> None:
-    save_model(tmp_path, model, {})
-    description = tmp_path / "model.json"
-    config = json.loads(description.read_text())["config"]
-    edit(description, config={key: value for key, value in config.items() if key not in ("head", "freeze_batch_norm")})
-    loaded, _ = load_model(tmp_path)
-    assert loaded.config == model.config
-    assert torch.equal(loaded(IMAGES), model(IMAGES))
 
 
 @pytest.mark.parametrize(

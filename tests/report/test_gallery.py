@@ -50,7 +50,7 @@ def test_pictures_outside_of_the_gallery_are_not_opened(
     names = [str(path) for path in sorted((shelf / "photos").rglob("*.png"))]
     gallery = Gallery.create(tmp_path / "vectors", dim=4)
     gallery.add_vectors(torch.randn(len(names) + 1, 4), [*names, "http://127.0.0.1/"])
-    monkeypatch.setattr("proxemic.data.pixels.reading._open", lambda _: pytest.fail("a picture is opened"))
+    monkeypatch.setattr("proxemic.data.reading._open", lambda _: pytest.fail("a picture is opened"))
     text = write_gallery_report(tmp_path / "vectors", out=tmp_path / "a.html", report=lambda _: None).read_text()
     assert "Random queries" in text
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from command_line import Here, assert_refused
 from images import write_folder
-from proxemic.data.embeddings import LabelledEmbeddings, number_labels, write_embeddings
+from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.rows import number_labels
 from proxemic.errors import UserError
 from proxemic.models import read_checksum
 from proxemic.retrieval import Calibration, Embedder, Gallery, calibrate

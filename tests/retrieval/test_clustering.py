@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from images import write_folder
 from proxemic.data import FilePixels
-from proxemic.data.embeddings import LabelledEmbeddings, number_labels
+from proxemic.data.embeddings import LabelledEmbeddings
+from proxemic.data.rows import number_labels
 from proxemic.errors import UserError
 from proxemic.metrics import partition_agreement
 from proxemic.retrieval import Embedder, calibrate, clustering

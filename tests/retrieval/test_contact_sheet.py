@@ -62,7 +62,7 @@ def test_only_pictures_that_the_gallery_was_given_are_opened(
 ) -> None:
     rows = {"path": [str(tmp_path / "two.png"), "http://127.0.0.1/a.png"], "embedding": [[1.0, 0.0], [0.0, 1.0]]}
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
-    monkeypatch.setattr("proxemic.data.pixels.reading.read_address", lambda _: pytest.fail("an address is fetched"))
+    monkeypatch.setattr("proxemic.data.reading.read_address", lambda _: pytest.fail("an address is fetched"))
     for roots, count in (((), 0), ((tmp_path,), 2)):
         made = Gallery.create(tmp_path / f"gallery {count}", source=tmp_path / "rows.parquet", roots=roots)
         # The query is a row of the same file, which names its picture, too.

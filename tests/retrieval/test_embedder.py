@@ -17,7 +17,7 @@ from command_line import warm_proxemic
 from onnx_files import WEIGHT, network
 from proxemic.data import Preprocessing, read_image
 from proxemic.data.embeddings import read_embeddings
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.reading import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model, read_checksum, save_model
 from proxemic.retrieval import Embedder, embed_to_file, list_pictures

@@ -13,7 +13,7 @@ from torch import nn
 
 from images import forbid
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.reading import UnreadableImageError
 from proxemic.errors import Interrupted, UserError
 from proxemic.models import ModelConfig, build_model, load_model, save_model
 from proxemic.retrieval import Embedder, Gallery, gallery, summarize_store

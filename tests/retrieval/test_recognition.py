@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from command_line import Here, assert_refused
-from proxemic.data.embeddings import LabelledEmbeddings, number_labels, write_embeddings
+from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.rows import number_labels
 from proxemic.errors import UserError
 from proxemic.retrieval import Calibration, Embedder, Gallery, calibrate, recognize
 

@@ -13,7 +13,7 @@ from command_line import TERMINAL, Here, assert_refused
 from onnx_files import network
 from proxemic.data import EmbeddingDataset
 from proxemic.models import build_model, load_model
-from proxemic.models.embedding import without_head
+from proxemic.models.model import without_head
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.starts import better_start
 from proxemic.studies import load_loss

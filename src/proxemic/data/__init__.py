@@ -1,22 +1,38 @@
 """Labelled images: where they come from, how they are split by class, batched, and turned into tensors.
 
 An `ImageSource` loads `Splits` of `ImageSet`s; `EmbeddingDataset` gives their images as tensors, as `Preprocessing` and
-`Augmentation` say, in the order of `Batches`. Sub-packages: `sources` (folders, tables and sets without a download),
-`benchmarks` (published data sets), `faces` (training sets and pairs), `pixels` (where images lie until they are
-needed), `vectors` (vectors in the place of images), `corruptions`, and `embeddings` (files of embeddings with what is
-known of their rows).
+`Augmentation` say, in the order of `Batches`. Modules: `pixels` (where images lie until they are needed), `reading`
+(one image), `vectors` (vectors instead of images), `rows` (both with what is known about them), `embeddings` (files of
+vectors), `faces` (pairs to verify), `corruptions`. Sub-packages: `sources` (folders, tables and sets without a
+download), `benchmarks` (published data sets), `formats` (files of all kinds).
 """
 
 from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
     from proxemic.data.benchmarks import CUB200, Cars196, FashionMNIST, InShop, Omniglot, StanfordOnlineProducts
+    from proxemic.data.cache import CacheConfig
+    from proxemic.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
     from proxemic.data.dataset import EmbeddingDataset
-    from proxemic.data.faces import FaceFolders, RecordFaces
-    from proxemic.data.image_cache import CacheConfig
+    from proxemic.data.embeddings import (
+        LabelledEmbeddings,
+        open_rows,
+        read_embeddings,
+        read_labels,
+        write_embeddings,
+    )
+    from proxemic.data.faces import (
+        VERIFICATION_SETS,
+        FacePairs,
+        read_face_pack,
+        read_lfw_pairs,
+        read_own_pairs,
+        read_verification_set,
+    )
     from proxemic.data.images import ImageSet, ImageSource, Splits
-    from proxemic.data.pixels import ArrayPixels, FilePixels, read_image
-    from proxemic.data.rows import RowGroups, Rows
+    from proxemic.data.pixels import ArrayPixels, FilePixels, Pixels
+    from proxemic.data.reading import ImageInput, UnreadableImageError, read_image
+    from proxemic.data.rows import RowGroups, RowLabels, Rows, number_labels
     from proxemic.data.samplers import (
         Batches,
         CategoryBalancedBatches,
@@ -34,12 +50,16 @@ with optional_dependency("train"):
         OwnVectors,
         WebDatasetShards,
     )
+    from proxemic.data.sources.faces import FaceFolders, RecordFaces
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
-    from proxemic.data.vectors import VectorAugmentation
+    from proxemic.data.vectors import UnreadableVectorsError, VectorArray, VectorAugmentation, VectorFile, Vectors
 
 __all__ = [
+    "CORRUPTIONS",
     "CUB200",
+    "SEVERITIES",
+    "VERIFICATION_SETS",
     "ArrayPixels",
     "Augmentation",
     "Batches",
@@ -47,31 +67,52 @@ __all__ = [
     "Cars196",
     "CategoryBalancedBatches",
     "ClassBalancedBatches",
+    "CorruptedPixels",
+    "Corruption",
     "Digits",
     "EmbeddingDataset",
     "FaceFolders",
+    "FacePairs",
     "FashionMNIST",
     "FilePixels",
     "Fold",
     "GlyphLetters",
     "Glyphs",
     "HuggingFaceDataset",
+    "ImageInput",
     "ImageSet",
     "ImageSource",
     "InShop",
+    "LabelledEmbeddings",
     "Omniglot",
     "OwnImages",
     "OwnVectors",
+    "Pixels",
     "Preprocessing",
     "RandomBatches",
     "RecordFaces",
     "RowGroups",
+    "RowLabels",
     "Rows",
     "Splits",
     "StanfordOnlineProducts",
+    "UnreadableImageError",
+    "UnreadableVectorsError",
+    "VectorArray",
     "VectorAugmentation",
+    "VectorFile",
+    "Vectors",
     "WebDatasetShards",
     "derive_seed",
+    "number_labels",
+    "open_rows",
+    "read_embeddings",
+    "read_face_pack",
     "read_image",
+    "read_labels",
+    "read_lfw_pairs",
+    "read_own_pairs",
+    "read_verification_set",
     "split_classes",
+    "write_embeddings",
 ]

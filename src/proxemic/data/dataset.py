@@ -58,22 +58,17 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitems__(self, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
         """Fetch a batch; saving and restoring the generator's state once for all of it."""
+        indices = [key[0] if isinstance(key, tuple) else key for key in keys]
+        labels = [self._labels[index] for index in indices]
         if isinstance(self.images.pixels, Vectors):
-            return self._fetch_vectors(self.images.pixels, keys)
+            seeds = [key[1] for key in keys if isinstance(key, tuple)]
+            batch = self._vary(indices, seeds) if self._vary and seeds else self.images.pixels.fetch(indices)
+            return [*zip(batch, labels, strict=True)]
+        tensors: list[Tensor] = []
         # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
         with torch.random.fork_rng(devices=[], enabled=any(isinstance(key, tuple) for key in keys)):
-            return [self._fetch(key) for key in keys]
-
-    def _fetch(self, key: Key) -> tuple[Tensor, int]:
-        if isinstance(key, tuple):
-            index, seed = key
-            torch.default_generator.manual_seed(seed)
-        else:
-            index = key
-        return self.transform(self.images.pictures.load(index, self.side)), self._labels[index]
-
-    def _fetch_vectors(self, vectors: Vectors, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
-        indices = [key[0] if isinstance(key, tuple) else key for key in keys]
-        seeds = [key[1] for key in keys if isinstance(key, tuple)]
-        batch = self._vary(indices, seeds) if self._vary and seeds else vectors.fetch(indices)
-        return [(vector, self._labels[index]) for vector, index in zip(batch, indices, strict=True)]
+            for key, index in zip(keys, indices, strict=True):
+                if isinstance(key, tuple):
+                    torch.default_generator.manual_seed(key[1])
+                tensors.append(self.transform(self.images.pictures.load(index, self.side)))
+        return [*zip(tensors, labels, strict=True)]

@@ -53,7 +53,8 @@ class ImageSet:
     def __post_init__(self) -> None:
         if len(self.pixels) != len(self.labels):
             raise ValueError(f"pixels has {len(self.pixels)} images but labels has {len(self.labels)}.")
-        if not _uses_each(self.labels, self.num_classes):
+        low, high = map(int, self.labels.aminmax()) if len(self.labels) else (0, -1)
+        if (low, high) != (0, self.num_classes - 1) or not self.labels.bincount().all():
             raise ValueError(
                 f"labels must use each of 0 to {self.num_classes - 1}, one a name in class_names, and nothing else."
             )
@@ -115,30 +116,27 @@ class ImageSet:
         relabel = torch.full((self.num_classes,), -1)
         relabel[classes] = torch.arange(len(classes))
         chosen = (relabel[self.labels] >= 0).nonzero().flatten()
-        names = tuple(self.class_names[index] for index in classes.tolist())
-        return self._take(chosen, relabel[self.labels[chosen]], names)
+        return self._take(chosen, relabel[self.labels[chosen]], classes)
 
     def select(self, indices: Sequence[int] | Int64[Tensor, " chosen"]) -> "ImageSet":
         """Keep the images at `indices`, in that order; classes left without an image go, the others close up."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         present, labels = self.labels[indices].unique(return_inverse=True)
-        return self._take(indices, labels, tuple(self.class_names[index] for index in present.tolist()))
+        return self._take(indices, labels, present)
 
     def _take(
-        self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " chosen"], names: tuple[str, ...]
+        self,
+        indices: Int64[Tensor, " chosen"],
+        labels: Int64[Tensor, " chosen"],
+        classes: Int64[Tensor, " classes"],
     ) -> "ImageSet":
-        pixels = self.pixels.select(indices.numpy())  # a list of ten million numbers takes 400 MB
-        attributes = {name: groups.take(indices) for name, groups in self.attributes.items()}
-        parts = take_parts(self, indices) | {"pixels": pixels, "labels": labels, "class_names": names}
-        return ImageSet(**parts, attributes=attributes)
-
-
-def _uses_each(labels: Int64[Tensor, " images"], classes: int) -> bool:
-    """Whether the labels are 0 to ``classes - 1``, each at least once."""
-    if not len(labels):
-        return classes == 0
-    low, high = labels.aminmax()
-    return int(low) == 0 and int(high) == classes - 1 and bool(labels.bincount().all())
+        parts = take_parts(self, indices) | {
+            "pixels": self.pixels.select(indices.numpy()),  # a list of ten million numbers takes 400 MB
+            "labels": labels,
+            "class_names": tuple(self.class_names[index] for index in classes.tolist()),
+            "attributes": {name: groups.take(indices) for name, groups in self.attributes.items()},
+        }
+        return ImageSet(**parts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,16 @@ from proxemic.files import write_atomically
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # of more than one letter, which are drives of Windows
 
 
+def from_worker(error: Exception, text: str) -> str:
+    """Return the message of an error that a `DataLoader` may have rebuilt from the traceback of its worker."""
+    return (text.strip().splitlines() or [""])[-1].rpartition(f"{type(error).__name__}: ")[2]
+
+
 class UnreachableError(UserError):
     """An address that cannot be reached; its text is the whole sentence."""
 
     def __str__(self) -> str:
-        # A `DataLoader` rebuilds the error of a worker from its traceback, whose last line is this error's own.
-        return (super().__str__().strip().splitlines() or [""])[-1].rpartition(f"{type(self).__name__}: ")[2]
+        return from_worker(self, super().__str__())
 
 
 def is_address(name: object) -> bool:
@@ -41,14 +45,14 @@ def path_or_address(name: str | os.PathLike[str]) -> Path | str:
 
 
 def within(folder: Path | str, name: str) -> Path | str:
-    """What a table or a list in a folder means by a name: an address, or a path relative to the folder."""
+    """Resolve a name in a table or a list of a folder: an address, or a path relative to the folder."""
     if is_address(name):
         return path_or_address(name)
     return folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
 
 
 def open_filesystem(address: str) -> tuple[Any, str]:
-    """The file system of an address, of fsspec, and the path in it; `UnreachableError` where there is none."""
+    """Return fsspec's file system of an address, and the path in it; `UnreachableError` if there is none."""
     import fsspec.core
 
     with remote_errors(address):
@@ -56,7 +60,7 @@ def open_filesystem(address: str) -> tuple[Any, str]:
 
 
 def read_address(address: str) -> bytes:
-    """The content of a file; `FileNotFoundError` where it is not there, `UnreachableError` where that is not known."""
+    """Read a file; `FileNotFoundError` if it is not there, `UnreachableError` if that is not known."""
     system, path = open_filesystem(address)
     with remote_errors(address):
         return system.cat_file(path)
@@ -64,7 +68,7 @@ def read_address(address: str) -> bytes:
 
 @contextmanager
 def write_to(target: Path | str, folder: Path) -> Iterator[Path]:
-    """A path to write, whose file is moved to the path or the address at the end, whole or not at all.
+    """Yield a path to write, whose file is moved to the path or the address at the end, whole or not at all.
 
     For an address, it is written in a local folder first.
     """
@@ -95,7 +99,7 @@ def remove_file(target: Path | str) -> None:
 
 @contextmanager
 def remote_errors(address: str) -> Iterator[None]:
-    """Turn what fails in the block into an `UnreachableError`, but for a file that is not there."""
+    """Turn what fails in the block into an `UnreachableError`, except for a file that is not there."""
     try:
         yield
     except (FileNotFoundError, UserError):

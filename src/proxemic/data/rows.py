@@ -23,8 +23,12 @@ from proxemic.files import readable
 with optional_dependency("train"):
     import pyarrow as pa
 
-FLAGS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
-"""Meaning of the texts in a column of truth values, in lower case."""
+_TRUTHS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Name the first three, as examples in a message."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +51,11 @@ class RowGroups:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if len(self.numbers) and not -1 <= int(self.numbers.min()) <= int(self.numbers.max()) < len(self.names):
+        low, high = map(int, self.numbers.aminmax()) if len(self.numbers) else (-1, -1)
+        if low < -1 or high >= len(self.names):
             raise ValueError(
-                f"the numbers of groups go from {int(self.numbers.min())} to {int(self.numbers.max())}, but there are "
-                f"{len(self.names)} names, from 0, and -1 for none."
+                f"the numbers of groups or classes go from {low} to {high}, but there are {len(self.names)} names, "
+                "from 0, and -1 for none."
             )
 
     @classmethod
@@ -67,7 +72,7 @@ class RowGroups:
         return RowGroups(self.numbers[order], self.names)
 
     def texts(self) -> tuple[str | None, ...]:
-        """The name of the group of each row."""
+        """Return the name of the group of each row."""
         return tuple(None if number < 0 else self.names[number] for number in self.numbers.tolist())
 
 
@@ -84,8 +89,12 @@ def check_distinct(paths: Iterable[str], source: object) -> None:
 
 
 def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:
-    """Take the rows at these places of every attribute that is a tensor or `RowGroups`, as those of `RowLabels` are."""
-    return {name: part.take(order) for name, part in vars(rows).items() if isinstance(part, Tensor | RowGroups)}
+    """Take the rows at these places of each attribute that is a tensor or `RowGroups`."""
+    return {
+        name: part[order] if isinstance(part, Tensor) else part.take(order)
+        for name, part in vars(rows).items()
+        if isinstance(part, Tensor | RowGroups)
+    }
 
 
 class Places(NamedTuple):
@@ -103,7 +112,7 @@ class Rows:
     Args:
         columns: One text, or null, per row. `path` is the name that a row is known by, `label` its class; the columns
             that tables of images may have besides are described in docs/own-tables.md, and any others are kept.
-        pixels: `Pixels`, or `Vectors` in place of pictures; None if they are not known.
+        pixels: `Pixels`, or `Vectors` instead of pictures; None if they are not known.
         embeddings: The embedding of each row, ``[rows, dim]``; None before rows are embedded.
         notes: Facts that the user must know, one sentence each.
         unreadable: Why further rows were left out, by their names.
@@ -135,8 +144,8 @@ class Rows:
     places: Places | None = None
 
     def __post_init__(self) -> None:
-        parts = [part for part in (self.pixels, self.embeddings) if part is not None]
-        counts = {*map(len, parts)} | ({self.columns.num_rows} if self.columns.num_columns else set())
+        counts = {len(part) for part in (self.pixels, self.embeddings) if part is not None}
+        counts |= {self.columns.num_rows} if self.columns.num_columns else set()
         if len(counts) > 1:
             raise ValueError(f"the parts of rows have {sorted(counts)} entries, but need one per row each.")
 
@@ -216,14 +225,18 @@ class Rows:
             raise ValueError(f"{self.place(row)}: {name} is {texts[numbers[row]]!r}, but it must be {allowed}.")
         return known
 
+    def truths(self, name: str) -> Int64[Tensor, " rows"]:
+        """Return the truth values of a column as 1 and 0, and -1 for null; another text is a `ValueError`."""
+        return self.meanings(name, _TRUTHS, "true or false")
+
     def flags(self) -> tuple[Bool[Tensor, " rows"] | None, Bool[Tensor, " rows"] | None]:
         """Return which rows are queries and which are in the gallery; all rows must have both, or none."""
-        flags = [self.meanings(name, FLAGS, "true or false") for name in ("is_query", "is_gallery")]
-        is_missing = torch.stack(flags) < 0
-        if is_missing.all():
+        flags = torch.stack([self.truths("is_query"), self.truths("is_gallery")])
+        is_missing = (flags < 0).any(0)
+        if (flags < 0).all():
             return None, None
         if is_missing.any():
-            row = int(is_missing.any(0).int().argmax())
+            row = int(is_missing.int().argmax())
             raise ValueError(f"{self.place(row)}: is_query or is_gallery is empty, but other rows have both.")
         return flags[0].bool(), flags[1].bool()
 
@@ -242,23 +255,22 @@ class Rows:
     def take(self, order: Sequence[int] | Shaped[np.ndarray, " taken"] | Int64[Tensor, " taken"]) -> "Rows":
         """Return the rows at these places, in that order."""
         chosen = np.asarray(order, np.int64)
-        pixels = None if self.pixels is None else self.pixels.select(chosen)
-        embeddings = None if self.embeddings is None else self.embeddings[torch.from_numpy(chosen)]
-        places = self.places and self.places._replace(numbers=self.places.numbers[chosen])
-        columns = self.columns.take(pa.array(chosen)) if self.columns.num_columns else self.columns
-        return replace(self, columns=columns, pixels=pixels, embeddings=embeddings, places=places)
+        return replace(
+            self,
+            columns=self.columns.take(pa.array(chosen)) if self.columns.num_columns else self.columns,
+            pixels=None if self.pixels is None else self.pixels.select(chosen),
+            embeddings=None if self.embeddings is None else self.embeddings[torch.from_numpy(chosen)],
+            places=self.places and self.places._replace(numbers=self.places.numbers[chosen]),
+        )
 
     def without(self, *names: str) -> "Rows":
         """Drop columns, if they are there."""
-        return replace(
-            self, columns=self.columns.drop_columns([each for each in names if each in self.columns.column_names])
-        )
+        return replace(self, columns=self.columns.drop_columns([*filter(self.has, names)]))
 
     def with_texts(self, **columns: Sequence[str | None]) -> "Rows":
         """Add columns, or replace those of the same name."""
         kept = {name: self.columns[name] for name in self.columns.column_names}
-        made = {name: _as_array(texts) for name, texts in columns.items()}
-        return replace(self, columns=pa.table({**kept, **made}))
+        return replace(self, columns=pa.table(kept | {name: _as_array(texts) for name, texts in columns.items()}))
 
 
 def _as_array(texts: Sequence[str | None]) -> pa.Array:
@@ -275,8 +287,8 @@ class RowLabels:
     Args:
         labels: Class of each row, from 0; -1 for a row without one.
         class_names: Name of each class.
-        paths: Name of each row, usually the path of its image.
-        is_query: As of `ImageSet`, likewise the following.
+        paths: Name of each row, such as the path of its image.
+        is_query: Rows that are queries.
         is_gallery: Rows that are in the gallery.
         sequences: The burst or video that each row is of.
         categories: The group of classes that each row's class belongs to.
@@ -294,22 +306,16 @@ class RowLabels:
     categories: RowGroups | None = None
 
     def __post_init__(self) -> None:
-        if (self.is_query is None) != (self.is_gallery is None):
-            raise ValueError("is_query and is_gallery must be given together.")
-        if (self.labels is None) != (self.class_names is None):
-            raise ValueError("labels and class_names must be given together.")
+        for one, other in (("is_query", "is_gallery"), ("labels", "class_names")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} must be given together.")
         if len(counts := self._counts()) > 1:
             raise ValueError(
                 f"labels, paths, is_query, is_gallery, sequences and categories have {sorted(counts)} entries, but "
                 "need one per row each."
             )
-        if self.labels is not None and self.class_names is not None and len(self.labels):
-            low, high = (int(value) for value in self.labels.aminmax())
-            if low < -1 or high >= len(self.class_names):
-                raise ValueError(
-                    f"labels are {low} to {high}, but class_names has {len(self.class_names)} names, from 0, and -1 is "
-                    "for none."
-                )
+        if self.labels is not None and self.class_names is not None:
+            RowGroups(self.labels, self.class_names)  # which compares them
 
     @property
     def count(self) -> int | None:
@@ -320,44 +326,40 @@ class RowLabels:
         return {len(part) for name, part in vars(self).items() if name != "class_names" and part is not None}
 
     def label_texts(self) -> list[str | None] | None:
-        """The name of the class of each row, or None where it has none; None where no row has one."""
+        """Return the name of the class of each row, or None where it has none; None where no row has one."""
         if self.labels is None or self.class_names is None:
             return None
-        return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
+        return [*RowGroups(self.labels, self.class_names).texts()]
 
     @classmethod
-    def of(cls, rows: "Rows") -> "RowLabels":
+    def of(cls, rows: Rows) -> "RowLabels":
         """Number the columns of rows: labels, sequences and categories in the sorted order of their texts."""
         labels, class_names = rows.numbers("label")
-        names = rows.texts("path") if rows.has("path") else None
         return cls(
             *((labels, class_names) if class_names else (None, None)),
-            None if names is None else tuple(name or "" for name in names),
+            tuple(rows.names) if rows.has("path") else None,
             *rows.flags(),
             rows.groups("sequence"),
             rows.groups("category"),
         )
 
-    def as_rows(self, embeddings: Float[Tensor, "rows dim"] | None = None) -> "Rows":
+    def as_rows(self, embeddings: Float[Tensor, "rows dim"] | None = None) -> Rows:
         """Return the same as columns of texts, with embeddings."""
-        columns: dict[str, Any] = {"path": self.paths, "label": self.label_texts()}
-        columns |= {name: groups and groups.texts() for name, groups in self.groups.items()}
-        for name, flags in (("is_query", self.is_query), ("is_gallery", self.is_gallery)):
-            columns[name] = None if flags is None else [str(flag).lower() for flag in flags.tolist()]
+        columns = {
+            "path": self.paths,
+            "label": self.label_texts(),
+            "sequence": self.sequences and self.sequences.texts(),
+            "category": self.categories and self.categories.texts(),
+            "is_query": None if self.is_query is None else [str(flag).lower() for flag in self.is_query.tolist()],
+            "is_gallery": None if self.is_gallery is None else [str(flag).lower() for flag in self.is_gallery.tolist()],
+        }
         rows = Rows.of(**{name: texts for name, texts in columns.items() if texts is not None})
         return replace(rows, embeddings=embeddings)
 
-    @property
-    def groups(self) -> dict[str, RowGroups | None]:
-        """Sequences and categories by the names of their columns."""
-        return {"sequence": self.sequences, "category": self.categories}
-
     def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
         """Keep the rows at these places, in their order; the numbers of the classes stay."""
-        parts = take_parts(self, order)
-        if self.paths is not None:
-            parts["paths"] = tuple(self.paths[place] for place in order.tolist())
-        return replace(self, **parts)
+        paths = None if self.paths is None else tuple(self.paths[place] for place in order.tolist())
+        return replace(self, **take_parts(self, order), paths=paths)
 
 
 def number_labels(names: Sequence[str | None]) -> RowLabels:

@@ -140,12 +140,15 @@ class ClassBalancedBatches(Batches):
         _at_least_one(
             classes_per_batch=classes_per_batch, images_per_class=images_per_class, batches_per_epoch=batches_per_epoch
         )
-        self._by_class = _ByClass(labels)
-        if classes_per_batch > len(self._by_class.classes):
+        numbers = _one_per_image(labels)
+        classes, counts = np.unique(numbers, return_counts=True)
+        if classes_per_batch > len(classes):
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch}, but there are only {len(self._by_class.classes)} classes: "
-                "lower classes_per_batch."
+                f"classes_per_batch is {classes_per_batch}, but there are only {len(classes)} classes: lower "
+                "classes_per_batch."
             )
+        # The images of each of the sorted classes, without a list of Python's for each.
+        self._order, self._ends = numbers.argsort(kind="stable"), [0, *counts.cumsum().tolist()]
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
         self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // (classes_per_batch * images_per_class))
@@ -153,13 +156,14 @@ class ClassBalancedBatches(Batches):
     def draw(self, epoch: int) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, epoch))
         # Places among the classes, which are drawn as the sorted classes themselves would be.
-        classes = _Deck(range(len(self._by_class.classes)), generator)
+        classes = _Deck(range(len(self._ends) - 1), generator)
         images: dict[int, _Deck] = {}  # of classes that were drawn: of a million, an epoch may draw a few
         for _ in range(self.batches_per_epoch):
             chosen = classes.deal(self.classes_per_batch)
             for place in chosen:
                 if place not in images:
-                    images[place] = _Deck(self._by_class.images_of(place), generator)
+                    own = self._order[self._ends[place] : self._ends[place + 1]]
+                    images[place] = _Deck(own.tolist(), generator)
             yield [index for place in chosen for index in images[place].deal(self.images_per_class)]
 
     def __len__(self) -> int:
@@ -244,21 +248,6 @@ class CategoryBalancedBatches(Batches):
 
     def __len__(self) -> int:
         return self.batches_per_epoch
-
-
-class _ByClass:
-    """The images of each class, without a list of Python's for each."""
-
-    def __init__(self, labels: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | Sequence[int]) -> None:
-        labels = _one_per_image(labels)
-        self.classes, counts = np.unique(labels, return_counts=True)
-        self._order = labels.argsort(kind="stable")
-        self._ends = counts.cumsum()
-
-    def images_of(self, place: int) -> list[int]:
-        """The images of one of the sorted classes, in ascending order."""
-        first = int(self._ends[place - 1]) if place else 0
-        return self._order[first : self._ends[place]].tolist()
 
 
 class _Deck:

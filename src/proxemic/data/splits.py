@@ -1,6 +1,7 @@
-"""Splits by class, or of the images of each class, decided by a seed."""
+"""Splits by class, or of the images of each class, and wrong labels, decided by a seed."""
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -84,9 +85,50 @@ def hold_out(
             f"{name}={fraction} of the images of each class holds out none, as the largest class has {counts.max()} "
             f"and two are to be left on each side: change {name} or add images."
         )
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    _, place_in_class = _shuffled_within(images, torch.Generator().manual_seed(seed))
+    is_held = place_in_class < held[images.labels]
+    return images.select((~is_held).nonzero().flatten()), images.select(is_held.nonzero().flatten())
+
+
+def flip_labels(images: ImageSet, fraction: float, seed: int) -> ImageSet:
+    """Give a fraction of the images, drawn by the seed, another label; every other class is equally likely.
+
+    One image of each class, also drawn, keeps its label, so that no class is left without images.
+
+    Raises:
+        ValueError: If the fraction is not in [0, 1), there is only one class, or too few images can be changed.
+
+    >>> import numpy as np
+    >>> from proxemic.data import ArrayPixels
+    >>> images = ImageSet.from_names(ArrayPixels(np.zeros((8, 4, 4), np.uint8)), [*"aaaabbbb"])
+    >>> flip_labels(images, 0.25, seed=0).labels.ne(images.labels).sum()
+    tensor(2)
+    """
+    check_fraction("training.label_noise", fraction)
+    wanted = round(fraction * len(images))
+    if wanted == 0:
+        return images
+    classes, labels = images.num_classes, images.labels.clone()
+    generator = torch.Generator().manual_seed(seed)
+    order, place_in_class = _shuffled_within(images, generator)
+    flipped = order[place_in_class[order] > 0][:wanted]
+    if classes < 2 or len(flipped) < wanted:
+        raise ValueError(
+            f"training.label_noise is {fraction}, which gives {wanted:,} of {len(images):,} training {images.kind} "
+            f"another label, but one of each of the {classes:,} classes keeps its own, and there must be two classes: "
+            "lower it."
+        )
+    labels[flipped] = (labels[flipped] + torch.randint(1, classes, (wanted,), generator=generator)) % classes
+    return replace(images, labels=labels)
+
+
+def _shuffled_within(
+    images: ImageSet, generator: torch.Generator
+) -> tuple[Int64[Tensor, " images"], Int64[Tensor, " images"]]:
+    """Draw an order of all images; return it with the place that each image has in it among those of its class."""
+    order = torch.randperm(len(images), generator=generator)
+    counts = images.labels.bincount()
+    place_in_class = torch.empty_like(order)
     by_class = order[images.labels[order].argsort(stable=True)]
-    place_in_class = torch.arange(len(images)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    chosen = torch.empty(len(images), dtype=torch.bool)
-    chosen[by_class] = place_in_class < held.repeat_interleave(counts)
-    return images.select((~chosen).nonzero().flatten()), images.select(chosen.nonzero().flatten())
+    place_in_class[by_class] = torch.arange(len(images)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return order, place_in_class

@@ -1,9 +1,5 @@
-"""From an image to a normalised tensor, with or without augmentation: plain data that recipes spell out.
+"""From an image to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
 
-torchvision takes seconds to import, so that it is imported where one of its transforms is asked for.
-"""
-
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -13,14 +9,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from proxemic.data.pixels.reading import ImageInput, cut_thin, read_image, resize_shorter
+from proxemic.data.reading import ImageInput, cut_thin, read_image, resize_shorter
 from proxemic.extras import optional_dependency
 
 Transform = Callable[[ImageInput], Tensor]
 CustomTransform = nn.Module | Callable[..., Any]
-
-_RATIOS = (3 / 4, 4 / 3)
-_LOG_RATIOS = torch.tensor(_RATIOS).log().tolist()
 
 
 @dataclass(frozen=True)
@@ -227,27 +220,19 @@ class Augmentation:
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
-        steps: list[Callable[..., Any]] = [_ToChannels(preprocessing), *(self.before_crop or [])]
-        if self.random_resized_crop is None:
-            steps += _fit(preprocessing, random=self.random_crop)
-        else:
-            steps.append(RandomResizedCrop(self.size or preprocessing.size, self.random_resized_crop))
-        if self.horizontal_flip > 0:
-            steps.append(RandomHorizontalFlip(self.horizontal_flip))
-        steps += [*self._of_torchvision(), *(self.after_crop or []), _ToTensor(preprocessing, self.noise)]
-        if self.erase > 0:
-            steps.append(_torchvision().RandomErasing(self.erase))
-        return Steps([*steps, *(self.on_tensor or [])])
-
-    def _of_torchvision(self) -> list[nn.Module]:
-        moves = bool(self.degrees or self.translate or self.scale is not None or self.shear)
-        colours = bool(self.brightness or self.contrast or self.saturation or self.hue)
-        if not (moves or colours or self.rand_augment or self.trivial_augment or self.grey > 0):
-            return []
         v2 = _torchvision()
         bilinear = v2.InterpolationMode.BILINEAR
-        steps: list[nn.Module] = []
-        if moves:
+        steps: list[Callable[..., Any]] = [_ToChannels(preprocessing), *(self.before_crop or [])]
+        if self.random_resized_crop is not None:
+            size = self.size or preprocessing.size
+            steps.append(v2.RandomResizedCrop(size, self.random_resized_crop, interpolation=bilinear))
+        elif self.random_crop:
+            steps += [_fit(preprocessing)[0], v2.RandomCrop(preprocessing.size)]
+        else:
+            steps += _fit(preprocessing)
+        if self.horizontal_flip > 0:
+            steps.append(v2.RandomHorizontalFlip(self.horizontal_flip))
+        if self.degrees or self.translate or self.scale is not None or self.shear:
             # On the PIL side: at 32 by 32 an affine map of a tensor takes three times as long.
             shift = (self.translate, self.translate) if self.translate else None
             turn, shear = (-self.degrees, self.degrees), self.shear or None
@@ -256,24 +241,25 @@ class Augmentation:
             steps.append(v2.RandAugment(*self.rand_augment, interpolation=bilinear))
         if self.trivial_augment:
             steps.append(v2.TrivialAugmentWide(interpolation=bilinear))
-        if colours:
+        if self.brightness or self.contrast or self.saturation or self.hue:
             steps.append(v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue))
         if self.grey > 0:
             steps.append(v2.RandomGrayscale(self.grey))
-        return steps
+        steps += [*(self.after_crop or []), _ToTensor(preprocessing, self.noise)]
+        if self.erase > 0:
+            steps.append(v2.RandomErasing(self.erase))
+        return Steps([*steps, *(self.on_tensor or [])])
 
 
-def _fit(preprocessing: Preprocessing, *, random: bool = False) -> list[Callable[[Any], Any]]:
-    resized, size = preprocessing.resized, preprocessing.size
-    if resized is None:
+def _fit(preprocessing: Preprocessing) -> list[Callable[[Any], Any]]:
+    size = preprocessing.size
+    if preprocessing.resized is None:
         return [Resize((size, size))]
-    if not random:
-        return [Resize(resized), CenterCrop(size)]
-    return [Resize(resized), _torchvision().RandomCrop(size)]
+    return [Resize(preprocessing.resized), CenterCrop(size)]
 
 
 def _torchvision() -> Any:
-    """Its transforms, which take seconds to import."""
+    """Import torchvision's transforms, which evaluation does without."""
     with optional_dependency("train"):
         from torchvision.transforms import v2
     return v2
@@ -316,8 +302,7 @@ class _ToTensor(nn.Module):
         return values.sub_(self.mean).div_(self.std)
 
 
-# torchvision's steps, pixel by pixel and draw by draw, for PIL images alone: its generality costs a tenth of the time
-# that a small photograph takes to load.
+# The steps of evaluation are torchvision's, pixel by pixel, for PIL images alone: importing those takes seconds.
 
 
 @dataclass(frozen=True)
@@ -342,7 +327,8 @@ class Resize:
         image = cut_thin(image)
         if isinstance(self.size, int):
             return resize_shorter(image, self.size)
-        return _resize(image, self.size)
+        height, width = self.size
+        return image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BILINEAR)
 
 
 @dataclass(frozen=True)
@@ -354,43 +340,3 @@ class CenterCrop:
     def __call__(self, image: Image.Image) -> Image.Image:
         left, top = (round((side - self.size) / 2) for side in image.size)
         return image.crop((left, top, left + self.size, top + self.size))
-
-
-@dataclass(frozen=True)
-class RandomResizedCrop:
-    """A random part of the image, of an area within `scale` and sides that differ by up to 4/3, resized to a square."""
-
-    size: int
-    scale: tuple[float, float]
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        left, top, width, height = self._place(*image.size)
-        return _resize(image.crop((left, top, left + width, top + height)), (self.size, self.size))
-
-    def _place(self, width: int, height: int) -> tuple[int, int, int, int]:
-        for _ in range(10):
-            area = width * height * torch.empty(1).uniform_(*self.scale).item()
-            ratio = torch.empty(1).uniform_(*_LOG_RATIOS).exp_().item()
-            across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < across <= width and 0 < down <= height:
-                top = int(torch.randint(height - down + 1, (1,)).item())
-                return int(torch.randint(width - across + 1, (1,)).item()), top, across, down
-        # None of them fits into a long image: its middle, as wide or as high as may be.
-        across = min(width, round(height * _RATIOS[1]))
-        down = min(height, round(width / _RATIOS[0]))
-        return (width - across) // 2, (height - down) // 2, across, down
-
-
-@dataclass(frozen=True)
-class RandomHorizontalFlip:
-    """The mirror image, with a probability."""
-
-    probability: float
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if torch.rand(1) < self.probability else image
-
-
-def _resize(image: Image.Image, size: Sequence[int]) -> Image.Image:
-    height, width = size
-    return image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BILINEAR)

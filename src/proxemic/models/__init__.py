@@ -4,19 +4,18 @@
 as safetensors and JSON.
 """
 
-from proxemic.models.backbones import ConvNet
-from proxemic.models.bn_inception import BNInception, bn_inception_backbone
+from proxemic.models.backbones.bn_inception import BNInception, bn_inception_backbone
+from proxemic.models.backbones.convnet import ConvNet
+from proxemic.models.backbones.iresnet import IResNet, iresnet_backbone
+from proxemic.models.backbones.onnx_backbone import OnnxBackbone
+from proxemic.models.backbones.timm_models import TimmBackbone, timm_backbone
+from proxemic.models.backbones.transformers_models import TransformersBackbone
 from proxemic.models.config import ModelConfig
-from proxemic.models.embedding import EmbeddingModel, build_model, check_backbone
-from proxemic.models.heads import begin_at_principal_components, principal_components
-from proxemic.models.iresnet import IResNet, iresnet_backbone
+from proxemic.models.heads import AvgMaxPool, AvgPool, GeM, MaxPool, begin_at_principal_components, principal_components
 from proxemic.models.lora import LoRA
-from proxemic.models.onnx_backbone import OnnxBackbone
+from proxemic.models.model import EmbeddingModel, build_model, check_backbone
 from proxemic.models.places import is_mean_over_places, place_embeddings
-from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.saving import is_model, load_model, read_checksum, save_model, takes_vectors
-from proxemic.models.timm_models import TimmBackbone, timm_backbone
-from proxemic.models.transformers_models import TransformersBackbone
 
 __all__ = [
     "AvgMaxPool",

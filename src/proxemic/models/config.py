@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from proxemic.models.iresnet import IRESNETS
+from proxemic.models.backbones.iresnet import IRESNETS
 from proxemic.models.lora import LoRA
 
 # Not Any: a parser would instantiate the classes that a recipe names there.
@@ -23,6 +23,7 @@ PRINCIPAL = ("pca", "pca-whitened")
 # Larger ones are mistakes, or meant to exhaust the memory.
 _LARGEST = {"embedding_size": 2**20, "width": 2**12, "head_width": 2**20, "input_size": 2**20, "image_size": 2**16}
 _MAY_BE_NONE = ("head_width", "input_size", "image_size")
+SIZE = 224  # side of the trial images where nothing else says one
 ONNX = ".onnx"  # the ending of a file with a network
 TRANSFORMERS = "hf:"  # before the folder or the name of a network of transformers
 _CHOICES = {

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from torch import fx, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
-from proxemic.models.timm_models import TimmBackbone
+from proxemic.models.backbones.timm_models import TimmBackbone
 
 
 class _Tracer(fx.Tracer):

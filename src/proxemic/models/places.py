@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from proxemic.models.embedding import EmbeddingModel
 from proxemic.models.heads import UnitLength
+from proxemic.models.model import EmbeddingModel
 
 _POOLINGS = ("avg", "max", "avg+max")
 _HEADS = ("none", "linear", "linear+layer_norm")

@@ -3,8 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
+from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
+from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.config import ONNX, TRANSFORMERS, ModelConfig
-from proxemic.models.embedding import EmbeddingModel, build_model
-from proxemic.models.onnx_backbone import OnnxBackbone, read_onnx
+from proxemic.models.model import EmbeddingModel, build_model
 from proxemic.models.plain import plain_state, shapes_of, unwrapped
-from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import read_shapes
 
 FORMAT = 1
@@ -128,56 +127,47 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
         ImportError: If the backbone needs timm, transformers or onnxruntime, which is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
-    description_file = weights_file.with_name(DESCRIPTION)
-    saved = _read(description_file, backbone)
+    file = weights_file.with_name(DESCRIPTION)
+    try:
+        content = _read(file)
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
+        described = dict(content["config"])
+        config = ModelConfig(**described | _custom_backbone(described.get("backbone"), backbone))
+        preprocessing, network = dict(content["preprocessing"]), dict(content.get("network", {}))
+        sha256 = content["sha256"]
+    except KeyError as error:
+        raise ValueError(f"{file} does not describe a model: {error} is missing") from error
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} does not describe a model: {error}") from error
+    onnx = _read_network(file, config, network) if config.backbone_name.endswith(ONNX) else None
+
+    def build() -> EmbeddingModel:
+        """Build the network, whose weights come from the file beside it."""
+        plain = replace(config, pretrained=False, weights=None)
+        if onnx is not None:
+            return EmbeddingModel(plain, onnx)
+        if plain.backbone_name.startswith(TRANSFORMERS):
+            return EmbeddingModel(plain, transformers_backbone(plain, network))
+        return build_model(plain)
+
     try:
         weights_file.open("rb").close()  # safetensors says that a file is not there if it may not be read
-        _check_shapes(read_shapes(weights_file), saved, weights_file)
+        _check_shapes(read_shapes(weights_file), build, config.backbone_name, weights_file)
         weights = weights_file.read_bytes()
         tensors = safetensors.torch.load(weights)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{weights_file} is not readable as safetensors: {error}") from error
-    if hashlib.sha256(weights).hexdigest() != saved.sha256:
-        raise ValueError(f"{weights_file} is not the file that {description_file} describes; save the model again")
-    model = saved.build()
+    if hashlib.sha256(weights).hexdigest() != sha256:
+        raise ValueError(f"{weights_file} is not the file that {file} describes; save the model again")
+    model = build()
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         message = " ".join(str(error).split())[:200]
-        raise ValueError(f"{weights_file} does not fit {saved.config.backbone_name}: {message}") from error
-    model.config = saved.config
-    return model.eval(), saved.preprocessing
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """What `model.json` says; of `network`, the configuration in transformers, or what identifies an ONNX file."""
-
-    folder: Path
-    config: ModelConfig
-    preprocessing: dict[str, Any]
-    sha256: str
-    network: Mapping[str, Any]
-
-    def build(self) -> EmbeddingModel:
-        """Build the network, whose weights come from the file beside it."""
-        plain = replace(self.config, pretrained=False, weights=None)
-        if plain.backbone_name.startswith(TRANSFORMERS):
-            return EmbeddingModel(plain, transformers_backbone(plain, self.network))
-        if plain.backbone_name.endswith(ONNX):
-            return EmbeddingModel(plain, self._onnx)
-        return build_model(plain)
-
-    @cached_property
-    def _onnx(self) -> OnnxBackbone:
-        file, wanted = self.folder / FROZEN, self.network.get("sha256")
-        try:
-            content = read_onnx(file)
-        except ValueError as error:
-            raise ValueError(f"{error}: it is the copy of {self.config.backbone_name}, of SHA-256 {wanted}") from error
-        if hashlib.sha256(content).hexdigest() != wanted:
-            raise ValueError(f"{file} is not the file of SHA-256 {wanted} that {DESCRIPTION} names; put that back")
-        return OnnxBackbone(content, self.config)
+        raise ValueError(f"{weights_file} does not fit {config.backbone_name}: {message}") from error
+    model.config = config
+    return model.eval(), preprocessing
 
 
 def read_checksum(path: str | Path) -> str:
@@ -208,25 +198,43 @@ def has_own_backbone(path: str | Path) -> bool:
 def _described(path: str | Path, key: str) -> Any:
     file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
     try:
-        return _parse(file)[key]
+        return _read(file)[key]
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
 
 
-def _check_shapes(shapes: Mapping[str, list[int]], saved: _Saved, file: Path) -> None:
+def _read(file: Path) -> Any:
+    if file.exists() and not file.is_file():
+        raise ValueError("it is not a regular file")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _read_network(file: Path, config: ModelConfig, network: Mapping[str, Any]) -> OnnxBackbone:
+    """Read the copy of the network of an ONNX file, which lies beside the description."""
+    frozen, wanted = file.with_name(FROZEN), network.get("sha256")
+    try:
+        content = read_onnx(frozen)
+    except ValueError as error:
+        raise ValueError(f"{error}: it is the copy of {config.backbone_name}, of SHA-256 {wanted}") from error
+    if hashlib.sha256(content).hexdigest() != wanted:
+        raise ValueError(f"{frozen} is not the file of SHA-256 {wanted} that {DESCRIPTION} names; put that back")
+    return OnnxBackbone(content, config)
+
+
+def _check_shapes(shapes: Mapping[str, list[int]], build: Callable[[], EmbeddingModel], name: str, file: Path) -> None:
     """Raise `ValueError` if the network has other tensors, before it allocates the memory of its configuration."""
     try:
         with torch.device("meta"), _Unfilled():
-            state = saved.build().state_dict()
+            needed = shapes_of(build().state_dict())
     except (NotImplementedError, RuntimeError):
         return  # a network that computes with values in its constructor: load_state_dict will compare
-    needed = {name: list(value.shape) for name, value in state.items()}
-    wrong = sorted(name for name in needed.keys() | shapes.keys() if needed.get(name) != shapes.get(name))
-    if wrong:
-        name = wrong[0]
+    if wrong := sorted(key for key in needed.keys() | shapes.keys() if needed.get(key) != shapes.get(key)):
         raise ValueError(
-            f"{file} does not fit {saved.config.backbone_name}: {name} has shape {shapes.get(name, 'none')} but must "
-            f"have {needed.get(name, 'none')} ({len(wrong)} such tensors)"
+            f"{file} does not fit {name}: {wrong[0]} has shape {shapes.get(wrong[0], 'none')} but must have "
+            f"{needed.get(wrong[0], 'none')} ({len(wrong)} such tensors)"
         )
 
 
@@ -241,29 +249,6 @@ class _Unfilled(TorchFunctionMode):
         if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
             return args[0] if args else given["tensor"]
         return func(*args, **given)
-
-
-def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
-    try:
-        content = _parse(file)
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
-        config: dict[str, Any] = {**content["config"]} | _custom_backbone(content["config"].get("backbone"), backbone)
-        preprocessing, network = dict(content["preprocessing"]), dict(content.get("network", {}))
-        return _Saved(file.parent, ModelConfig(**config), preprocessing, str(content["sha256"]), network)
-    except KeyError as error:
-        raise ValueError(f"{file} does not describe a model: {error} is missing") from error
-    except (AttributeError, OSError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe a model: {error}") from error
-
-
-def _parse(file: Path) -> Any:
-    if file.exists() and not file.is_file():
-        raise ValueError("it is not a regular file")
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 def _custom_backbone(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:

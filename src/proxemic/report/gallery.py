@@ -11,7 +11,7 @@ import torch
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
-from proxemic.data.pixels.roots import is_below
+from proxemic.data.roots import is_below
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.files import write_text

@@ -13,9 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from proxemic.data import ImageSet
-from proxemic.data.embeddings import RowLabels
-from proxemic.data.embeddings.files import rows_of_images
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.embeddings import RowLabels, rows_of_images
+from proxemic.data.reading import UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, RetrievalResults

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 from PIL import Image
 
-from proxemic.data.pixels.named import picture_named
+from proxemic.data.roots import picture_named
 from proxemic.pages import environment, picture
 from proxemic.report.judged import Judged
 

@@ -15,12 +15,11 @@ import platformdirs
 import torch
 from tqdm import tqdm
 
-from proxemic.data.embeddings import RowLabels, check_embedding_name, open_rows
-from proxemic.data.embeddings.files import GROUP, write_embedding_chunks
+from proxemic.data.embeddings import GROUP, RowLabels, check_embedding_name, open_rows, write_embedding_chunks
+from proxemic.data.formats.tables import EMBEDDING_COLUMNS
 from proxemic.data.remote import path_or_address, remove_file, write_to
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, list_pictures
-from proxemic.data.tables import EMBEDDING_COLUMNS
 from proxemic.errors import UserError
 from proxemic.files import readable
 from proxemic.locks import exclusive_lock

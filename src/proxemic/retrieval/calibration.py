@@ -121,7 +121,7 @@ def calibrate(
 
     >>> from torch import nn
     >>> rows = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.2], [-1.0, 0.0], [-1.0, 0.3]])
-    >>> from proxemic.data.embeddings import number_labels
+    >>> from proxemic.data.rows import number_labels
     >>> vectors = LabelledEmbeddings(rows, number_labels(["a", "a", "b", "b", "c", "c"]))
     >>> embedder = Embedder(nn.Flatten(), lambda image: torch.zeros(2, 1, 1))
     >>> (found,) = calibrate(embedder, vectors, rates=[0.34]).thresholds

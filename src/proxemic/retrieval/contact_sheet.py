@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from proxemic.data.pixels.named import picture_named
-from proxemic.data.pixels.reading import cut_thin
+from proxemic.data.reading import cut_thin
+from proxemic.data.roots import picture_named
 from proxemic.errors import UserError
 from proxemic.files import printable, readable, write_atomically, write_text
 from proxemic.pages import environment, picture

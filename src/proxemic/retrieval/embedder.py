@@ -22,16 +22,17 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from proxemic.arrays import as_tensor
 from proxemic.data import Preprocessing, read_image
-from proxemic.data.pixels import ImageInput, Pixels, UnreadableImageError
+from proxemic.data.pixels import Pixels
+from proxemic.data.reading import ImageInput, UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
+from proxemic.models.backbones.onnx_backbone import read_note, read_onnx
+from proxemic.models.backbones.timm_models import TimmBackbone
 from proxemic.models.folding import fold_batch_norm
-from proxemic.models.onnx_backbone import read_note, read_onnx
 from proxemic.models.outputs import embeddings_in
 from proxemic.models.saving import has_own_backbone
-from proxemic.models.timm_models import TimmBackbone
 from proxemic.retrieval.stores.store import Distance
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device

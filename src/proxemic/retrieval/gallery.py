@@ -17,7 +17,7 @@ from torch import Tensor
 
 from proxemic.arrays import as_tensor
 from proxemic.data import FilePixels
-from proxemic.data.pixels.roots import as_root
+from proxemic.data.roots import as_root
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors

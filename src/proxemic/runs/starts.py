@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from proxemic.data import ImageSet
 from proxemic.models import EmbeddingModel
-from proxemic.models.embedding import without_head
+from proxemic.models.model import without_head
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 
 Start = Literal["start", "untrained"]

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.reading import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, Hit, Recognition
 from proxemic.retrieval.embedding import useless_vectors

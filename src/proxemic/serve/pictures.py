@@ -10,12 +10,10 @@ from contextlib import contextmanager
 from PIL import Image, ImageOps
 
 from proxemic.allocator import give_back_freed_memory
-from proxemic.data.pixels import UnreadableImageError, read_image
-from proxemic.data.pixels.named import path_and_box
-from proxemic.data.pixels.reading import cut_thin
-from proxemic.data.pixels.roots import is_below
-from proxemic.data.pixels.stores import crop
+from proxemic.data.pixels import crop
+from proxemic.data.reading import UnreadableImageError, cut_thin, read_image
 from proxemic.data.remote import is_address, read_address
+from proxemic.data.roots import is_below, path_and_box
 from proxemic.errors import UserError
 from proxemic.image_formats import FORMATS, FORMATS_TEXT
 from proxemic.serve.refused import Refused

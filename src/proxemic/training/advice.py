@@ -5,11 +5,11 @@ from statistics import fmean
 
 from proxemic.data import Splits
 from proxemic.models import EmbeddingModel, ModelConfig
+from proxemic.models.backbones.timm_models import pretrained_normalization
+from proxemic.models.backbones.transformers_models import expected_images, find_folder
 from proxemic.models.config import TRANSFORMERS
 from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
-from proxemic.models.timm_models import pretrained_normalization
-from proxemic.models.transformers_files import expected_images, find_folder
 from proxemic.tables import percent
 from proxemic.training.recipe import Recipe
 

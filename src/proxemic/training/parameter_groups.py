@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.device import on_gpu
 from proxemic.models import EmbeddingModel
-from proxemic.models.blocks import backbone_blocks
+from proxemic.models.freezing import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.sparse_rows import check_steps_rows, step_rows
 

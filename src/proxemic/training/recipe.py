@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
-from proxemic.data.label_noise import flip_labels
 from proxemic.data.samplers import MakesBatches
-from proxemic.data.splits import check_fraction, check_seed
+from proxemic.data.splits import check_fraction, check_seed, flip_labels
 from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
 from proxemic.losses.user_defined import MakesLoss

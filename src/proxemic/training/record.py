@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from proxemic.models import EmbeddingModel, save_model
-from proxemic.models.embedding import without_head
+from proxemic.models.model import without_head
 from proxemic.runs.directory import RunDirectory
 from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.phases import EndedPhase

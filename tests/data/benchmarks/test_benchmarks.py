@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from scipy.io import loadmat, savemat
@@ -171,15 +170,6 @@ def test_a_missing_folder(source: type[Benchmark], root: Path) -> None:
         source(root).load()
 
 
-def test_other_counts(source: type[Benchmark], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {**source.facts.counts, "train classes": 5, "train images": 20}
-    monkeypatch.setattr(source, "facts", replace(source.facts, counts=counts))
-    with pytest.raises(ValueError, match="train classes 4 instead of 5; train images 16 instead of 20; delete"):
-        source(root).load()
-    (note,) = source(root, check_counts=False).load().notes
-    assert "train images 16 instead of 20" in note
-
-
 def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
     path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
 
@@ -224,10 +214,6 @@ SHUFFLES: dict[type[Benchmark], list[tuple[Callable[[Path], object], str]]] = {
             "have a class_id that is not that of their item",
         ),
         (
-            lambda root: columns(root / "Stanford_Online_Products/Ebay_test.txt", 2, 0, 4, skip=1),
-            "have a super_class_id that is not that of their folder",
-        ),
-        (
             lambda root: columns(root / "Stanford_Online_Products/Ebay_test.txt", 3, 0, 15, skip=1),
             "have a class_id that is not that of their item",
         ),
@@ -245,21 +231,6 @@ def test_shuffled_annotations(source: type[Benchmark], root: Path, tmp_path: Pat
         shuffle(copy)
         with pytest.raises(ValueError, match=message):
             source(copy).load()
-
-
-def test_blank_lines_of_annotations_are_skipped(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
-    root = Path(shutil.copytree(originals[CUB200], tmp_path / "root"))
-    splits = CUB200(root, check_counts=False).load()
-    rewrite(root / "CUB_200_2011" / "images.txt", lambda lines: [*lines, " ", ""])
-    assert paths(CUB200(root, check_counts=False).load().test_images) == paths(splits.test_images)
-
-
-def test_a_label_that_is_no_number(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
-    root = Path(shutil.copytree(originals[CUB200], tmp_path / "root"))
-    labels = root / "CUB_200_2011" / "image_class_labels.txt"
-    rewrite(labels, lambda lines: [f"{lines[0].split()[0]} one", *lines[1:]])
-    with pytest.raises(ValueError, match=r"image_class_labels\.txt has 'one' where a number belongs"):
-        CUB200(root).load()
 
 
 LISTINGS = {
@@ -287,17 +258,6 @@ def test_annotations_cut_short(source: type[Benchmark], root: Path) -> None:
     source(root).load()
 
 
-def test_images_listed_twice(source: type[Benchmark], root: Path) -> None:
-    if source is Cars196:
-        return
-    for name in LISTINGS[source]:
-        whole = (root / name).read_text()
-        (root / name).write_text(whole + whole.splitlines()[-1] + "\n")
-        with pytest.raises(ValueError, match="more than once, such as"):
-            source(root).load()
-        (root / name).write_text(whole)
-
-
 def test_sop_classes_on_both_sides(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
     root = Path(shutil.copytree(originals[StanfordOnlineProducts], tmp_path / "root"))
     tree = root / "Stanford_Online_Products"
@@ -307,14 +267,6 @@ def test_sop_classes_on_both_sides(originals: dict[type[Benchmark], Path], tmp_p
         file.write(lines[-1] + "\n")
     with pytest.raises(ValueError, match=r"1 classes in both training and test \(bicycle_final/111085122804\)"):
         StanfordOnlineProducts(root).load()
-
-
-def test_paths_that_lead_outside(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
-    root = Path(shutil.copytree(originals[InShop], tmp_path / "root"))
-    listing = root / "Eval" / "list_eval_partition.txt"
-    listing.write_text(listing.read_text().replace("img/WOMEN", "img/../../WOMEN", 1))
-    with pytest.raises(ValueError, match="leads out of"):
-        InShop(root).load()
 
 
 def test_in_shop_without_its_folders(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
@@ -342,19 +294,6 @@ def test_cars_in_two_parts(nested: bool, originals: dict[type[Benchmark], Path],
             part.pictures[15].load()
     (root / "stanford_cars" / "cars_test_annos_withlabels.mat").unlink()
     with pytest.raises(ValueError, match=r"cars_test_annos_withlabels\.mat is missing: fetch it"):
-        Cars196(root).load()
-
-
-def test_cars_annotations_of_another_kind(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
-    root = Path(shutil.copytree(originals[Cars196], tmp_path / "root"))
-    names = np.array(["one", "two"], dtype=object)
-    mat = loadmat(root / "cars_annos.mat", squeeze_me=True)
-    savemat(root / "cars_annos.mat", {"annotations": mat["annotations"], "class_names": names})
-    with pytest.raises(ValueError, match=r"has class 3, but .* 2 classes"):
-        Cars196(root).load()
-    unnamed = np.array([(1,), (2,)], dtype=[("class", object)])
-    savemat(root / "cars_annos.mat", {"annotations": unnamed, "class_names": names})
-    with pytest.raises(ValueError, match="no relative_im_path and class"):
         Cars196(root).load()
 
 
@@ -403,19 +342,6 @@ def test_an_archive_cut_short(source: type[Benchmark], packed: Path, monkeypatch
     assert not (packed / ARCHIVES[source]).exists()
 
 
-def test_a_folder_without_its_listing(source: type[Benchmark], packed: Path) -> None:
-    if source in (CUB200, StanfordOnlineProducts):
-        prepare(source(packed))
-        (packed / LISTINGS[source][0]).unlink()
-        with pytest.raises(AbsentError, match=rf"{ARCHIVES[source]} lacks .*delete it and run"):
-            prepare(source(packed))
-    if source is InShop:
-        prepare(source(packed))
-        (packed / LISTINGS[source][0]).unlink()
-        with pytest.raises(AbsentError, match=r"has no Eval/list_eval_partition\.txt.* must be fetched by hand"):
-            prepare(source(packed))
-
-
 @pytest.fixture
 def mirror(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(downloads, "_PAUSE", 0.001)
@@ -445,11 +371,3 @@ def test_downloads_have_their_own_address(
     files = (replace(file, url=f"{mirror.url}/{file.name}?download=1"),)
     monkeypatch.setattr(source, "facts", replace(source.facts, files=files))
     assert prepare(source(tmp_path / "new")).counts == source.facts.counts
-
-
-def test_a_download_that_is_not_the_original(source: type[Benchmark], mirror: Site, tmp_path: Path) -> None:
-    name = source.facts.files[0].name
-    mirror.files[name] = mirror.files[name][:-100]
-    with pytest.raises(ValueError, match="what came is corrupted or another file"):
-        prepare(source(tmp_path / "new"), url=mirror.url)
-    assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file()]

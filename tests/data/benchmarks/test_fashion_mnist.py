@@ -96,19 +96,3 @@ def test_damage(root: Path) -> None:
     labels.unlink()
     with pytest.raises(AbsentError, match=r"has no train-labels-idx1-ubyte\.gz: run proxemic datasets prepare"):
         FashionMNIST(root).load()
-
-
-def test_official_counts_are_checked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"train classes": 10, "train images": 60000, "test classes": 10, "test images": 10000}
-    monkeypatch.setattr(FashionMNIST, "facts", replace(FashionMNIST.facts, counts=counts))
-    with pytest.raises(ValueError, match="train images 40 instead of 60,000; test images 40 instead of 10,000"):
-        FashionMNIST(root).load()
-
-
-def test_split_is_checked() -> None:
-    with pytest.raises(Exception, match="split"):
-        FashionMNIST(split="neither")  # type: ignore[arg-type]
-    source = FashionMNIST()
-    object.__setattr__(source, "split", "neither")  # past the tests' type checker
-    with pytest.raises(ValueError, match="split is 'neither', but it must be 'classes' or 'images'"):
-        source.__post_init__()

@@ -12,7 +12,7 @@ from data.benchmarks.site import Site, serve
 from proxemic.data import Omniglot
 from proxemic.data.benchmarks import OriginalFile
 from proxemic.data.benchmarks.omniglot import ARCHIVES
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.reading import UnreadableImageError
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "omniglot"
 FIRST, SECOND = "images_background_small1", "images_background_small2"
@@ -81,13 +81,6 @@ def test_trees_and_archives_give_the_same(trees: Path) -> None:
         assert len(splits.notes) == 1
 
 
-def test_full_subset_and_no_overlap(tmp_path: Path) -> None:
-    write_tree(tmp_path / "images_background", {"Greek": 4})
-    write_tree(tmp_path / "images_evaluation", {"Tengwar": 2})
-    splits = Omniglot(tmp_path, subset="full").load()
-    assert (splits.train.num_classes, splits.test_images.num_classes, splits.notes) == (2, 2, ())
-
-
 def test_missing_archive_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=rf"has neither {FIRST}\.zip nor .*https://raw\.githubusercontent\.com/.*{FIRST}\.zip"
@@ -152,35 +145,8 @@ def test_download(site: Site, tmp_path: Path) -> None:
     assert Omniglot(target, download=True).load().test_images.num_classes == 4  # nothing to fetch any more
 
 
-def test_failed_download_leaves_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "new"
-    for changed, message in (
-        ({"md5": "0" * 32}, rf"{FIRST}\.zip could not be downloaded .*corrupted.* fetch it by hand"),
-        ({"url": f"{site.url}/other.zip"}, r"could not be downloaded .*404"),
-        ({"url": "http://127.0.0.1:9/a.zip"}, r"could not be downloaded .*refused"),
-    ):
-        publish(site, monkeypatch, **changed)
-        with pytest.raises(ValueError, match=message):
-            Omniglot(target, download=True).load()
-    assert list(target.iterdir()) == []
-
-
-def test_subset_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="subset"):
-        Omniglot(tmp_path, subset="medium")  # type: ignore[arg-type]
-    source = Omniglot(tmp_path)
-    object.__setattr__(source, "subset", "medium")  # past the tests' type checker
-    with pytest.raises(ValueError, match="subset is 'medium', but it must be 'small' or 'full'"):
-        source.__post_init__()
-
-
-def test_without_a_root() -> None:
-    with pytest.raises(ValueError, match=r"data\.root is missing: .*--data\.download true fetches them"):
-        Omniglot().load()
-
-
-def test_hidden_twins_of_files_are_no_drawings(trees: Path) -> None:
-    drawings = len(Omniglot(trees).load().train)
-    for path in list((trees / FIRST).glob("*/*/*.png")):
-        path.with_name(f"._{path.name}").write_bytes(b"made by macOS")
-    assert len(Omniglot(trees).load().train) == drawings
+def test_full_subset_and_no_overlap(tmp_path: Path) -> None:
+    write_tree(tmp_path / "images_background", {"Greek": 4})
+    write_tree(tmp_path / "images_evaluation", {"Tengwar": 2})
+    splits = Omniglot(tmp_path, subset="full").load()
+    assert (splits.train.num_classes, splits.test_images.num_classes, splits.notes) == (2, 2, ())

@@ -1,7 +1,6 @@
 """scikit-learn's digits as an image source."""
 
 import numpy as np
-import pytest
 import torch
 from sklearn.datasets import load_digits
 
@@ -29,9 +28,3 @@ def test_the_seed_decides() -> None:
     assert torch.equal(one.test_images.labels, same.test_images.labels)
     assert not torch.equal(one.test_images.labels, other.test_images.labels)
     assert Digits(validation_fraction=0.0).load().validation is None
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0])
-def test_refused(fraction: float) -> None:
-    with pytest.raises(ValueError, match="validation_fraction is"):
-        Digits(validation_fraction=fraction)

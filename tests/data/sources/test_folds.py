@@ -42,12 +42,6 @@ def test_every_class_validates_once_and_trains_otherwise(folds: int, seed: int) 
     assert sorted(validated) == sorted(classes)
 
 
-def test_the_seed_deals_the_classes() -> None:
-    one, other, again = (Fold(GLYPHS, split_seed=seed).load().train.class_names for seed in (0, 1, 0))
-    assert one == again
-    assert one != other
-
-
 def test_what_makes_no_fold_is_refused() -> None:
     with pytest.raises(ValueError, match="folds is 1"):
         Fold(GLYPHS, folds=1)

@@ -1,3 +1,4 @@
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -5,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from proxemic.data import Glyphs, Splits
+from proxemic.data import GlyphLetters, Glyphs, ImageSet, Splits
 from proxemic.data.sources import glyphs as module
-from proxemic.data.sources.glyphs import FACES
+from proxemic.data.sources.glyphs import FACES, base_letter
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +85,6 @@ def test_subsets_and_validation_are_class_disjoint(cache: Path, splits: Splits) 
     assert set(other.train.class_names) != parts[0]
 
 
-def test_too_many_or_too_few_classes(cache: Path) -> None:
-    with pytest.raises(ValueError, match="test_classes is 5000, but that half has 10"):
-        Glyphs(test_classes=5000, cache_dir=cache).load()
-    with pytest.raises(ValueError, match="train_classes is 1"):
-        Glyphs(train_classes=1)
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
@@ -142,14 +136,70 @@ def test_a_damaged_cache_is_rendered_again(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_cache_that_cannot_be_written_is_only_noted(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    splits = Glyphs(16, 16, cache_dir=tmp_path / "file" / "cache").load()
-    assert splits.test_images.num_classes == 16
-    assert "could not be kept" in splits.notes[1]
+@pytest.fixture(scope="module")
+def letters(cache: Path) -> Splits:
+    return GlyphLetters(validation_fraction=0.0, cache_dir=cache).load()
 
 
-def test_missing_fonts_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
-    with pytest.raises(ValueError, match=r"lacks DejaVuSans\.ttf, .*install matplotlib from PyPI"):
-        Glyphs(cache_dir=tmp_path).load()
+def characters(images: ImageSet) -> list[str]:
+    return [(text or "")[-1] for text in images.attributes["character"].texts()]
+
+
+def test_the_classes_are_the_base_letters(letters: Splits) -> None:
+    for images in (letters.train, letters.test_images):
+        for label, name in enumerate(images.class_names):
+            members = {each for each, of in zip(characters(images), images.labels.tolist(), strict=True) if of == label}
+            assert len(members) >= 2
+            assert {base_letter(each) for each in members} == {name.rpartition(" ")[2]}
+    whole = {name: images for images in (letters.train, letters.test_images) for name in images.class_names}
+    images = whole["U+0061 a"]
+    label = images.class_names.index("U+0061 a")
+    of_a = {each for each, of in zip(characters(images), images.labels.tolist(), strict=True) if of == label}
+    assert {"A", "a", "À", "ā", "ǟ", "Ặ"} <= of_a
+    assert not of_a & {"Α", "А", "а", "æ"}  # Greek and Cyrillic, which look the same, and another letter
+
+
+def test_halves_share_no_letter_and_no_image(letters: Splits) -> None:
+    sides = [{base_letter(each) for each in characters(images)} for images in (letters.train, letters.test_images)]
+    assert not sides[0] & sides[1]
+    assert abs(len(sides[0]) - len(sides[1])) <= 1
+    owner: dict[bytes, str] = {}
+    for images in (letters.train, letters.test_images):
+        for place, character in enumerate(characters(images)):
+            pixels = np.asarray(images.pictures[place])
+            assert pixels.any()
+            assert owner.setdefault(pixels.tobytes(), character) == character
+
+
+def test_attributes_are_known_of_every_image(letters: Splits) -> None:
+    images, case = letters.train, {"Lu": "upper", "Ll": "lower", "Lt": "title"}
+    assert [*images.attributes] == ["character", "case", "accent", "family", "weight", "slant"]
+    texts = {name: groups.texts() for name, groups in images.attributes.items()}
+    for place, character in enumerate(characters(images)):
+        marks = unicodedata.normalize("NFD", character)[1:]
+        assert (texts["accent"][place] == "none") == (not marks)
+        assert texts["case"][place] == case.get(unicodedata.category(character), "none")
+    assert "grave accent" in images.attributes["accent"].names
+    counts = torch.stack([images.labels, images.attributes["character"].numbers]).unique(dim=1, return_counts=True)[1]
+    assert counts.unique().tolist() == [len(FACES)]
+
+
+def test_few_classes_of_many_characters(cache: Path, letters: Splits) -> None:
+    few = GlyphLetters(8, 6, min_characters=8, validation_fraction=0.25, cache_dir=cache).load()
+    assert few.validation is not None
+    assert (few.train.num_classes, few.validation.num_classes, few.test_images.num_classes) == (6, 2, 6)
+    assert int(few.train.labels.bincount().min()) >= 8 * len(FACES)
+    with pytest.raises(ValueError, match=r"train_classes is 5000, but that half has .* letters"):
+        GlyphLetters(5000, cache_dir=cache).load()
+    with pytest.raises(ValueError, match="min_characters is 0"):
+        GlyphLetters(min_characters=0)
+    assert len(list(cache.iterdir())) == 1
+    Glyphs(8, 8, cache_dir=cache).load()  # draws the same characters
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("character", "base"), [("ᾳ", "α"), ("Ǆ", "ǆ"), ("ſ", "s"), ("İ", "i"), ("ı", "ı"), ("Å", "a"), ("Ё", "е")]
+)
+def test_base_letters_by_decomposition_and_folding(character: str, base: str) -> None:
+    assert base_letter(character) == base_letter(base) == base

@@ -15,8 +15,7 @@ from PIL import Image
 from pyarrow.parquet import write_table
 
 from proxemic.data import HuggingFaceDataset
-from proxemic.data.pixels import UnreadableImageError, read_image
-from proxemic.data.pixels.reading import shrink
+from proxemic.data.reading import UnreadableImageError, read_image, shrink
 from proxemic.data.sources.hugging_face import ArrowPixels
 from proxemic.data.vectors import UnreadableVectorsError, Vectors
 from shards import colour, png
@@ -67,14 +66,6 @@ def test_whole_classes_are_held_out_and_images_keep_their_labels(tmp_path: Path)
     for part in parts:
         values = [colour(part.pictures[place]) for place in range(len(part))]
         assert labels_of(part) == [f"class {chr(97 + value // 2)}" for value in values if isinstance(value, int)]
-
-
-@pytest.mark.parametrize(("label", "first"), [("kind", "kind 00"), ("number", "0")])
-def test_labels_may_be_text_or_numbers(tmp_path: Path, label: str, first: str) -> None:
-    made(embedding=None).save_to_disk(tmp_path / "set")
-    images, _ = HuggingFaceDataset(tmp_path / "set", label=label).load_unsplit()
-    assert labels_of(images)[:2] == [first, first]
-    assert images.num_classes == 8
 
 
 @pytest.mark.parametrize("kind", ["save_to_disk", "parquet", "arrow"])
@@ -206,3 +197,11 @@ def test_large_images_are_decoded_at_a_part_of_their_size(tmp_path: Path) -> Non
     pixels = ArrowPixels(table, "image", "made", np.arange(2))
     for place in range(2):
         assert pixels.load(place, 70) == read_image(content.getvalue(), 70) != shrink(pixels[place], 70)
+
+
+@pytest.mark.parametrize(("label", "first"), [("kind", "kind 00"), ("number", "0")])
+def test_labels_may_be_text_or_numbers(tmp_path: Path, label: str, first: str) -> None:
+    made(embedding=None).save_to_disk(tmp_path / "set")
+    images, _ = HuggingFaceDataset(tmp_path / "set", label=label).load_unsplit()
+    assert labels_of(images)[:2] == [first, first]
+    assert images.num_classes == 8

@@ -14,8 +14,8 @@ import safetensors.torch
 import torch
 
 from proxemic.data import ImageSet, OwnVectors
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, write_embeddings
-from proxemic.data.rows import RowGroups
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
+from proxemic.data.rows import RowGroups, number_labels
 from proxemic.data.vectors import VectorFile, Vectors
 from proxemic.studies.evaluate import evaluate
 from vectors import some_vectors, write_table
@@ -188,15 +188,8 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "name their rows in another order", tmp_path / "l.parquet", tmp_path / "p.parquet")
 
 
-def test_vectors_in_fortran_order_are_refused(tmp_path: Path) -> None:
-    vectors, names = some_vectors()
-    np.save(tmp_path / "v.npy", np.asfortranarray(vectors))
-    np.save(tmp_path / "l.npy", np.array(names))
-    refused(tmp_path, "is in Fortran order", tmp_path / "l.npy")
-
-
 def test_large_parquet_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxemic.data.embeddings.formats._IN_MEMORY", 100)
+    monkeypatch.setattr("proxemic.data.formats.vectors._IN_MEMORY", 100)
     monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
     vectors, names = some_vectors()
     root = write_table(tmp_path / "v.parquet", vectors.astype(np.float16), label=names)
@@ -224,3 +217,10 @@ def test_labels_of_any_type_are_compared_as_text(tmp_path: Path) -> None:
     images, _ = OwnVectors(tmp_path / "v.npy", labels=tmp_path / "l.npy").load_unsplit()
     assert images.class_names == ("10", "100", "9")
     assert [name for name, _ in content(images)][:3] == ["10", "9", "100"]
+
+
+def test_vectors_in_fortran_order_are_refused(tmp_path: Path) -> None:
+    vectors, names = some_vectors()
+    np.save(tmp_path / "v.npy", np.asfortranarray(vectors))
+    np.save(tmp_path / "l.npy", np.array(names))
+    refused(tmp_path, "is in Fortran order", tmp_path / "l.npy")

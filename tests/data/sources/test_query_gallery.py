@@ -4,7 +4,8 @@ import pytest
 import torch
 from PIL import Image
 
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, read_labels
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_labels
+from proxemic.data.rows import number_labels
 from proxemic.data.sources import join_query_gallery, load_query_gallery
 
 

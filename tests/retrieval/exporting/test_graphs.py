@@ -15,7 +15,7 @@ from proxemic.data import Preprocessing
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, load_model, save_model
 from proxemic.models import bn_inception as bn_inception_module
-from proxemic.models.iresnet import IResNet
+from proxemic.models.backbones.iresnet import IResNet
 from proxemic.retrieval import Embedder
 from proxemic.retrieval.embedder import ONNX_NOTE
 from proxemic.retrieval.exporting.graphs import (

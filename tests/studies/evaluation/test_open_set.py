@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, write_embeddings
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
+from proxemic.data.rows import number_labels
 from proxemic.metrics import open_set_identification
 from proxemic.studies.evaluate import evaluate
 from proxemic.studies.evaluation.open_set import divide_open_set

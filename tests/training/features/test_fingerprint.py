@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnx_files import network
-from proxemic.data.sources.shards import index_shards
+from proxemic.data.formats.shards import index_shards
 from proxemic.models import ModelConfig, build_model
 from proxemic.training.features.fingerprint import image_keys, network_key
 from shards import png, write_shard
@@ -30,7 +30,7 @@ def test_images_in_shards_are_known_by_their_place_as_long_as_the_shard_stays(
     write_shard(shard, {f"{n}.{end}": content for n in range(3) for end, content in (("png", png(7)), ("cls", b"1"))})
     pixels = index_shards([shard], None, "cls", tmp_path).pixels
     with monkeypatch.context() as patched:
-        patched.setattr("proxemic.data.sources.shards.read_image", None)  # nothing is decoded for it
+        patched.setattr("proxemic.data.formats.shards.read_image", None)  # nothing is decoded for it
         keys = image_keys(pixels)
     assert len({*keys}) == 3
     assert image_keys(pixels.select([2, 0])) == [keys[2], keys[0]]

@@ -1,8 +1,7 @@
 """From what annotation files say to image sets: each named image must be there, each class on one side."""
 
 import posixpath
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import torch
 from proxemic.data.benchmarks.benchmark import Official
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
-from proxemic.data.rows import RowGroups
-from proxemic.data.sources.listing import first_few
+from proxemic.data.rows import RowGroups, first_few
 
 
 @dataclass(frozen=True)
@@ -53,18 +51,13 @@ def whole_number(text: str, path: Path) -> int:
     return int(text)
 
 
-def check_unique(values: Iterable[object], what: str, path: Path) -> None:
-    """Raise `ValueError` where a file lists something twice."""
-    twice = [value for value, count in Counter(values).items() if count > 1]
-    if twice:
-        raise ValueError(f"{path} has {len(twice):,} {what} more than once, such as {twice[0]}: it is damaged.")
-
-
 def official_sets(
     folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str], listing: Path, flaws: Sequence[str] = ()
 ) -> Official:
     """Make the two splits of the images that are there, and list those that are not."""
-    check_unique((row.path for row in rows), "images", listing)
+    unknown = {row.label for row in rows} - class_names.keys()
+    if unknown or len({row.path for row in rows}) < len(rows):
+        raise ValueError(f"{listing} has unknown classes, or images more than once: it is damaged.")
     shared = {row.label for row in rows if row.test} & {row.label for row in rows if not row.test}
     if shared:
         names = first_few([class_names[label] for label in sorted(shared)])
@@ -72,48 +65,39 @@ def official_sets(
             f"{listing} has {len(shared):,} classes in both training and test ({names}), but they must differ: it is "
             "damaged or shuffled."
         )
-    absent, present = _look_for(rows, folder)
-    missing = [row.path for row in rows if row.path not in present]
-    unlisted = sorted(set(class_names) - {row.label for row in rows})
-    all_flaws = [
-        *_flaw("classes without an image in " + listing.name, [class_names[label] for label in unlisted]),
-        *_flaw("folders missing", absent),
-        *_flaw(f"of {len(rows):,} images missing", missing),
-        *flaws,
-    ]
-    train, test = (
-        _image_set(folder, [row for row in rows if row.test == side and row.path in present], class_names)
-        for side in (False, True)
-    )
-    return Official(train, test, tuple(all_flaws))
-
-
-def _flaw(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{len(names):,} {what} ({first_few(names)})"] if names else []
-
-
-def _look_for(rows: Sequence[Listed], folder: Path) -> tuple[list[str], set[str]]:
-    """The folders that are missing, and all files of those that are there: asking for 120,000 images takes long."""
     outside = [row.path for row in rows if posixpath.isabs(row.path) or ".." in row.path.split("/")]
     if outside:
         raise ValueError(f"{outside[0]!r} leads out of {folder}: the annotations are damaged.")
     absent: list[str] = []
     present: set[str] = set()
     for parent in dict.fromkeys(posixpath.dirname(row.path) for row in rows):
-        try:
+        try:  # asking for 120,000 images one by one takes long
             present.update(posixpath.join(parent, file.name) for file in (folder / parent).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             absent.append(parent)
-    return absent, present
+    unlisted = sorted(set(class_names) - {row.label for row in rows})
+    lacking = {
+        f"classes without an image in {listing.name}": [class_names[label] for label in unlisted],
+        "folders missing": absent,
+        f"of {len(rows):,} images missing": [row.path for row in rows if row.path not in present],
+    }
+    flaws = [*(f"{len(names):,} {what} ({first_few(names)})" for what, names in lacking.items() if names), *flaws]
+    train, test = (
+        _image_set(folder, [row for row in rows if row.test == side and row.path in present], class_names)
+        for side in (False, True)
+    )
+    return Official(train, test, tuple(flaws))
 
 
 def _image_set(folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str]) -> ImageSet:
     present, labels = torch.tensor([row.label for row in rows], dtype=torch.int64).unique(return_inverse=True)
-    names = tuple(class_names[label] for label in present.tolist())
-    is_query = None
-    if rows and rows[0].query is not None:
-        is_query = torch.tensor([bool(row.query) for row in rows])
-    pixels = FilePixels([folder / row.path for row in rows])
-    is_gallery = None if is_query is None else ~is_query
-    categories = RowGroups.from_names([row.category for row in rows])
-    return ImageSet(pixels, labels, names, is_query, is_gallery, categories=categories)
+    has_roles = bool(rows) and rows[0].query is not None
+    is_query = torch.tensor([bool(row.query) for row in rows]) if has_roles else None
+    return ImageSet(
+        FilePixels([folder / row.path for row in rows]),
+        labels,
+        tuple(class_names[label] for label in present.tolist()),
+        is_query,
+        None if is_query is None else ~is_query,
+        categories=RowGroups.from_names([row.category for row in rows]),
+    )

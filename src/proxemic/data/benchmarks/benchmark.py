@@ -72,7 +72,7 @@ class Official:
     def counts(self) -> dict[str, int]:
         """Number of classes and images of each split, and of queries and gallery where the test tells them apart."""
         counts: dict[str, int] = {}
-        for name, images in {"train": self.train, "test": self.test}.items():
+        for name, images in (("train", self.train), ("test", self.test)):
             counts |= {f"{name} classes": images.num_classes, f"{name} images": len(images)}
         if self.test.is_query is not None and self.test.is_gallery is not None:
             counts["query images"] = int(self.test.is_query.sum())

@@ -68,11 +68,6 @@ class Cars196(Benchmark):
 
     def _official(self, folder: Path, pairs: list[tuple[str, int]], listing: Path, meta: Path) -> Official:
         names = {number: str(name) for number, name in enumerate(_read_mat(meta, "class_names"), start=1)}
-        unknown = {label for _, label in pairs} - set(names)
-        if unknown:
-            raise ValueError(
-                f"{listing} has class {min(unknown)}, but {meta} has {len(names)} classes: one is damaged."
-            )
         rows = [Listed(path, label, test=label > len(names) // 2) for path, label in pairs]
         published = next(file.md5 for file in self.files if file.name == listing.name)
         flaws = [] if has_md5(listing, published) else [f"{listing.name} is not the published one, by its MD5"]

@@ -1,10 +1,9 @@
 """CUB-200-2011: birds."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from proxemic.data.benchmarks.annotations import Listed, check_unique, official_sets, read_fields, whole_number
+from proxemic.data.benchmarks.annotations import Listed, official_sets, read_fields, whole_number
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 
@@ -44,28 +43,22 @@ class CUB200(Benchmark):
         listing = self.find("CUB_200_2011/images.txt", "images.txt")
         folder = listing.parent
         names, paths, labels = (
-            _numbered(folder / name) for name in ("classes.txt", "images.txt", "image_class_labels.txt")
+            {whole_number(number, folder / name): text for number, text in read_fields(folder / name, 2)}
+            for name in ("classes.txt", "images.txt", "image_class_labels.txt")
         )
         if paths.keys() != labels.keys():
             raise ValueError(
                 f"{folder} names {len(paths):,} images in images.txt, but {len(labels):,} in image_class_labels.txt, "
                 "or others: one is cut short, or of another data set."
             )
-        half = len(names) // 2
-        rows = []
+        numbers = {image: whole_number(label, folder / "image_class_labels.txt") for image, label in labels.items()}
         for image, path in paths.items():
             # 001.Black_footed_Albatross/Black_Footed_Albatross_0001_796111.jpg
-            label = whole_number(labels[image], folder / "image_class_labels.txt")
-            if names.get(label) != path.partition("/")[0] or not path.startswith(f"{label:03d}."):
+            if path.partition("/")[0] != names.get(numbers[image]) or not path.startswith(f"{numbers[image]:03d}."):
                 raise ValueError(
-                    f"{folder}: image {image} is {path}, but image_class_labels.txt gives it class {label}, "
-                    f"{names.get(label, 'which classes.txt lacks')}: one of the files is damaged or shuffled."
+                    f"{folder}: image {image} is {path}, but image_class_labels.txt gives it class {numbers[image]}: "
+                    "one of the files is damaged or shuffled."
                 )
-            rows.append(Listed(f"images/{path}", label, test=label > half))
-        return official_sets(folder, rows, {number: names[number] for number in sorted(names)}, listing)
-
-
-def _numbered(path: Path) -> dict[int, str]:
-    pairs = [(whole_number(number, path), text) for number, text in read_fields(path, 2)]
-    check_unique((number for number, _ in pairs), "numbers", path)
-    return dict(pairs)
+        half = len(names) // 2
+        rows = [Listed(f"images/{path}", numbers[image], numbers[image] > half) for image, path in paths.items()]
+        return official_sets(folder, rows, names, listing)

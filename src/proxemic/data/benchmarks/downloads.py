@@ -1,11 +1,9 @@
 """Downloads that go on where they were broken off, and that are checked before they bear their name."""
 
-import os
-import shutil
 import ssl
 import time
 from contextlib import suppress
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -45,7 +43,12 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
         with FileLock(lock):  # two processes may want it
             if not target.exists():
                 _fetch(url, part)
-                _check(part, md5)
+                actual = None if md5 is None else md5_of(part)
+                if actual != md5:
+                    part.unlink()
+                    raise _Refused(
+                        f"what came is corrupted or another file, with MD5 {actual} instead of {md5}, and was removed"
+                    )
                 part.replace(target)
     except (_Refused, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -69,17 +72,15 @@ def _fetch(url: str, part: Path) -> None:
             error.close()
             if error.code not in (408, 429) and error.code < 500:
                 raise _Refused(str(error)) from error
-            reason = str(error)
-        except (HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-        except URLError as error:
-            reason = str(error.reason)
+            reason: object = error
+        except (HTTPException, URLError, ssl.SSLError, ConnectionError, TimeoutError) as error:
+            reason = getattr(error, "reason", error)
         grown = _size(part) > before
         arrived |= grown
         failures = 0 if grown else failures + 1
         # A server that never answered is more likely to be mistyped or down than to come back in a minute.
         if failures == _ATTEMPTS or not arrived:
-            raise _Refused(reason)
+            raise _Refused(str(reason) or type(reason).__name__)
         time.sleep(_PAUSE * 2**failures)
 
 
@@ -88,44 +89,28 @@ def _ask(url: str, part: Path) -> None:
     if have:
         headers["Range"] = f"bytes={have}-"
     try:
-        with urlopen(Request(url, headers=headers), timeout=_TIMEOUT) as response:
-            _receive(response, part)
+        response = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
         if error.code != 416:  # nothing lies beyond what is there: the checksum says whether that is all
             raise
         error.close()
-
-
-def _receive(response: HTTPResponse, part: Path) -> None:
-    if response.headers.get_content_type() == "text/html":
-        raise _Refused("the server sent a web page in its place")
-    start = _size(part) if response.status == 206 else 0
-    if start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-        raise _Refused("the server sent another part than it was asked for")
-    total = None if response.length is None else start + response.length
-    free = shutil.disk_usage(part.parent).free
-    if total is not None and total - start > free:
-        raise _Refused(f"{(total - start) / 1e9:.1f} GB are to come, but {free / 1e9:.1f} GB are free")
-    with (
-        part.open("ab" if start else "wb") as file,
-        # silent where nobody watches
-        tqdm(total=total, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None) as bar,
-    ):
-        while chunk := response.read1(_CHUNK):
-            file.write(chunk)
-            bar.update(len(chunk))
-    if total is not None and _size(part) < total:
-        raise ConnectionError(f"the connection broke after {_size(part):,} of {total:,} bytes")
+        return
+    with response:
+        start = have if response.status == 206 else 0  # a server may ignore the range
+        if start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            raise _Refused("the server sent another part than it was asked for")
+        whole = None if response.length is None else start + response.length
+        with (
+            part.open("ab" if start else "wb") as file,
+            # silent where nobody watches
+            tqdm(total=whole, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None) as bar,
+        ):
+            while chunk := response.read1(_CHUNK):
+                file.write(chunk)
+                bar.update(len(chunk))
+        if whole is not None and _size(part) < whole:
+            raise ConnectionError(f"the connection broke after {_size(part):,} of {whole:,} bytes")
 
 
 def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
-
-
-def _check(part: Path, md5: str | None) -> None:
-    with part.open("r+b") as file:  # Windows flushes writable files only
-        os.fsync(file.fileno())
-    actual = None if md5 is None else md5_of(part)
-    if actual != md5:
-        part.unlink()
-        raise _Refused(f"what came is corrupted or another file, with MD5 {actual} instead of {md5}, and was removed")

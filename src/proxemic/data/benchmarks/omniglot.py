@@ -13,7 +13,7 @@ from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, Origi
 from proxemic.data.benchmarks.downloads import download
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.pixels.reading import UnreadableImageError, read_image
+from proxemic.data.reading import UnreadableImageError, read_image
 from proxemic.data.splits import check_seed, hold_out
 
 _PAGE = "https://github.com/brendenlake/omniglot"
@@ -127,7 +127,10 @@ def _read(archive: Path) -> ImageSet:
         for path, content in _files(archive):
             # <archive>/<alphabet>/<character>/<drawing>.png
             names.append("/".join(path.split("/")[-3:-1]))
-            images.append(_decode(archive / path, content))
+            try:
+                images.append(255 - np.asarray(read_image(content).convert("L")))
+            except UnreadableImageError as error:
+                raise UnreadableImageError(archive / path, error.reason) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise ValueError(f"{archive} is damaged ({error}): delete it and fetch it again.") from error
     if not images:
@@ -139,27 +142,17 @@ def _read(archive: Path) -> ImageSet:
 
 def _files(archive: Path) -> Iterator[tuple[str, bytes]]:
     if archive.is_dir():
-        for path in sorted(archive.glob("*/*/*.png")):
-            name = path.relative_to(archive).as_posix()
-            if _is_drawing(name):
-                yield name, path.read_bytes()
+        names = (path.relative_to(archive).as_posix() for path in archive.glob("*/*/*.png"))
+        yield from ((name, (archive / name).read_bytes()) for name in sorted(filter(_is_drawing, names)))
         return
     with zipfile.ZipFile(archive) as opened:
-        for name in sorted(filter(_is_drawing, opened.namelist())):
-            yield name, opened.read(name)
+        yield from ((name, opened.read(name)) for name in sorted(filter(_is_drawing, opened.namelist())))
 
 
 def _is_drawing(name: str) -> bool:
     parts = name.split("/")
     # macOS adds hidden twins of every file to the archives it packs
     return name.endswith(".png") and len(parts) >= 3 and not any(part.startswith((".", "__")) for part in parts)
-
-
-def _decode(path: Path, content: bytes) -> np.ndarray:
-    try:
-        return 255 - np.asarray(read_image(content).convert("L"))
-    except UnreadableImageError as error:
-        raise UnreadableImageError(path, error.reason) from error
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,14 @@
 """Stanford Online Products: photographs from offers on eBay."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from proxemic.data.benchmarks.annotations import Listed, check_unique, official_sets, read_fields, whole_number
+from proxemic.data.benchmarks.annotations import Listed, official_sets, read_fields, whole_number
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 _HEADER = "image_id class_id super_class_id path"
-_MOST_STRAYS = 0.01  # an item listed anew may be one class under two numbers; a shuffled file has nearly all astray
+_MOST_STRAYS = 0.01  # of the images
 
 
 @dataclass(frozen=True)
@@ -47,41 +45,24 @@ class StanfordOnlineProducts(Benchmark):
     def read(self) -> Official:
         listing = self.find("Stanford_Online_Products/Ebay_train.txt", "Ebay_train.txt")
         folder = listing.parent
-        images: list[int] = []
-        kinds: list[int] = []
         rows: list[Listed] = []
+        items: list[str] = []
         for part, test in ((listing, False), (folder / "Ebay_test.txt", True)):
-            for image, label, kind, path in read_fields(part, 4, header=_HEADER):
-                images.append(whole_number(image, part))
-                kinds.append(whole_number(kind, part))
+            for _, label, _, path in read_fields(part, 4, header=_HEADER):
+                # bicycle_final/111085122871_0.JPG: the kind, the number of the item, and that of its photograph
                 category = path.partition("/")[0].removesuffix("_final")
                 rows.append(Listed(path, whole_number(label, part), test, category=category))
+                items.append(path.rpartition("_")[0])
         both = folder / "Ebay_train.txt and Ebay_test.txt"
-        check_unique(images, "image numbers", both)
-        # bicycle_final/111085122871_0.JPG: the kind, the number of the item, and that of its photograph
-        items = [row.path.rpartition("_")[0] for row in rows]
-        _check_agreement(both, "class_id", "item", [row.label for row in rows], items)
-        _check_agreement(both, "super_class_id", "folder", kinds, [row.category for row in rows])
-        names = {row.label: item for row, item in zip(rows, items, strict=True)}
+        # An item listed anew may be one class under two numbers; in a shuffled file nearly all are astray.
+        pairs = Counter((row.label, item) for row, item in zip(rows, items, strict=True))
+        names = {label: item for (label, item), _ in reversed(pairs.most_common())}
+        labels = {item: label for (label, item), _ in reversed(pairs.most_common())}
+        astray = [pair for pair in pairs if names[pair[0]] != pair[1] or labels[pair[1]] != pair[0]]
+        count = sum(pairs[pair] for pair in astray)
+        if count > _MOST_STRAYS * len(rows):
+            raise ValueError(
+                f"{both}: {count:,} images have a class_id that is not that of their item, such as {astray[0][0]} for "
+                f"{astray[0][1]}: a file is damaged or shuffled."
+            )
         return official_sets(folder, rows, names, both)
-
-
-def _check_agreement(
-    listing: Path, number: str, name: str, numbers: Sequence[Hashable], names: Sequence[Hashable]
-) -> None:
-    pairs = Counter(zip(numbers, names, strict=True))
-    usual_name, usual_number = dict[Hashable, Hashable](), dict[Hashable, Hashable]()
-    for (one, other), _ in pairs.most_common():
-        usual_name.setdefault(one, other)
-        usual_number.setdefault(other, one)
-    astray = {
-        (one, other): count
-        for (one, other), count in pairs.items()
-        if usual_name[one] != other or usual_number[other] != one
-    }
-    if sum(astray.values()) > _MOST_STRAYS * len(numbers):
-        one, other = next(iter(astray))
-        raise ValueError(
-            f"{listing}: {sum(astray.values()):,} images have a {number} that is not that of their {name}, such as "
-            f"{one} for {other}: a file is damaged or shuffled."
-        )

@@ -7,8 +7,7 @@
 from proxemic.data.sources.check import DatasetReport, check
 from proxemic.data.sources.digits import Digits
 from proxemic.data.sources.folds import Fold
-from proxemic.data.sources.glyph_letters import GlyphLetters
-from proxemic.data.sources.glyphs import Glyphs
+from proxemic.data.sources.glyphs import GlyphLetters, Glyphs
 from proxemic.data.sources.hugging_face import HuggingFaceDataset
 from proxemic.data.sources.image_folder import OwnImages
 from proxemic.data.sources.own_source import OwnSource

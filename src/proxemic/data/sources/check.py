@@ -24,6 +24,14 @@ class Duplicates:
     labels: tuple[str, ...]
     splits: tuple[str, ...]
 
+    def __str__(self) -> str:
+        across = [
+            f"ACROSS {what} {', '.join(names)}"
+            for what, names in (("LABELS", self.labels), ("SPLITS", self.splits))
+            if len(names) > 1
+        ]
+        return " = ".join(self.paths) + (f" ({'; '.join(across)})" if across else "")
+
 
 @dataclass(frozen=True)
 class DatasetReport:
@@ -70,19 +78,19 @@ class DatasetReport:
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
         least, middle, most = self.images_per_class
-        text = [f"{self.root}: {self.images:,} images of {self.classes:,} classes"]
-        text += [
-            f"  {name}: {images:,} images of {classes:,} classes" for name, (images, classes) in self.splits.items()
+        text = [
+            f"{self.root}: {self.images:,} images of {self.classes:,} classes",
+            *(f"  {name}: {images:,} images of {classes:,} classes" for name, (images, classes) in self.splits.items()),
+            f"images per class: {least} to {most}, median {middle:g}",
+            "formats: " + ", ".join(f"{name} {count:,}" for name, count in self.formats.items()),
+            "sizes: {} to {} wide, {} to {} high".format(*self.widths, *self.heights),
+            *self.notes,
         ]
-        text.append(f"images per class: {least} to {most}, median {middle:g}")
-        text.append("formats: " + ", ".join(f"{name} {count:,}" for name, count in self.formats.items()))
-        text.append("sizes: {} to {} wide, {} to {} high".format(*self.widths, *self.heights))
-        text += self.notes
-        lists: dict[str, Sequence[str]] = {
+        lists: dict[str, Sequence[object]] = {
             "unreadable images or folders": [f"{path}: {why}" for path, why in self.unreadable.items()],
             "classes with a single image": self.single_image_classes,
             "classes in more than one split": self.shared_classes,
-            "groups of identical files": [_format_duplicates(group) for group in self.duplicates],
+            "groups of identical files": self.duplicates,
             "columns that are not used": self.unused,
             "other files, ignored": self.ignored,
         }
@@ -108,32 +116,30 @@ def check(root: Path) -> DatasetReport:
     >>> check(root).formats
     {'PNG': 1}
     """
-    listed = list_images(Path(root))
-    rows, facts = examine_images(listed)
+    rows, facts = examine_images(list_images(Path(root)))
     if not len(rows):
         path, reason = next(iter(rows.unreadable.items()))
         raise ValueError(f"{root} has {len(rows.unreadable)} images, but none is readable, such as {path}: {reason}.")
     formats, sizes = zip(*facts, strict=True)
-    labels, places = rows.labels, given_splits(rows)
+    widths, heights = zip(*sizes, strict=True)
+    labels, places = [str(label) for label in rows.labels], given_splits(rows)
     splits = [None] * len(rows) if places is None else [SPLIT_NAMES[place] for place in places.tolist()]
-    counts = Counter(labels)
-    sides = Counter(label for label, _ in {*zip(labels, splits, strict=True)})
+    counts, sides = Counter(labels), Counter(label for label, _ in {*zip(labels, splits, strict=True)})
+    by_split = {
+        name: [label for label, split in zip(labels, splits, strict=True) if split == name] for name in SPLIT_NAMES
+    }
     return DatasetReport(
         root=readable(root),
         images=len(rows),
         classes=len(counts),
-        splits={
-            name: (len(of), len({*of}))
-            for name in SPLIT_NAMES
-            if (of := [label for label, split in zip(labels, splits, strict=True) if split == name])
-        },
+        splits={name: (len(own), len({*own})) for name, own in by_split.items() if own},
         images_per_class=(min(counts.values()), float(median(counts.values())), max(counts.values())),
-        single_image_classes=tuple(sorted(str(label) for label, count in counts.items() if count == 1)),
-        shared_classes=tuple(sorted(str(label) for label, count in sides.items() if count > 1)),
-        duplicates=_duplicates(rows, splits),
+        single_image_classes=tuple(sorted(label for label, count in counts.items() if count == 1)),
+        shared_classes=tuple(sorted(label for label, count in sides.items() if count > 1)),
+        duplicates=_duplicates(rows, labels, splits),
         formats=dict(Counter(formats).most_common()),
-        widths=(min(width for width, _ in sizes), max(width for width, _ in sizes)),
-        heights=(min(height for _, height in sizes), max(height for _, height in sizes)),
+        widths=(min(widths), max(widths)),
+        heights=(min(heights), max(heights)),
         unreadable={**rows.unreadable},
         ignored=tuple(map(readable, rows.ignored)),
         unused=rows.unused,
@@ -141,31 +147,21 @@ def check(root: Path) -> DatasetReport:
     )
 
 
-def _duplicates(rows: Rows, splits: Sequence[str | None]) -> tuple[Duplicates, ...]:
-    files, labels = [*zip(rows.pixels.paths, rows.pixels.boxes, strict=True)], rows.labels
+def _duplicates(rows: Rows, labels: Sequence[str], splits: Sequence[str | None]) -> tuple[Duplicates, ...]:
+    files = [*zip(rows.pixels.paths, rows.pixels.boxes, strict=True)]
     facts = [(path.stat().st_size, box) for path, box in files]
     alike = Counter(facts)
     groups: dict[object, list[int]] = {}
     for row, (path, box) in enumerate(files):
         if alike[facts[row]] > 1:
             with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").digest()
-            groups.setdefault((digest, box), []).append(row)
+                groups.setdefault((hashlib.file_digest(file, "sha256").digest(), box), []).append(row)
     return tuple(
         Duplicates(
             tuple(readable(files[row][0]) for row in group),
-            tuple(sorted({labels[row] or "" for row in group})),
+            tuple(sorted({labels[row] for row in group})),
             tuple(sorted({name for row in group if (name := splits[row])})),
         )
         for group in groups.values()
         if len(group) > 1
     )
-
-
-def _format_duplicates(group: Duplicates) -> str:
-    across = [
-        f"ACROSS {what} {', '.join(names)}"
-        for what, names in (("LABELS", group.labels), ("SPLITS", group.splits))
-        if len(names) > 1
-    ]
-    return " = ".join(group.paths) + (f" ({'; '.join(across)})" if across else "")

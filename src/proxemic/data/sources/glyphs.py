@@ -75,23 +75,18 @@ class Glyphs(ImageSource):
 
     def load(self) -> Splits:
         codes, rasters, notes = draw_characters(self.cache_dir)
-        halves = halve([b"%d" % code for code in codes])
-        train = _take(codes, rasters, halves[0], self.train_classes, "train_classes")
-        test = _take(codes, rasters, halves[1], self.test_classes, "test_classes")
+        counts = {"train_classes": self.train_classes, "test_classes": self.test_classes}
+        halves = _first_of_halves([b"%d" % code for code in codes], counts, "characters")
+        train, test = (
+            image_set(rasters[half], torch.arange(len(half)), tuple(map(character_name, codes[half].tolist())))
+            for half in map(sorted, halves)
+        )
         note = (
             f"{len(codes):,} characters in {len(FACES)} typefaces look different; "
             f"{train.num_classes:,} are for training and validation, {test.num_classes:,} others for the test."
         )
         train, validation = hold_out(train, self.validation_fraction, self.split_seed)
         return Splits(train, validation, test, (note, *notes))
-
-
-def _take(codes: Codes, rasters: Rasters, half: Sequence[int], count: int | None, name: str) -> ImageSet:
-    if count is not None and count > len(half):
-        raise ValueError(f"{name} is {count}, but that half has {len(half)} characters: lower it, or null for all.")
-    chosen = sorted(half[:count])
-    names = tuple(map(character_name, codes[chosen].tolist()))
-    return image_set(rasters[chosen], torch.arange(len(chosen)), names)
 
 
 def check_class_counts(train_classes: int | None, test_classes: int | None) -> None:
@@ -101,10 +96,17 @@ def check_class_counts(train_classes: int | None, test_classes: int | None) -> N
             raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
 
 
-def halve(keys: Sequence[bytes]) -> tuple[list[int], list[int]]:
-    """The places of two halves of some keys, by hash: code points in order would put whole scripts into one half."""
+def _first_of_halves(keys: Sequence[bytes], counts: Mapping[str, int | None], what: str) -> list[list[int]]:
+    """Halve the places of some keys by hash, as code points in order would put whole scripts into one half.
+
+    Of each half, as many are returned as is counted; None is all.
+    """
     order = sorted(range(len(keys)), key=lambda place: hashlib.sha256(keys[place]).digest())
-    return order[: len(order) // 2], order[len(order) // 2 :]
+    halves = [order[: len(order) // 2], order[len(order) // 2 :]]
+    for half, (name, count) in zip(halves, counts.items(), strict=True):
+        if count is not None and count > len(half):
+            raise ValueError(f"{name} is {count}, but that half has {len(half)} {what}: lower it, or null for all.")
+    return [half[:count] for half, count in zip(halves, counts.values(), strict=True)]
 
 
 def character_name(code: int) -> str:
@@ -207,3 +209,112 @@ def _draw(character: str, font: ImageFont.FreeTypeFont) -> UInt8[np.ndarray, "he
     corner = ((_SIZE - right - left) / 2, (_SIZE - bottom - top) / 2)
     canvas.text(corner, character, font=font, fill=255)
     return np.asarray(image)
+
+
+_CASES = {"Lu": "upper", "Ll": "lower", "Lt": "title"}
+
+
+@dataclass(frozen=True)
+class GlyphLetters(ImageSource):
+    """Letters as classes, each of several characters: its upper and lower case, plain and with accents.
+
+    For losses with several proxies per class, as the images of a class have several known centres. The characters and
+    typefaces are those of `Glyphs`. The class of a character is its base letter: A, a, À and ǻ are in one class. Two
+    characters never share an image: of those that do, as the capitals of Latin B and Greek β, only the one with the
+    lowest code point is kept, so that some letters of the later scripts lack a capital. Half of the classes, always the
+    same, are for training and the other half for the test.
+
+    The attributes of the images are ``character``, ``case``, ``accent`` (all combining marks together), and the
+    ``family``, ``weight`` and ``slant`` of the typeface.
+
+    Args:
+        train_classes: Letters to take from the training half; None for all.
+        test_classes: Letters to take from the test half; None for all.
+        min_characters: Letters of fewer characters than this are left out; at least 1.
+        validation_fraction: Part of the training letters held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the random choice of those that validate.
+        cache_dir: Folder for the rendered characters; None for the user's cache folder.
+
+    Raises:
+        ValueError: If a number is out of range, or (on load) a half has fewer letters than asked for.
+
+    >>> splits = GlyphLetters(min_characters=4).load()
+    >>> "accent" in splits.train.attributes, set(splits.train.class_names) & set(splits.test.class_names)
+    (True, set())
+    """
+
+    train_classes: int | None = None
+    test_classes: int | None = None
+    min_characters: int = 2
+    validation_fraction: float = 0.25
+    split_seed: int = 0
+    cache_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
+        check_class_counts(self.train_classes, self.test_classes)
+        if self.min_characters < 1:
+            raise ValueError(f"min_characters is {self.min_characters}, but a letter has at least 1 character.")
+
+    def load(self) -> Splits:
+        codes, rasters, notes = draw_characters(self.cache_dir)
+        letters: dict[str, list[int]] = {}
+        for place, code in enumerate(codes.tolist()):
+            if unicodedata.category(chr(code)).startswith("L"):
+                letters.setdefault(base_letter(chr(code)), []).append(place)
+        letters = {letter: places for letter, places in letters.items() if len(places) >= self.min_characters}
+        names = [*letters]
+        counts = {"train_classes": self.train_classes, "test_classes": self.test_classes}
+        halves = _first_of_halves([name.encode() for name in names], counts, "letters")
+        train, test = (
+            _take_letters(codes, rasters, {names[place]: letters[names[place]] for place in half}) for half in halves
+        )
+        characters = sum(map(len, letters.values()))
+        taken = [len(images.attributes["character"].names) for images in (train, test)]
+        note = (
+            f"{len(letters):,} letters have {self.min_characters} or more characters that look different, "
+            f"{characters:,} in all; {train.num_classes:,} of {taken[0]:,} characters are for training and "
+            f"validation, {test.num_classes:,} others of {taken[1]:,} characters for the test."
+        )
+        train, validation = hold_out(train, self.validation_fraction, self.split_seed)
+        return Splits(train, validation, test, (note, *notes))
+
+
+def base_letter(character: str) -> str:
+    """What is left of a letter without combining marks and case, by its canonical decomposition and case folding.
+
+    >>> [base_letter(letter) for letter in "ÁǻΐЙςßø"]
+    ['a', 'a', 'ι', 'и', 'σ', 'ss', 'ø']
+    """
+    # Marks first, as case folding makes a letter of the Greek iota below others; and again those that folding brings.
+    return _unmarked(_unmarked(character).casefold())
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
+
+
+def _unmarked(text: str) -> str:
+    return "".join(part for part in unicodedata.normalize("NFD", text) if not _is_mark(part))
+
+
+def _accent(character: str) -> str:
+    marks = filter(_is_mark, unicodedata.normalize("NFD", character))
+    return " and ".join(unicodedata.name(mark).removeprefix("COMBINING ").lower() for mark in marks) or "none"
+
+
+def _take_letters(codes: Codes, rasters: Rasters, letters: dict[str, list[int]]) -> ImageSet:
+    letters = dict(sorted(letters.items()))
+    places = [place for characters in letters.values() for place in characters]
+    characters = [chr(code) for code in codes[places].tolist()]
+    attributes = {
+        "character": [character_name(ord(each)) for each in characters],
+        "case": [_CASES.get(unicodedata.category(each), "none") for each in characters],
+        "accent": [_accent(each) for each in characters],
+    }
+    return image_set(
+        rasters[places],
+        torch.arange(len(letters)).repeat_interleave(torch.tensor([len(each) for each in letters.values()])),
+        tuple(" ".join([*(f"U+{ord(each):04X}" for each in letter), letter]) for letter in letters),
+        {name: groups for name, texts in attributes.items() if (groups := RowGroups.from_names(texts))},
+    )

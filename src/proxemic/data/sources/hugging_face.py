@@ -1,9 +1,9 @@
 """The user's own images or vectors in a data set of Hugging Face, on this machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +11,11 @@ from jaxtyping import Float32, Int64
 from PIL import Image
 from torch import Tensor
 
+from proxemic.data.formats.tables import SPLITS
 from proxemic.data.pixels import Pixels
-from proxemic.data.pixels.reading import UnreadableImageError, read_image
+from proxemic.data.reading import UnreadableImageError, read_image
 from proxemic.data.rows import Rows
 from proxemic.data.sources.own_source import OwnSource, check_classes
-from proxemic.data.tables import SPLITS
 from proxemic.data.vectors import UnreadableVectorsError, Vectors
 from proxemic.extras import optional_dependency
 
@@ -57,41 +57,39 @@ class HuggingFaceDataset(OwnSource):
 
     def read(self) -> Rows:
         parts = self._parts()
-        column = self.column or _only_column(Path(str(self.root)), parts)
-        names = [name for _, part in parts for name in self._names(part)]
-        if all(name is None for name in names):
+        tables = [table for _, table in parts]
+        content = self._content(tables, self.column or self._only_column(tables[0]))
+        columns = {"label": [name for table in tables for name in self._labels(table)]}
+        if len(parts) > 1:
+            columns["split"] = [split for split, table in parts for _ in range(len(table))]
+        kept = [row for row, name in enumerate(columns["label"]) if name is not None]
+        if not kept:
             raise ValueError(f"{self.root} has no label in its column {self.label}.")
-        kept = np.array([place for place, name in enumerate(names) if name is not None], np.int64)
-        columns = {"label": names}
-        if len({split for split, _ in parts}) > 1:
-            columns["split"] = [split for split, part in parts for _ in range(len(part))]
-        rows = Rows.of(_store(Path(str(self.root)), [part for _, part in parts], column), **columns).take(kept)
+        rows = Rows.of(content, **columns).take(kept)
         notes = check_classes(Path(str(self.root)), rows)
-        if missing := len(names) - len(kept):
+        if missing := len(content) - len(kept):
             notes = (f"Left out: {missing:,} rows without a label.", *notes)
         return replace(rows, notes=notes)
 
-    def _names(self, part: Any) -> list[str | None]:
-        """The label of each row, as text."""
-        if self.label not in part.features:
+    def _labels(self, table: Any) -> list[str | None]:
+        if self.label not in table.features:
             raise ValueError(
-                f"{self.root} has no column {self.label!r} of labels: name one of {', '.join(part.features)}, as "
+                f"{self.root} has no column {self.label!r} of labels: name one of {', '.join(table.features)}, as "
                 "--data.label NAME."
             )
-        feature = part.features[self.label]
+        feature = table.features[self.label]
         if not str(getattr(feature, "dtype", None)).startswith(("string", "large_string", "int", "uint")):
             raise ValueError(
                 f"{self.root}: {self.label} is {feature}, but labels must be classes, text or whole numbers: name "
                 "their column, as --data.label NAME."
             )
-        encoded = (
-            part.select_columns([self.label]).with_format("arrow")[:].column(0).combine_chunks().dictionary_encode()
-        )
+        column = table.select_columns([self.label]).with_format("arrow")[:].column(0)
+        encoded = column.combine_chunks().dictionary_encode()
         words = [_as_text(value, feature) for value in encoded.dictionary.to_pylist()]
         return [None if place is None else words[place] for place in encoded.indices.to_pylist()]
 
     def _parts(self) -> list[tuple[str, Any]]:
-        """The splits by their names; one alone, whatever it is called, is no split."""
+        """Return the splits by their names; one alone, whatever it is called, is no split."""
         if self.root is None:
             raise ValueError("data.root is missing: give a folder of a data set of Hugging Face (--data.root PATH).")
         root = Path(self.root)
@@ -102,16 +100,14 @@ class HuggingFaceDataset(OwnSource):
             )
         with optional_dependency("datasets"):
             import datasets
+        files = {} if (root / "state.json").is_file() or (root / "dataset_dict.json").is_file() else _files(root)
         try:
-            if (root / "dataset_dict.json").is_file():
-                found: dict[str, Any] = dict(cast("Any", datasets.load_from_disk(str(root))))
-            elif (root / "state.json").is_file():
-                found = {"train": datasets.load_from_disk(str(root))}
+            if files:
+                found: dict[str, Any] = {split: _from_files(paths) for split, paths in files.items()}
             else:
-                found = _from_files(root)
+                loaded: Any = datasets.load_from_disk(str(root))
+                found = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
         except Exception as error:  # datasets raises what its readers raise
-            if isinstance(error, ValueError) and str(error).startswith(str(root)):
-                raise
             message = " ".join(str(error).split())[:200].rstrip(".")
             raise ValueError(f"{root} cannot be read as a data set of Hugging Face: {message}.") from error
         if len(found) > 1 and (unknown := [name for name in found if name.lower() not in SPLITS]):
@@ -121,55 +117,52 @@ class HuggingFaceDataset(OwnSource):
             )
         return [(name.lower(), part) for name, part in found.items()]
 
+    def _only_column(self, table: Any) -> str:
+        found = [name for name, feature in table.features.items() if _is_image(feature) or _is_vector(feature)]
+        if len(found) != 1:
+            which = f"the columns {', '.join(found)}" if found else f"none among {', '.join(table.features)}"
+            raise ValueError(
+                f"{self.root} needs a column of images or vectors, but has {which}: name one, as --data.column NAME."
+            )
+        return found[0]
 
-def _from_files(root: Path) -> dict[str, Any]:
-    import datasets
+    def _content(self, tables: Sequence[Any], column: str) -> "ArrowPixels | Vectors":
+        import datasets
 
+        for table in tables:
+            feature = table.features.get(column)
+            if not (_is_image(feature) or _is_vector(feature)) or type(feature) is not type(tables[0].features[column]):
+                came = "no such column" if feature is None else f"{feature}"
+                raise ValueError(
+                    f"{self.root}: {column} is {came} in one of its splits, but must be images, or lists of floats, in "
+                    "all."
+                )
+        selected = [table.select_columns([column]) for table in tables]
+        if _is_vector(tables[0].features[column]):
+            whole = datasets.concatenate_datasets(selected)
+            return Vectors(ArrowVectors(whole.with_format("arrow"), column, str(self.root)))
+        encoded = [table.cast_column(column, datasets.Image(decode=False)) for table in selected]
+        whole = datasets.concatenate_datasets(encoded)
+        return ArrowPixels(whole, column, str(self.root), np.arange(len(whole)))
+
+
+def _files(root: Path) -> dict[str, list[Path]]:
+    """List the Arrow and Parquet files of each split."""
     files = [root] if root.is_file() else sorted(path for path in root.glob("[!.]*") if path.suffix in _ENDINGS)
     if not files or {path.suffix for path in files} - {*_ENDINGS}:
         raise ValueError(f"{root} has no .arrow or .parquet file, and is no folder of save_to_disk: give one of these.")
     by_split: dict[str, list[Path]] = {}
     for path in files:
         by_split.setdefault(path.stem.partition("-")[0].lower(), []).append(path)
-    if not by_split.keys() <= SPLITS.keys():
-        by_split = {"train": files}
-    return {
-        split: datasets.concatenate_datasets(
-            [
-                *(datasets.Dataset.from_file(str(path)) for path in paths if path.suffix == ".arrow"),
-                *(datasets.Dataset.from_parquet(str(path)) for path in paths if path.suffix == ".parquet"),
-            ]
-        )
-        for split, paths in by_split.items()
-    }
+    return by_split if by_split.keys() <= SPLITS.keys() else {"train": files}
 
 
-def _only_column(root: Path, parts: Sequence[tuple[str, Any]]) -> str:
-    features = parts[0][1].features
-    found = [name for name, feature in features.items() if _is_image(feature) or _is_vector(feature)]
-    if len(found) != 1:
-        which = f"the columns {', '.join(found)}" if found else f"none among {', '.join(features)}"
-        raise ValueError(
-            f"{root} needs a column of images or vectors, but has {which}: name one, as --data.column NAME."
-        )
-    return found[0]
-
-
-def _store(root: Path, parts: Sequence[Any], column: str) -> "ArrowPixels | Vectors":
+def _from_files(paths: Sequence[Path]) -> Any:
     import datasets
 
-    for part in parts:
-        feature = part.features.get(column)
-        if not (_is_image(feature) or _is_vector(feature)) or type(feature) is not type(parts[0].features[column]):
-            came = "no such column" if feature is None else f"{feature}"
-            raise ValueError(
-                f"{root}: {column} is {came} in one of its splits, but must be images, or lists of floats, in all."
-            )
-    if _is_vector(parts[0].features[column]):
-        whole = datasets.concatenate_datasets([part.select_columns([column]) for part in parts])
-        return Vectors(ArrowVectors(whole.with_format("arrow"), column, str(root)))
-    encoded = [part.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for part in parts]
-    return ArrowPixels(datasets.concatenate_datasets(encoded), column, str(root), np.arange(sum(map(len, encoded))))
+    readers = {".arrow": datasets.Dataset.from_file, ".parquet": datasets.Dataset.from_parquet}
+    paths = sorted(paths, key=lambda path: _ENDINGS.index(path.suffix))
+    return datasets.concatenate_datasets([readers[path.suffix](str(path)) for path in paths])
 
 
 def _is_image(feature: object) -> bool:
@@ -193,40 +186,36 @@ def _as_text(value: object, feature: Any) -> str | None:
     return str(value).strip() or None
 
 
+@dataclass(frozen=True, eq=False)
 class ArrowPixels(Pixels):
     """Images in a column of a data set, decoded on access.
 
     Args:
         table: The data set, whose images are not decoded.
         column: The column of images.
-        name: What messages call it.
+        name: Name in messages.
         rows: The row of each image.
     """
 
-    def __init__(self, table: Any, column: str, name: str, rows: Int64[np.ndarray, " images"]) -> None:
-        self.table, self.column, self.name, self.rows = table, column, name, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    per_image = ("rows",)
+    table: Any
+    column: str
+    name: str
+    rows: Int64[np.ndarray, " images"]
 
     def __getitem__(self, index: int) -> Image.Image:
         return self.load(index)
 
     def load(self, index: int, side: int | None = None) -> Image.Image:
         row = int(self.rows[index])
-        value: Mapping[str, Any] = self.table[row][self.column] or {}
+        value = self.table[row][self.column] or {}
         content, path = value.get("bytes"), value.get("path")
         try:
-            if content is not None:
-                return read_image(content, side)
-            if path is None or not Path(path).is_file():
+            if content is None and (path is None or not Path(path).is_file()):
                 raise UnreadableImageError("", f"it has no bytes, and {path or 'no path'} is no file on this machine")
-            return read_image(path, side)
+            return read_image(path if content is None else content, side)
         except UnreadableImageError as error:
             raise UnreadableImageError(f"{self.name}, row {row},", error.reason) from error
-
-    def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "ArrowPixels":
-        return ArrowPixels(self.table, self.column, self.name, self.rows[np.asarray(indices, dtype=np.int64)])
 
 
 class ArrowVectors:
@@ -235,7 +224,7 @@ class ArrowVectors:
     Args:
         table: The data set, which gives Arrow's tables.
         column: The column of lists.
-        name: What messages call it.
+        name: Name in messages.
     """
 
     def __init__(self, table: Any, column: str, name: str) -> None:
@@ -247,7 +236,6 @@ class ArrowVectors:
         return len(self.table)
 
     def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
-        """The rows at these places, in their order."""
         rows = self.table[places.tolist()].column(self.column).combine_chunks()
         numbers = rows.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
         if rows.null_count or not all(len(row) == self.dim for row in rows):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxemic.data.rows import FLAGS, Rows
-from proxemic.data.sources.listing import examine_images, first_few, identities, list_images
+from proxemic.data.formats.tables import IMAGE_COLUMNS, unused_note
+from proxemic.data.rows import Rows, first_few
+from proxemic.data.sources.listing import examine_images, identities, list_images
 from proxemic.data.sources.own_source import OwnSource, check_classes, given_splits
-from proxemic.data.tables import IMAGE_COLUMNS, unused_note
 from proxemic.files import readable
 from proxemic.image_formats import ENDINGS
 
@@ -114,7 +114,7 @@ def _join_repeated(rows: Rows) -> Rows:
     if not again:
         return rows
     for name in filter(rows.has, ("is_query", "is_gallery")):
-        known, texts = rows.meanings(name, FLAGS, "true or false").tolist(), rows.texts(name)
+        known, texts = rows.truths(name).tolist(), rows.texts(name)
         for row, of in again.items():
             if known[row] > known[of]:
                 known[of], texts[of] = known[row], texts[row]

@@ -6,16 +6,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 
 from tqdm import tqdm
 
-from proxemic.data.pixels.reading import UnreadableImageError, describe, examine
-from proxemic.data.pixels.roots import as_root, roots_of
-from proxemic.data.pixels.stores import FilePixels, check_box
+from proxemic.data.formats.tables import CORNERS, IMAGE_COLUMNS, SPLITS, Box, boxes_of, read_table
+from proxemic.data.pixels import FilePixels, check_box
+from proxemic.data.reading import UnreadableImageError, describe, examine
 from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
-from proxemic.data.rows import FLAGS, Rows
-from proxemic.data.tables import CORNERS, IMAGE_COLUMNS, SPLITS, Box, boxes_of, read_table
+from proxemic.data.roots import as_root, roots_of
+from proxemic.data.rows import Rows
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import readable
@@ -56,7 +57,7 @@ def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Ro
         ValueError: If a table is not valid.
     """
     named = [path_or_address(source) for source in sources]
-    parts = [_list_address(each, missing) if isinstance(each, str) else _list(str(each), missing) for each in named]
+    parts = [_list_address(place, missing) if isinstance(place, str) else _list(str(place), missing) for place in named]
     listed = _once(join_files(parts))
     if not len(listed) and not listed.unreadable:
         given = ", ".join(readable(str(source)) for source in sources)
@@ -90,13 +91,12 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
         listed = read_picture_table(root, root.parent, known, ("path", "label"))
         listed.require("label")
         for name in ("is_query", "is_gallery"):
-            listed.meanings(name, FLAGS, "true or false")
+            listed.truths(name)
     else:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
-    if not len(listed) and listed.unreadable:
-        folder, why = next(iter(listed.unreadable.items()))
-        raise ValueError(f"{folder} cannot be listed ({why}): give permission to read it.")
     if not len(listed):
+        for folder, why in listed.unreadable.items():
+            raise ValueError(f"{folder} cannot be listed ({why}): give permission to read it.")
         loose = [path for path in listed.ignored if is_picture_name(path)]
         has = f"{count_by_ending(loose)}, but not in class folders" if loose else f"no images{unread(listed.ignored)}"
         raise ValueError(
@@ -104,11 +104,6 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
             "columns path and label."
         )
     return listed
-
-
-def first_few(names: Sequence[str]) -> str:
-    """Name the first three, as examples in a message."""
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
@@ -129,8 +124,7 @@ def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
     with ThreadPoolExecutor() as pool:
         outcomes = tqdm(pool.map(outcome, paths), "checking images", len(paths), leave=False, disable=None)
         examined = dict(zip(paths, outcomes, strict=True))
-    kept: list[int] = []
-    facts: list[tuple[str, Size]] = []
+    facts: dict[int, tuple[str, Size]] = {}
     failures = {**rows.unreadable}
     for row, (path, box) in enumerate(zip(files.paths, files.boxes, strict=True)):
         image = examined[Path(path)]
@@ -144,17 +138,14 @@ def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
             except ValueError as error:
                 raise ValueError(f"{rows.place(row)}: {error}, of {readable(path)}.") from error
             size = box[2] - box[0], box[3] - box[1]
-        kept.append(row)
-        facts.append((kind, size))
-    return replace(rows.take(kept), unreadable=failures), facts
+        facts[row] = kind, size
+    return replace(rows.take([*facts]), unreadable=failures), [*facts.values()]
 
 
 def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
     """Identify each picture, however it is named: by its resolved path or address, and its box."""
-    real: dict[Path | str, str] = {}
-    for path in files.paths:
-        if path not in real:
-            real[path] = path if isinstance(path, str) else os.path.realpath(path)
+    # Several boxes may be of one file.
+    real = {path: path if isinstance(path, str) else os.path.realpath(path) for path in {*files.paths}}
     return [(real[path], box) for path, box in zip(files.paths, files.boxes, strict=True)]
 
 
@@ -168,17 +159,15 @@ def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
 
     Size and time are -1 for a picture behind an address, or one that is not there.
     """
-    known: dict[Path | str, tuple[int, int]] = {}
 
+    @cache  # several boxes may be of one file
     def stamp(path: Path | str) -> tuple[int, int]:
-        if path not in known:  # several boxes may be of one file
-            try:
-                # Asking for each address would take as long as reading it.
-                status = None if isinstance(path, str) else path.stat()
-            except OSError:
-                status = None
-            known[path] = (-1, -1) if status is None else (status.st_size, status.st_mtime_ns)
-        return known[path]
+        try:
+            # Asking for each address would take as long as reading it.
+            status = None if isinstance(path, str) else path.stat()
+        except OSError:
+            status = None
+        return (-1, -1) if status is None else (status.st_size, status.st_mtime_ns)
 
     if isinstance(rows.pixels, FilePixels):
         return [(name, *stamp(path)) for name, path in zip(rows.names, rows.pixels.paths, strict=True)]
@@ -217,12 +206,9 @@ def _list(source: str, missing: bool) -> Rows:
     path = Path(source)
     if path.is_dir():
         return _list_folder(path)
-    if path.suffix.lower() in TABLES and path.exists():
-        return _list_table(path, path.parent)
-    if path.suffix.lower() == ".txt" and path.exists():
-        return _list_lines(path, path.parent)
     if path.exists():
-        return list_files([path])
+        named = _list_named(path, path.parent)
+        return list_files([path]) if named is None else named
     if glob.has_magic(source):
         found = glob.glob(source, recursive=True)  # noqa: PTH207 - pathlib knows no absolute patterns
         return list_files([Path(name) for name in _matches(source, found) if Path(name).is_file()])
@@ -240,43 +226,47 @@ def _matches(pattern: str, found: Sequence[str]) -> list[str]:
 def _list_address(source: str, missing: bool) -> Rows:
     """List what is behind an address; a table or a list is read as a copy."""
     system, path = open_filesystem(source)
-    suffix = PurePosixPath(path).suffix.lower()
     with remote_errors(source):
         if system.isdir(path):
             found = sorted(system.find(path))
-            inside = [PurePosixPath(name).relative_to(path.rstrip("/") or "/").parts for name in found]
-            visible = [place for place, parts in enumerate(inside) if not any(map(is_hidden, parts))]
-            names = [system.unstrip_protocol(found[place]) for place in visible]
-            return _of_folder(system.unstrip_protocol(path), names, [inside[place] for place in visible])
+            inside = {name: PurePosixPath(name).relative_to(path.rstrip("/") or "/").parts for name in found}
+            visible = [name for name in found if not any(map(is_hidden, inside[name]))]
+            names = [system.unstrip_protocol(name) for name in visible]
+            return _of_folder(system.unstrip_protocol(path), names, [inside[name] for name in visible])
         if glob.has_magic(path):
             return list_files([system.unstrip_protocol(name) for name in _matches(path, system.glob(path))])
         exists = system.exists(path)
         if not exists and not missing:
             raise UserError(f"{source} does not exist: give {_KINDS}.")
-    if suffix not in (*TABLES, ".txt") or not exists:
+    if PurePosixPath(path).suffix.lower() not in (*TABLES, ".txt") or not exists:
         return list_files([source])
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / PurePosixPath(path).name
         copy.write_bytes(read_address(source))
-        above = source.rpartition("/")[0]
         try:
-            return _list_lines(copy, above) if suffix == ".txt" else _list_table(copy, above)
+            listed = _list_named(copy, source.rpartition("/")[0])
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), source)) from error
+    assert listed is not None
+    return listed
 
 
-def _list_table(table: Path, folder: Path | str) -> Rows:
-    """Read a table with all its columns, but for the number of rows that pandas or a gallery has called id."""
-    rows = read_picture_table(table, folder)
+def _list_named(file: Path, folder: Path | str) -> Rows | None:
+    """List the pictures that a table or a list of lines names; None for another file.
+
+    A table keeps all its columns except the number of rows that pandas or a gallery has called id.
+    """
+    suffix = file.suffix.lower()
+    if suffix == ".txt":
+        lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
+        return list_files([within(folder, line.strip()) for line in lines if line.strip()])
+    if suffix not in TABLES:
+        return None
+    rows = read_picture_table(file, folder)
     if not rows.has("id"):
         return rows
-    note = f"{table} has the column id, which is ignored: galleries number their rows themselves."
+    note = f"{file} has the column id, which is ignored: galleries number their rows themselves."
     return replace(rows.without("id"), notes=(*rows.notes, note))
-
-
-def _list_lines(file: Path, folder: Path | str) -> Rows:
-    lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
-    return list_files([within(folder, line.strip()) for line in lines if line.strip()])
 
 
 def _list_folder(root: Path) -> Rows:
@@ -288,17 +278,16 @@ def _list_folder(root: Path) -> Rows:
 
 def _of_folder(root: Path | str, listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) -> Rows:
     """List the files of a folder, with the parts of their paths within it."""
-    is_picture = [is_picture_name(parts[-1]) for parts in inside]
-    paths = [path for path, known in zip(listed, is_picture, strict=True) if known]
-    parts = [part for part, known in zip(inside, is_picture, strict=True) if known]
+    pairs = [*zip(listed, inside, strict=True)]
+    pictures = [(path, parts) for path, parts in pairs if is_picture_name(parts[-1])]
     # Folders for splits hold class folders.
-    has_splits = {part[0].lower() for part in parts if len(part) > 1} <= SPLITS.keys()
+    has_splits = {parts[0].lower() for _, parts in pictures if len(parts) > 1} <= SPLITS.keys()
     level = 1 if has_splits else 0
-    columns = {"label": [readable(part[level]) if len(part) > level + 1 else None for part in parts]}
-    if has_splits and any(len(part) > 1 for part in parts):
-        columns["split"] = [SPLITS[part[0].lower()] if len(part) > 1 else None for part in parts]
-    others = tuple(Path(path) for path, known in zip(listed, is_picture, strict=True) if not known)
-    return replace(list_files(paths, **columns), ignored=others, folders=(as_root(root),))
+    columns = {"label": [readable(parts[level]) if len(parts) > level + 1 else None for _, parts in pictures]}
+    if has_splits and any(len(parts) > 1 for _, parts in pictures):
+        columns["split"] = [SPLITS[parts[0].lower()] if len(parts) > 1 else None for _, parts in pictures]
+    others = tuple(Path(path) for path, parts in pairs if not is_picture_name(parts[-1]))
+    return replace(list_files([path for path, _ in pictures], **columns), ignored=others, folders=(as_root(root),))
 
 
 def _check_split_folders(root: Path, listed: Rows) -> None:

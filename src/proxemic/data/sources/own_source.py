@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from proxemic.data.formats.tables import SPLITS, SplitName
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.rows import Rows
-from proxemic.data.sources.listing import first_few
+from proxemic.data.rows import Rows, first_few
 from proxemic.data.splits import check_fraction, check_seed, hold_out
-from proxemic.data.tables import SPLITS, SplitName
 from proxemic.data.vectors import Vectors
 
 SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
@@ -197,21 +196,18 @@ def check_classes(root: Path, rows: Rows) -> tuple[str, ...]:
             f"{root} has {images.num_classes} classes with one {kind.removesuffix('s')} each, but {kind} of one class "
             f"are what is compared: give classes at least two {kind}."
         )
-    lone = (counts == 1).nonzero().flatten().tolist()
-    few = first_few([images.class_names[label] for label in lone[:4]])
+    lone = [images.class_names[label] for label in (counts == 1).nonzero().flatten().tolist()]
     single = f"have a single {kind.removesuffix('s')}, which a test cannot find a match for"
-    return (f"{len(lone)} classes {single}: {few}.",) if lone else ()
+    return (f"{len(lone)} classes {single}: {first_few(lone)}.",) if lone else ()
 
 
 def anything_to_find(images: ImageSet) -> bool:
     """Whether any query has another image of its class, and of another sequence, in the gallery."""
-    places = torch.arange(len(images))
     # What is in no sequence is one of its own.
-    if images.sequences is None:
-        sequences, count = places, len(images)
-    else:
+    sequences, count = torch.arange(len(images)), len(images)
+    if images.sequences is not None:
         numbers, known = images.sequences.numbers, len(images.sequences.names)
-        sequences, count = torch.where(numbers < 0, places + known, numbers), len(images) + known
+        sequences, count = torch.where(numbers < 0, sequences + known, numbers), count + known
     kinds = images.labels * count + sequences
     queries = kinds if images.is_query is None else kinds[images.is_query]
     gallery = (kinds if images.is_gallery is None else kinds[images.is_gallery]).unique()
@@ -220,12 +216,8 @@ def anything_to_find(images: ImageSet) -> bool:
 
 
 def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
-    sides = [
-        {part.sequences.names[number] for number in part.sequences.numbers.unique().tolist() if number >= 0}
-        for part in parts
-        if part is not None and part.sequences is not None
-    ]
-    torn = sorted(set().union(*(one & other for one, other in combinations(sides, 2))))
+    sides = [{*part.sequences.texts()} - {None} for part in parts if part is not None and part.sequences is not None]
+    torn = sorted(str(name) for name in set().union(*(one & other for one, other in combinations(sides, 2))))
     note = (
         f"{len(torn)} sequences have images in more than one of training, validation and test ({first_few(torn)}), "
         "which makes the test too easy: give a column split that keeps each on one side."

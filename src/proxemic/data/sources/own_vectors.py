@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxemic.data.embeddings.files import open_rows
+from proxemic.data.embeddings import open_rows
+from proxemic.data.formats.tables import ROW_COLUMNS, unused_note
 from proxemic.data.rows import Rows, check_distinct
 from proxemic.data.sources.own_source import OwnSource, check_classes, given_splits
-from proxemic.data.tables import ROW_COLUMNS, unused_note
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from proxemic.data.embeddings.files import LabelledEmbeddings
+from proxemic.data.embeddings import LabelledEmbeddings
+from proxemic.data.formats.tables import IMAGE_COLUMNS
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import RowLabels, Rows, check_distinct
@@ -15,13 +16,7 @@ from proxemic.data.sources.image_folder import read_images
 from proxemic.data.sources.listing import identities
 from proxemic.data.sources.own_source import anything_to_find
 from proxemic.data.sources.own_vectors import OwnVectors
-from proxemic.data.tables import IMAGE_COLUMNS
 from proxemic.data.vectors import JoinedVectors, Vectors
-
-_NOTHING = (
-    "No {kind} of {query} has another one of its class in {gallery}: their class names, compared as text, must be the "
-    "same."
-)
 
 
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
@@ -40,14 +35,11 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
             several classes.
     """
     known = [column for column in IMAGE_COLUMNS if column not in ("split", "is_query", "is_gallery")]
-    asked, searched = (
-        rows.without("split") for rows in (read_images(query, strict, known), read_images(gallery, strict, known))
-    )
-    joined = _join(asked, searched, *(identities(rows.pixels) for rows in (asked, searched)))
-    images = ImageSet.of(joined)
-    if not anything_to_find(images):
-        raise ValueError(_NOTHING.format(kind="image", query=query, gallery=gallery))
-    return images, joined.notes
+    asked, searched = (read_images(path, strict, known).without("split") for path in (query, gallery))
+    joined, new = _join(asked, searched, identities(asked.pixels), identities(searched.pixels))
+    first, second = asked.pixels, new.pixels
+    pixels = FilePixels([*first.paths, *second.paths], [*first.boxes, *second.boxes])
+    return _as_images(replace(joined, pixels=pixels), query, gallery)
 
 
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
@@ -59,7 +51,7 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
         ValueError: If one of the two has no labels or has a path twice, they differ in dimension, or a path of both
             has two labels.
 
-    >>> from proxemic.data.embeddings import number_labels
+    >>> from proxemic.data.rows import number_labels
     >>> query = LabelledEmbeddings(torch.zeros(1, 2), number_labels(["owl"]))
     >>> gallery = LabelledEmbeddings(torch.ones(2, 2), number_labels(["jay", "jay"]))
     >>> joined = join_query_gallery(query, gallery)
@@ -67,7 +59,7 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     ([1, 0, 0], ('jay', 'owl'), [True, False, False])
     """
     _check_dims(query.embeddings.shape[1], gallery.embeddings.shape[1])
-    rows = _join_named(query.rows.as_rows(query.embeddings), gallery.rows.as_rows(gallery.embeddings))
+    rows, _ = _join_named(query.rows.as_rows(query.embeddings), gallery.rows.as_rows(gallery.embeddings))
     assert rows.embeddings is not None
     return LabelledEmbeddings(rows.embeddings, RowLabels.of(rows))
 
@@ -98,10 +90,20 @@ def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[
     """
     asked, searched = query.read_rows(), gallery.read_rows()
     _check_dims(asked.pixels.dim, searched.pixels.dim)
-    joined = _join_named(asked, searched)
+    joined, new = _join_named(asked, searched)
+    names = np.array(joined.names, np.dtypes.StringDType()) if joined.has("path") else None
+    made_by = " and ".join(sorted({name for name in (asked.made_by, searched.made_by) if name})) or None
+    vectors = Vectors(JoinedVectors(asked.pixels, new.pixels), names=names, made_by=made_by)
+    return _as_images(replace(joined, pixels=vectors), query.root, gallery.root)
+
+
+def _as_images(joined: Rows, query: Path | None, gallery: Path | None) -> tuple[ImageSet, tuple[str, ...]]:
     images = ImageSet.of(joined)
     if not anything_to_find(images):
-        raise ValueError(_NOTHING.format(kind="vector", query=query.root, gallery=gallery.root))
+        raise ValueError(
+            f"No {images.kind.removesuffix('s')} of {query} has another one of its class in {gallery}: their class "
+            "names, compared as text, must be the same."
+        )
     return images, joined.notes
 
 
@@ -110,55 +112,45 @@ def _check_dims(query: int, gallery: int) -> None:
         raise ValueError(f"the queries have {query} dimensions but the gallery {gallery}: embed both with one model.")
 
 
-def _join_named(query: Rows, gallery: Rows) -> Rows:
+def _join_named(query: Rows, gallery: Rows) -> tuple[Rows, Rows]:
     """Join rows that are known by their paths; rows without paths are all different."""
-    keys: list[list[object]] = [[("query", row) for row in range(len(query))], [*range(len(gallery))]]
-    parts = [query, gallery]
-    if not all(rows.has("path") for rows in parts):
-        return _join(query.without("path"), gallery.without("path"), *keys)
-    for place, (rows, source) in enumerate(zip(parts, ("the queries", "the gallery"), strict=True)):
+    if not (query.has("path") and gallery.has("path")):
+        keys = [("query", row) for row in range(len(query))]
+        return _join(query.without("path"), gallery.without("path"), keys, range(len(gallery)))
+    parts, keys = [], []
+    for rows, source in ((query, "the queries"), (gallery, "the gallery")):
         check_distinct(rows.names, source)
         names = [normpath(name) if name else None for name in rows.names]
-        parts[place] = rows.with_texts(path=names)
-        keys[place] = [(place, row) if name is None else name for row, name in enumerate(names)]
-    query, gallery = parts
-    return _join(query, gallery, *keys)
+        parts.append(rows.with_texts(path=names))
+        keys.append([name or (source, row) for row, name in enumerate(names)])
+    return _join(*parts, *keys)
 
 
-def _join(query: Rows, gallery: Rows, asked: Sequence[object], searched: Sequence[object]) -> Rows:
-    """Join queries and a gallery by the keys of their rows: a row of the gallery that is a query counts once."""
-    labels, others = _labels("the queries", query), _labels("the gallery", gallery)
-    label_of = dict(zip(searched, others, strict=True))
-    for row, (key, label) in enumerate(zip(asked, labels, strict=True)):
+def _join(query: Rows, gallery: Rows, asked: Sequence[object], searched: Sequence[object]) -> tuple[Rows, Rows]:
+    """Join queries and a gallery by the keys of their rows, where a row of the gallery that is a query counts once.
+
+    Returns:
+        The joined rows, without their content, and those rows of the gallery that are no queries.
+    """
+    for of, rows in (("the queries", query), ("the gallery", gallery)):
+        if None in rows.labels:
+            missing = f"no label in row {rows.labels.index(None) + 1:,}" if rows.has("label") else "no labels"
+            raise ValueError(f"{of} have {missing}: give them with --labels FILE and --gallery-labels FILE.")
+    label_of = dict(zip(searched, gallery.labels, strict=True))
+    for row, (key, label) in enumerate(zip(asked, query.labels, strict=True)):
         if label_of.get(key, label) != label:
             raise ValueError(
                 f"{query.names[row]} is {label!r} among the queries but {label_of[key]!r} in the gallery: give it one "
                 "label."
             )
-    known, searchable = {*asked}, {*searched}
+    known = {*asked}
     new = gallery.take([row for row, key in enumerate(searched) if key not in known])
-    is_both = [str(key in searchable).lower() for key in asked]
-    parts = (
-        query.with_texts(is_query=["true"] * len(query), is_gallery=is_both),
-        new.with_texts(is_query=["false"] * len(new), is_gallery=["true"] * len(new)),
+    joined = Rows.join(
+        (
+            query.with_texts(
+                is_query=["true"] * len(query), is_gallery=[str(key in label_of).lower() for key in asked]
+            ),
+            new.with_texts(is_query=["false"] * len(new), is_gallery=["true"] * len(new)),
+        )
     )
-    joined = replace(Rows.join(parts), notes=(*query.notes, *gallery.notes))
-    return joined if query.pixels is None else replace(joined, pixels=_join_content(query, new, joined))
-
-
-def _join_content(query: Rows, new: Rows, joined: Rows) -> FilePixels | Vectors:
-    first, second = query.pixels, new.pixels
-    if isinstance(first, FilePixels):
-        return FilePixels([*first.paths, *second.paths], [*first.boxes, *second.boxes])
-    names = np.array(joined.names, np.dtypes.StringDType()) if joined.has("path") else None
-    made_by = " and ".join(sorted({each for each in (first.made_by, second.made_by) if each})) or None
-    return Vectors(JoinedVectors(first, second), names=names, made_by=made_by)
-
-
-def _labels(of: str, rows: Rows) -> list[str]:
-    labels = rows.labels
-    if None in labels:
-        is_bare = not rows.has("label")
-        have = "have no labels" if is_bare else f"have no label in row {labels.index(None) + 1:,}"
-        raise ValueError(f"{of} {have}: give them with --labels FILE and --gallery-labels FILE.")
-    return [label for label in labels if label is not None]
+    return replace(joined, notes=(*query.notes, *gallery.notes)), new

@@ -1,18 +1,17 @@
 """The user's own images in tar shards, as WebDataset writes them."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 
-from proxemic.data.rows import Rows
-from proxemic.data.sources.listing import files_below, first_few
+from proxemic.data.formats.shards import index_shards
+from proxemic.data.formats.tables import SPLITS
+from proxemic.data.rows import Rows, first_few
+from proxemic.data.sources.listing import files_below
 from proxemic.data.sources.own_source import OwnSource, check_classes
-from proxemic.data.sources.shards import ShardIndex, index_shards
-from proxemic.data.tables import SPLITS
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 
@@ -72,13 +71,15 @@ class WebDatasetShards(OwnSource):
     strict: bool = False
 
     def read(self) -> Rows:
-        shards, index = self._index()
-        notes: list[str] = []
+        shards = self._shards()
+        index = index_shards(shards, self.image, self.label)
+        notes: tuple[str, ...] = ()
         if index.without:
-            lacking = f"{index.without:,} samples without an image or a label, {first_few(_shown(index))}"
+            examples = first_few([readable(key) for key in index.examples])
+            lacking = f"{index.without:,} samples without an image or a label, {examples}"
             if self.strict:
                 raise ValueError(f"{self.root} has {lacking}: mend them, or set strict to false.")
-            notes.append(f"Left out: {lacking}.")
+            notes = (f"Left out: {lacking}.",)
         if not len(index.labels):
             raise ValueError(
                 f"{self.root} has no sample with an image and a label ending in {self.label}: name the ending of the "
@@ -86,14 +87,11 @@ class WebDatasetShards(OwnSource):
                 "are called with dots, write the files with these replaced."
             )
         columns = {"label": pa.DictionaryArray.from_arrays(index.labels, pa.array(index.class_names))}
-        if (splits := _splits(shards)) is not None:
+        splits = [SPLITS.get(shard.absolute().parent.name.lower()) for shard in shards]
+        if None not in splits and len({*splits}) > 1:  # folders of two splits or three
             columns["split"] = pa.DictionaryArray.from_arrays(index.pixels.shard, pa.array(splits))
         rows = Rows(pa.table(columns), index.pixels)
         return replace(rows, notes=(*notes, *check_classes(Path(str(self.root)), rows)))
-
-    def _index(self) -> tuple[list[Path], ShardIndex]:
-        shards = self._shards()
-        return shards, index_shards(shards, self.image, self.label)
 
     def _shards(self) -> list[Path]:
         if self.root is None:
@@ -108,7 +106,7 @@ class WebDatasetShards(OwnSource):
             with optional_dependency("webdataset"):
                 from braceexpand import braceexpand
             try:
-                found = [Path(each) for each in islice(braceexpand(text), _MOST_SHARDS)]
+                found = [Path(name) for name in islice(braceexpand(text), _MOST_SHARDS)]
             except ValueError as error:
                 raise ValueError(f"{text} is no pattern of shards: {error}.") from error
         else:
@@ -116,23 +114,12 @@ class WebDatasetShards(OwnSource):
         first: dict[Path, Path] = {}  # a shard that is named again, perhaps through a link, has the same images
         for path in found:
             first.setdefault(path.resolve(), path)
-        found = list(first.values())
+        found = [*first.values()]
         absent = [path for path in found if not path.is_file()]
         if absent or not found:
-            lacking = [f"{len(absent):,} of {len(found):,} shards are missing, as {path}" for path in absent[:1]]
+            lacking = f"{len(absent):,} of {len(found):,} shards are missing, as {absent[0]}" if absent else ""
             raise ValueError(
-                f"{text}: {(lacking or ['it has no .tar file'])[0]}: give a folder of .tar files on this machine, or a "
+                f"{text}: {lacking or 'it has no .tar file'}: give a folder of .tar files on this machine, or a "
                 "pattern such as shards/{000..146}.tar."
             )
         return found
-
-
-def _splits(shards: Sequence[Path]) -> list[str] | None:
-    """Return the split of each shard, if they lie in folders of two splits or three."""
-    named = [SPLITS.get(shard.absolute().parent.name.lower()) for shard in shards]
-    splits = [name for name in named if name is not None]
-    return splits if len(splits) == len(shards) and len({*splits}) > 1 else None
-
-
-def _shown(index: ShardIndex) -> list[str]:
-    return [readable(key) for key in index.examples]

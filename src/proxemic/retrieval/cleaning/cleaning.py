@@ -14,9 +14,9 @@ from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from proxemic.data import FilePixels
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.formats.tables import SPLITS
+from proxemic.data.reading import UnreadableImageError
 from proxemic.data.rows import Rows
-from proxemic.data.tables import SPLITS
 from proxemic.files import check_folder, write_csv
 from proxemic.metrics import Distance
 from proxemic.metrics.clustering import unit_rows

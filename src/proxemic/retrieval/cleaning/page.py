@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from proxemic.data import FilePixels
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.reading import UnreadableImageError
 from proxemic.extras import optional_dependency
 from proxemic.files import readable, write_text
 from proxemic.pages import environment, picture

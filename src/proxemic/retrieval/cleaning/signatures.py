@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float32
 from PIL import Image
 
-from proxemic.data.pixels.reading import cut_thin
+from proxemic.data.reading import cut_thin
 
 _SIDE, _LIGHT, _COLOUR = 32, 8, 3
 _DETAIL = 64  # pixels on a side, beyond which compression changes more than a look shows

@@ -9,8 +9,8 @@ import torch
 
 from proxemic.data import ImageSet, ImageSource, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.formats.tables import SplitName
 from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery, load_query_gallery_vectors
-from proxemic.data.tables import SplitName
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, read_checksum, takes_vectors

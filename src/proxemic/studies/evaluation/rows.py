@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from proxemic.data import ImageSet, RowGroups
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_embeddings
-from proxemic.data.embeddings.files import PRECISION
-from proxemic.data.embeddings.formats import read_metadata
+from proxemic.data.embeddings import PRECISION, LabelledEmbeddings, RowLabels, read_embeddings
+from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
+from proxemic.data.formats.vectors import read_metadata
 from proxemic.data.rows import check_distinct
 from proxemic.data.sources import join_query_gallery
-from proxemic.data.tables import EMBEDDING_COLUMNS, read_table
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
 from proxemic.recipes.reader import read_evaluation_config

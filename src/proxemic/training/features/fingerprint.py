@@ -9,9 +9,9 @@ from pathlib import Path
 
 import safetensors.torch
 
-from proxemic.data.image_cache import key_of
-from proxemic.data.pixels.stores import CachedPixels, FilePixels, Pixels
-from proxemic.data.sources.shards import ShardPixels
+from proxemic.data.cache import key_of
+from proxemic.data.formats.shards import ShardPixels
+from proxemic.data.pixels import CachedPixels, FilePixels, Pixels
 from proxemic.models import EmbeddingModel
 
 _VERSION = 1  # of what is done to an image before its features are written

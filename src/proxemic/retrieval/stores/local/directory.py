@@ -14,7 +14,7 @@ import pyarrow as pa
 from jaxtyping import Float32, Int64
 
 from proxemic.addresses import GALLERY_FILE
-from proxemic.data.pixels.roots import merge_roots
+from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError, UserNote
 from proxemic.retrieval.items import Where
 from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, is_unchanged, read_state, reading

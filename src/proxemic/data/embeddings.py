@@ -1,0 +1,251 @@
+"""Embeddings on disk, ours and those made elsewhere, with what is known about their rows."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
+from proxemic.data.formats.vectors import (
+    check_embedding_name,
+    open_vectors,
+    read_metadata,
+    read_npy,
+    read_own_columns,
+    write_npy,
+    write_parquet,
+    write_safetensors,
+)
+from proxemic.data.images import ImageSet
+from proxemic.data.pixels import FilePixels
+from proxemic.data.remote import write_to
+from proxemic.data.rows import RowLabels, Rows
+from proxemic.data.vectors import Vectors
+from proxemic.extras import optional_dependency
+
+with optional_dependency("train"):
+    import pyarrow as pa
+
+
+GROUP = 65_536
+"""Rows of a row group of a Parquet file."""
+
+MADE_BY = "made_by"
+"""The key of the metadata of a file that names the model which made its embeddings."""
+
+PRECISION = "precision"
+"""The key of the metadata of a file that names the precision in which that model computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledEmbeddings:
+    """Embeddings, and what is known about their rows.
+
+    Args:
+        embeddings: One per row; files keep them as float32.
+        rows: What is known about the rows.
+
+    Raises:
+        ValueError: If there are no embeddings, or the numbers of rows differ.
+    """
+
+    embeddings: Float[Tensor, "rows dim"]
+    rows: RowLabels = RowLabels()
+
+    def __post_init__(self) -> None:
+        if self.embeddings.ndim != 2 or not self.embeddings.numel():
+            raise ValueError(f"embeddings has shape {list(self.embeddings.shape)}, but must be [rows, dim], 1 or more.")
+        if self.rows.count not in (None, len(self.embeddings)):
+            raise ValueError(f"rows has {self.rows.count:,} rows, but embeddings has {len(self.embeddings):,}.")
+
+    @classmethod
+    def of_images(cls, embeddings: Float[Tensor, "rows dim"], images: ImageSet) -> "LabelledEmbeddings":
+        """Take labels, flags, sequences, categories and, where the images are files, their paths and boxes."""
+        return cls(embeddings, rows_of_images(images))
+
+
+def rows_of_images(images: ImageSet) -> RowLabels:
+    """Return the labels of images or vectors, with the paths and boxes of images that are files."""
+    return RowLabels(
+        images.labels,
+        images.class_names,
+        images.pixels.names if isinstance(images.pixels, FilePixels | Vectors) else None,
+        images.is_query,
+        images.is_gallery,
+        images.sequences,
+        images.categories,
+    )
+
+
+def write_embeddings(
+    path: str | Path, content: LabelledEmbeddings, made_by: str | None = None, precision: str | None = None
+) -> None:
+    """Write embeddings as float32, whole or not at all, in the format that the name's ending says.
+
+    ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query``, ``is_gallery``, ``sequences`` and
+    ``categories`` and, as bytes of JSON, ``class_names``, ``paths``, ``sequence_names`` and ``category_names``;
+    ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``, ``is_query``, ``is_gallery``,
+    ``sequence`` and ``category``; ``.npy`` the embeddings alone. The metadata of the first two have ``made_by`` and
+    ``precision``.
+
+    Args:
+        path: The file.
+        content: What is written.
+        made_by: The checksum, or another name, of the model that made the embeddings; None says nothing.
+        precision: The precision in which that model computed, such as ``32-true``; None says nothing.
+
+    Raises:
+        ValueError: If the name ends in anything else, or in ``.npy`` where there is more than embeddings to keep.
+        UserError: If it cannot be written.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "birds.safetensors"
+    >>> rows = RowLabels(torch.tensor([1, 0]), ("jay", "owl"))
+    >>> write_embeddings(path, LabelledEmbeddings(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), rows))
+    >>> read_embeddings(path).rows.class_names
+    ('jay', 'owl')
+    """
+    embeddings = content.embeddings.detach().float().cpu().numpy()
+    chunks = (embeddings[first : first + GROUP] for first in range(0, len(embeddings), GROUP))
+    shape = (embeddings.shape[0], embeddings.shape[1])
+    write_embedding_chunks(Path(path), chunks, shape, content.rows, made_by, precision)
+
+
+def write_embedding_chunks(
+    path: Path | str,
+    chunks: Iterable[Float32[np.ndarray, "chunk dim"]],
+    shape: tuple[int, int],
+    rows: RowLabels,
+    made_by: str | None = None,
+    precision: str | None = None,
+    folder: Path = Path(),
+) -> None:
+    """Write embeddings as `write_embeddings`, from one chunk after the other, which need not all be in memory.
+
+    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`. For an address in place of the path, the
+    file is first written in the local ``folder``.
+    """
+    suffix = check_embedding_name(Path(path))
+    if suffix == ".npy" and rows.count is not None:
+        raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
+    metadata = {key: value for key, value in ((MADE_BY, made_by), (PRECISION, precision)) if value is not None}
+    with write_to(path, folder) as temporary:
+        if suffix == ".safetensors":
+            write_safetensors(temporary, chunks, shape, rows, metadata)
+        elif suffix == ".parquet":
+            write_parquet(temporary, chunks, shape, rows, metadata)
+        else:
+            write_npy(temporary, chunks, shape)
+
+
+def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
+    r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
+
+    Floats may have any width, and the only two-dimensional tensor of a ``.safetensors`` file any name. Values that are
+    not finite are kept; the metrics reject them.
+
+    Args:
+        path: A .safetensors, .npy or .parquet file.
+        labels: A file for `read_labels`, which takes precedence over the labels in `path`. Its rows are in the order of
+            the embeddings; rows that both files name (``path``) are matched by their names instead.
+
+    Raises:
+        ValueError: If a file is missing, damaged, a pickle or of another kind, or the two do not fit together.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> np.save(folder / "birds.npy", np.eye(2))
+    >>> _ = (folder / "birds.csv").write_text("label\nowl\njay\n")
+    >>> birds = read_embeddings(folder / "birds.npy", folder / "birds.csv")
+    >>> birds.embeddings.dtype, birds.rows.labels.tolist(), birds.rows.class_names
+    (torch.float32, [1, 0], ('jay', 'owl'))
+    """
+    rows = open_rows(Path(path), None if labels is None else Path(labels), EMBEDDING_COLUMNS, whole=True)
+    return LabelledEmbeddings(rows.pixels.reader.array.float(), RowLabels.of(rows))
+
+
+def open_rows(
+    path: Path, labels: Path | None = None, known: Sequence[str] | None = None, *, whole: bool = False
+) -> Rows:
+    """Open a file of vectors with what it, and a file of labels, say about its rows.
+
+    Args:
+        path: A .parquet, .npy or .safetensors file.
+        labels: A file of labels, as of `read_embeddings`, whose columns take precedence.
+        known: The columns to read; None reads all of Parquet.
+        whole: Read all vectors now; otherwise only the rows of a batch are read.
+
+    Raises:
+        ValueError: If a file cannot be read, or the two do not fit together.
+    """
+    reader = open_vectors(path, whole)
+    rows = read_own_columns(path, known)
+    if rows.columns.num_columns and len(rows) != len(reader):
+        raise ValueError(f"{path} has {len(reader):,} vectors, but {len(rows):,} labels, paths or flags.")
+    if labels is not None:
+        own, rows = rows, _read_labels(labels, known)
+        if own.has("path") and rows.has("path") and own.names != rows.names:
+            rows = _match(path, own, labels, rows)
+        if len(rows) != len(reader):
+            raise ValueError(f"{labels} has {len(rows):,} rows, but {path} has {len(reader):,} vectors.")
+        tables = (own.columns, rows.columns)
+        rows = replace(rows, columns=pa.table({name: table[name] for table in tables for name in table.column_names}))
+    metadata = read_metadata(path)
+    names = np.array(rows.names, np.dtypes.StringDType()) if rows.has("path") else None
+    vectors = Vectors(reader, names=names, made_by=metadata.get(MADE_BY))
+    return replace(rows, pixels=vectors, made_by=vectors.made_by, precision=metadata.get(PRECISION))
+
+
+def read_labels(path: str | Path) -> RowLabels:
+    """Read the labels of rows of embeddings, in their order.
+
+    Args:
+        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
+            ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
+
+    Raises:
+        ValueError: If the file is missing, not sound, or lacks a label.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "labels.npy"
+    >>> np.save(path, np.array([2**40, 7, 7]))
+    >>> read_labels(path).labels.tolist(), read_labels(path).class_names
+    ([0, 1, 1], ('1099511627776', '7'))
+    """
+    return RowLabels.of(_read_labels(Path(path), EMBEDDING_COLUMNS))
+
+
+def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".parquet"):
+        rows = read_table(path, known, ("label",))
+        rows.require("label")
+    elif suffix != ".npy":
+        raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
+    elif not path.is_file():
+        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
+    else:
+        array = read_npy(path)
+        if array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise ValueError(
+                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
+            )
+        different, places = np.unique(array, return_inverse=True)
+        rows = Rows(pa.table({"label": pa.DictionaryArray.from_arrays(places, [str(each) for each in different])}))
+    if not len(rows):
+        raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
+    return rows
+
+
+def _match(path: Path, own: Rows, labels: Path, given: Rows) -> Rows:
+    """Bring the rows of a file of labels into the order of the vectors, by their paths."""
+    place = {name: row for row, name in enumerate(given.names)}
+    strange = next((name for name in own.names if name not in place), None)
+    if strange is not None:
+        raise ValueError(f"{labels} does not name {strange}, which {path} has an embedding of.")
+    if not len(place) == len({*own.names}) == len(given) == len(own):
+        raise ValueError(f"{labels} and {path} name their rows in another order, and some twice: use one order.")
+    return given.take([place[name] for name in own.names])

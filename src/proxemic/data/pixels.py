@@ -1,0 +1,245 @@
+"""Pixel stores: where the images of a set lie until they are needed.
+
+`Pixels` is a sequence of PIL images: `FilePixels` opens files, `ArrayPixels` holds arrays, `CachedPixels` reads what
+was decoded before.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from PIL import Image
+
+from proxemic.data.formats.tables import Box
+from proxemic.data.reading import UnreadableImageError, read_image, shrink
+from proxemic.extras import optional_dependency
+from proxemic.files import readable, write_atomically
+
+with optional_dependency("train"):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+_AT_ONCE = 2**22  # pixels that are written together
+_SHAPE = ("height", "width", "channels")
+_SCHEMA = pa.schema([("pixels", pa.large_binary()), *((name, pa.int64()) for name in _SHAPE)])
+
+Indices = Sequence[int] | Int64[np.ndarray, " chosen"]
+
+
+class Pixels(ABC):
+    """A sequence of images, each a PIL image of mode L or RGB.
+
+    A subclass that is a dataclass names its fields with one value per image in ``per_image``; others define their
+    length and `select`.
+    """
+
+    per_image: ClassVar[tuple[str, ...]]
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.per_image[0]))
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Image.Image: ...
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
+        """Return an image, shrunk to a shorter side of `side` pixels where it is larger, as `read_image` does."""
+        return shrink(self[index], side)
+
+    def select(self, indices: Indices) -> "Pixels":
+        """Keep the images at `indices`, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        parts = {name: getattr(self, name) for name in self.per_image}
+        this: Any = self
+        return replace(
+            this,
+            **{
+                name: part[chosen] if isinstance(part, np.ndarray) else tuple(part[index] for index in chosen.tolist())
+                for name, part in parts.items()
+            },
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayPixels(Pixels):
+    """Grey images of one size, held in memory.
+
+    Args:
+        array: One image per row, 0 (black) to 255 (white).
+
+    >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
+    >>> len(pixels), pixels[0].mode, pixels[0].size
+    (3, 'L', (8, 8))
+    """
+
+    per_image = ("array",)
+    array: UInt8[np.ndarray, "images height width"]
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return Image.fromarray(self.array[index])
+
+
+class FilePixels(Pixels):
+    """Image files, opened on access and prepared by `read_image`.
+
+    Args:
+        paths: One file per image; a text is an address, such as ``s3://bucket/a.jpg``.
+        boxes: x_1, y_1, x_2 and y_2 of the part of the file that each image is, in pixels of the upright image
+            that `read_image` gives, or None for all of it; None where every image is a whole file.
+
+    Raises:
+        ValueError: If there is not one box per path.
+        UnreadableImageError: If, on access, a file is missing or cannot be decoded, or its box leaves the image.
+
+    >>> FilePixels([Path("cats.png")] * 2, [(0, 0, 50, 80), (30, 10, 90, 80)]).names
+    ('cats.png (0, 0, 50, 80)', 'cats.png (30, 10, 90, 80)')
+    """
+
+    def __init__(self, paths: Sequence[Path | str], boxes: Sequence[Box | None] | None = None) -> None:
+        self.paths = tuple(paths)
+        self.boxes: tuple[Box | None, ...] = (None,) * len(self.paths) if boxes is None else tuple(boxes)
+        if len(self.boxes) != len(self.paths):
+            raise ValueError(f"boxes has {len(self.boxes)} entries but paths {len(self.paths)}: give one per image.")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        image = read_image(self.paths[index])
+        try:
+            return crop(image, self.boxes[index])
+        except ValueError as error:
+            raise UnreadableImageError(self.paths[index], str(error)) from error
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
+        # A box counts the pixels of the whole image.
+        return read_image(self.paths[index], side) if self.boxes[index] is None else super().load(index, side)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The path of each image, with its box where it has one."""
+        return tuple(
+            readable(path) + ("" if box is None else f" {box}")
+            for path, box in zip(self.paths, self.boxes, strict=True)
+        )
+
+    def select(self, indices: Indices) -> "FilePixels":
+        return FilePixels([self.paths[index] for index in indices], [self.boxes[index] for index in indices])
+
+
+def crop(image: Image.Image, box: Box | None) -> Image.Image:
+    """Cut a box out of an upright image; raise `ValueError` where it leaves the image."""
+    if box is None:
+        return image
+    check_box(box, image.size)
+    return image.crop(box)
+
+
+def check_box(box: Box, size: tuple[int, int]) -> None:
+    """Raise `ValueError` where a box leaves an image of this width and height."""
+    if box[2] > size[0] or box[3] > size[1]:
+        raise ValueError(f"its box {box} leaves the upright image, {size[0]} x {size[1]} pixels")
+
+
+class PixelFile:
+    """A file that `write_pixels` has written, open for reading; its pickle holds the path alone, to be mapped again.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If it is damaged, truncated or of another kind. The pixels themselves are not checked.
+        OSError: If it is missing or cannot be read.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "two.pixels")
+    >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
+    >>> len(PixelFile(path)), PixelFile(path).read(1).size
+    (2, (5, 7))
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.open("rb").close()  # a missing file is an OSError of its own
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table.validate(full=True)
+            self._pixels, self._shapes = table["pixels"], np.stack([table[name].to_numpy() for name in _SHAPE], 1)
+            lengths = pc.call_function("binary_length", [self._pixels]).to_numpy()
+        except (pa.ArrowException, KeyError) as error:
+            raise ValueError(f"{path} is no sound file of decoded images ({error}).") from error
+        if (self._shapes.prod(axis=1) != lengths).any():
+            raise ValueError(f"{path} has a damaged table of sizes.")
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def __reduce__(self) -> tuple[type["PixelFile"], tuple[Path]]:
+        return PixelFile, (self.path,)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self.path.stat().st_size
+
+    def read(self, place: int) -> Image.Image:
+        """Return the image at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
+        height, width, channels = self._shapes[place].tolist()
+        pixels = np.frombuffer(self._pixels[place].as_buffer(), np.uint8)
+        return Image.fromarray(pixels.reshape((height, width) if channels == 1 else (height, width, channels)))
+
+
+def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
+    """Write images of mode L or RGB, one at a time, to an Arrow file that is whole or not there.
+
+    Raises:
+        UserError: If it cannot be written, above all because the disk is full.
+    """
+    held: list[Image.Image] = []
+    with write_atomically(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as file:
+        for image in images:
+            held.append(image)
+            if sum(each.width * each.height for each in held) >= _AT_ONCE:
+                file.write_batch(_as_batch(held))
+                held.clear()
+        file.write_batch(_as_batch(held))
+
+
+def _as_batch(images: Sequence[Image.Image]) -> pa.RecordBatch:
+    facts = [(image.tobytes(), image.height, image.width, len(image.getbands())) for image in images]
+    return pa.RecordBatch.from_pylist([dict(zip(_SCHEMA.names, fact, strict=True)) for fact in facts], _SCHEMA)
+
+
+class CachedPixels(FilePixels):
+    """Image files whose images are read, decoded and shrunk as they are, from a cache that `CacheConfig` keeps.
+
+    Args:
+        file: The cache.
+        places: Where in it each image is.
+        paths: The image file that each image came from; it is not opened.
+        boxes: The part of it that the image is, as in `FilePixels`; it was cut out before.
+    """
+
+    def __init__(
+        self,
+        file: PixelFile,
+        places: Int64[np.ndarray, " images"],
+        paths: Sequence[Path | str],
+        boxes: Sequence[Box | None] | None = None,
+    ) -> None:
+        super().__init__(paths, boxes)
+        self.file, self.places = file, places
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return self.file.read(int(self.places[index]))
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
+        return shrink(self[index], side)
+
+    def select(self, indices: Indices) -> "CachedPixels":
+        chosen = np.asarray(indices, dtype=np.int64)
+        whole = super().select(chosen.tolist())
+        return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)

@@ -1,0 +1,117 @@
+"""Which pictures the rows of a gallery may name: those below the folders and addresses that its user has given.
+
+The names of rows come from files of vectors and from databases, whose authors could otherwise have a server read any
+file of its machine and any address of its network.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from PIL import Image
+
+from proxemic.data.pixels import crop
+from proxemic.data.reading import read_image
+from proxemic.data.remote import is_address, path_or_address
+from proxemic.errors import UserError
+
+_MOST = 100  # folders of pictures that are kept one by one
+
+
+def is_below(name: str, roots: Iterable[str]) -> bool:
+    """Return whether a path, with its links resolved, or an address lies below one of the roots.
+
+    >>> roots = ["/photos", "s3://bucket/photos"]
+    >>> [is_below(name, roots) for name in ("/photos/1.jpg", "/photos/../1.jpg", "s3://bucket/photos/1.jpg")]
+    [True, False, True]
+    """
+    if not is_address(name):
+        return _has_prefix(_real(name), [_real(root) for root in roots if not is_address(root)])
+    # Addresses that are chained by "::" lead elsewhere.
+    plain = "::" not in name and ".." not in unquote(name).split("/")
+    return plain and _has_prefix(name, filter(is_address, roots))
+
+
+def as_root(source: str | os.PathLike[str]) -> str:
+    """Return a folder as a path without links, and an address as it is."""
+    place = path_or_address(source)
+    return place if isinstance(place, str) else _real(place)
+
+
+def roots_of(paths: Iterable[Path | str], roots: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the roots, and the folders of the pictures that lie elsewhere; their parents where these are many."""
+    folders = {_parent(path) for path in paths if isinstance(path, str)}
+    local = [path for path in paths if isinstance(path, Path)]
+    folders |= {_real(folder) for folder in {path.parent for path in local}}
+    folders |= {_parent(_real(path)) for path in local if path.is_symlink()}
+    while True:
+        folders = {folder for folder in folders if not _has_prefix(folder, roots)}
+        lifted = {_parent(folder) for folder in folders}
+        if len(folders) <= _MOST or lifted == folders or any(folder == Path(folder).anchor for folder in lifted):
+            return merge_roots([*roots, *folders])
+        folders = lifted
+
+
+def merge_roots(roots: Iterable[str]) -> tuple[str, ...]:
+    """Return the roots without those that lie below others.
+
+    >>> merge_roots(["/photos/b", "/photos", "/photos-2"])
+    ('/photos-2', '/photos')
+    """
+    outermost: list[str] = []
+    for root in sorted(roots, key=_closed):  # what lies below a root follows it
+        if not _has_prefix(root, outermost[-1:]):
+            outermost.append(root)
+    return tuple(outermost)
+
+
+def _real(path: str | os.PathLike[str]) -> str:
+    return Path(os.path.realpath(path)).as_posix()
+
+
+def _parent(place: str) -> str:
+    """The folder of a path or an address, whose host is the outermost."""
+    if not is_address(place):
+        return Path(place).parent.as_posix()
+    scheme, _, rest = place.partition("://")
+    return f"{scheme}://{rest.rpartition('/')[0] or rest}"
+
+
+def _closed(folder: str) -> str:
+    return folder.rstrip("/") + "/"
+
+
+def _has_prefix(place: str, folders: Iterable[str]) -> bool:
+    return any(_closed(place).startswith(_closed(folder)) for folder in folders)
+
+
+_BOXED = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
+
+
+def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
+    """The path that a name begins with, and the box that follows it, unless a file has the whole name.
+
+    >>> path_and_box("photo.jpg (0, 0, 50, 80)"), path_and_box("photo.jpg")
+    (('photo.jpg', (0, 0, 50, 80)), ('photo.jpg', None))
+    """
+    boxed = None if is_address(name) or os.path.lexists(name) else _BOXED.fullmatch(name)
+    if boxed is None:
+        return name, None
+    left, upper, right, lower = map(int, boxed.groups()[1:])
+    return boxed[1], (left, upper, right, lower)
+
+
+def picture_named(name: str, side: int, roots: Iterable[str]) -> Image.Image | None:
+    """Read the picture of a name, shrunk to ``side`` pixels unless it is a box.
+
+    Return None if there is none below the roots, or it cannot be reached or read.
+    """
+    path, box = path_and_box(name)
+    if not is_below(path, roots):
+        return None
+    try:
+        return read_image(path, side) if box is None else crop(read_image(path), box)
+    except (UserError, ValueError):  # a box may leave what is there now
+        return None

@@ -1,0 +1,186 @@
+"""Faces to train on: the record files of insightface, and folders of identities."""
+
+import math
+import os
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from proxemic.data.formats.recordio import RecordIndex, read_record_index
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.pixels import FilePixels
+from proxemic.data.sources.own_source import anything_to_find
+from proxemic.data.splits import check_fraction, check_seed, hold_out
+from proxemic.files import readable
+from proxemic.image_formats import ENDINGS, is_hidden, is_picture_name
+
+_LARGEST = 2**24  # the whole numbers up to it are float32s
+
+
+@dataclass(frozen=True)
+class _Faces(ImageSource):
+    """Identities, all of which are trained on but for those that validate."""
+
+    how_to_evaluate: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
+
+    root: Path | None = None
+    validation_fraction: float = 0.0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed("data.split_seed", self.split_seed)
+        check_fraction("validation_fraction", self.validation_fraction)
+
+    @property
+    def has_test(self) -> bool:
+        """Never: faces are evaluated by pairs of other people."""
+        return False
+
+    def load(self) -> Splits:
+        if self.root is None:
+            raise ValueError("data.root is missing: give the folder of the faces (--data.root DIR).")
+        root = Path(self.root)
+        if not root.is_dir():
+            raise ValueError(f"{root} is no folder: give the folder of the faces (--data.root DIR).")
+        images, notes = self._read(root)
+        if images.num_classes < 2:
+            raise ValueError(f"{root} has a single identity, but at least two are needed.")
+        train, validation = hold_out(images, self.validation_fraction, self.split_seed)
+        if validation is not None and not anything_to_find(validation):
+            raise ValueError(
+                f"{root} has no identity with two images among those that validate: change split_seed or raise "
+                "validation_fraction."
+            )
+        return Splits(train, validation, None, notes)
+
+    @abstractmethod
+    def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]: ...
+
+
+@dataclass(frozen=True)
+class RecordFaces(_Faces):
+    """The training sets of insightface: `train.rec` with `train.idx`, such as MS1MV2 in the folder `faces_emore`.
+
+    Where record 0 has labels a and b, the images are the records 1 to a - 1, and the records after them list the
+    images of each identity; where it has one label, every record is an image. The first label of an image is its
+    identity. A file `property` (`identities,height,width`) is compared with what is found. On loading, the header of
+    every record is read, but no image is decoded.
+
+    Args:
+        root: The folder.
+        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: Seed of the random split.
+
+    Raises:
+        ValueError: If the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
+
+    Source: insightface, `recognition/arcface_torch/dataset.py` (`MXFaceDataset`).
+
+    >>> RecordFaces(Path("faces_emore")).has_test
+    False
+    """
+
+    def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
+        index = read_record_index(root / "train.rec")
+        chosen = _image_records(index)
+        pixels, given = index.pixels.select(chosen), index.labels[chosen, 0]
+        wrong = ~((given >= 0) & (given < _LARGEST) & (given == np.floor(given)))
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise ValueError(
+                f"{pixels.path}: record {pixels.keys[place]} has the label {given[place]}, but an identity is a "
+                f"whole number from 0 to {_LARGEST - 1}."
+            )
+        identities, labels = np.unique(given.astype(np.int64), return_inverse=True)
+        said = root / "property"
+        if said.exists() and said.read_text(encoding="ascii", errors="replace").split(",")[0] != str(len(identities)):
+            raise ValueError(
+                f"{said} says that there is another number of identities than the {len(identities):,} of the records: "
+                "get the files again, or remove it if the records are right."
+            )
+        return ImageSet(pixels, torch.from_numpy(labels), tuple(map(str, identities.tolist()))), ()
+
+
+@dataclass(frozen=True)
+class FaceFolders(_Faces):
+    """Images of faces in one folder per identity; they are listed, not opened, as there may be millions.
+
+    Args:
+        root: The folder of the identities' folders.
+        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: Seed of the random split.
+
+    Raises:
+        ValueError: If the fraction is out of range, or (on load) there are no images or a single identity.
+
+    >>> import tempfile
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for name in ("Ada", "Bob"):
+    ...     (root / name).mkdir()
+    ...     (root / name / "1.jpg").touch()
+    >>> splits = FaceFolders(root).load()
+    >>> splits.train.class_names, splits.train.labels.tolist(), splits.test
+    (('Ada', 'Bob'), [0, 1], None)
+    """
+
+    def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
+        inside = root.resolve()
+        folders = sorted(
+            entry.name
+            for entry in os.scandir(root)
+            if entry.is_dir()
+            and not is_hidden(entry.name)
+            # A link to another of the folders would make two people of one.
+            and not (entry.is_symlink() and Path(entry).resolve().is_relative_to(inside))
+        )
+        files = {
+            name: sorted(
+                entry.name
+                for entry in os.scandir(root / name)
+                if is_picture_name(entry.name) and not is_hidden(entry.name) and not entry.is_dir()
+            )
+            for name in folders
+        }
+        by_identity = {name: own for name, own in files.items() if own}
+        if not by_identity:
+            raise ValueError(
+                f"{root} has no images in folders of its own, one per identity: they end in {', '.join(ENDINGS)}."
+            )
+        labels = torch.arange(len(by_identity)).repeat_interleave(
+            torch.tensor([len(own) for own in by_identity.values()])
+        )
+        paths = [root / name / file for name, own in by_identity.items() for file in own]
+        empty = len(folders) - len(by_identity)
+        notes = (f"{empty} folders of {root} have no images and are left out.",) if empty else ()
+        return ImageSet(FilePixels(paths), labels, tuple(map(readable, by_identity))), notes
+
+
+def _image_records(index: RecordIndex) -> np.ndarray:
+    """Which records hold images."""
+    keys = index.pixels.keys
+    if keys[0] != 0 or not index.labels_follow[0]:
+        return np.arange(len(keys))
+    end = float(index.labels[0, 0])
+    if _LARGEST <= end < math.inf:
+        end = _end_of_images(int(end), index.bare)
+    # The keys ascend from 0 without one twice: the images are all there if the last of them is where it belongs.
+    if not (2 <= end <= len(keys) and end == int(end) and keys[int(end) - 1] == end - 1):
+        raise ValueError(
+            f"{index.pixels.path}: record 0 says that the images are the records 1 to {end - 1:.0f}, but not all of "
+            f"them are in the index, which has {len(keys):,}: get both files again."
+        )
+    return np.arange(1, int(end))
+
+
+def _end_of_images(rounded: int, bare: np.ndarray) -> int:
+    """The first record after the images, of which the header has the number rounded to a float32.
+
+    It is off by up to a part in 2**24. The records of identities, which are `bare` of images, follow the images.
+    """
+    slack = rounded // _LARGEST
+    near = bare[rounded - slack : rounded + slack]
+    return rounded - slack + int(near.argmax() if near.any() else len(near))

@@ -1,0 +1,321 @@
+"""Vectors instead of pictures: rows of floats that a model has made before, of any modality.
+
+`Vectors` is the store of an `ImageSet` whose inputs are vectors: `VectorFile` reads the rows of a batch from a file,
+`VectorArray` holds all of them in memory, `JoinedVectors` reads two sets as one. `VectorAugmentation` says how training
+vectors are varied.
+"""
+
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from proxemic.data.remote import from_worker
+from proxemic.files import readable
+
+FloatType = Literal["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "bfloat16"]
+"""Type of the numbers in a file: NumPy's name, with the order of bytes; bfloat16 has the lower byte first."""
+
+Fetch = Callable[[Sequence[int], Sequence[int]], Float32[Tensor, "batch dim"]]
+"""What reads a batch by its indices, varied by the seeds."""
+
+
+class UnreadableVectorsError(ValueError):
+    """A file of vectors that cannot be read, or holds a number that is not finite; its text is the whole sentence."""
+
+    def __str__(self) -> str:
+        return from_worker(self, super().__str__())
+
+
+@runtime_checkable
+class VectorReader(Protocol):
+    """What `Vectors` are read from: all rows of one file or table."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Numbers of each row."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
+        """Read the rows at these places, in their order; a place may come twice."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class VectorArray:
+    """Vectors held in memory.
+
+    Args:
+        array: One per row.
+        name: Name in messages.
+
+    >>> VectorArray(torch.eye(3)).read(np.array([2, 0]))
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+
+    array: Float[Tensor, "rows dim"]
+    name: str = "the array of vectors"
+
+    @property
+    def dim(self) -> int:
+        return self.array.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
+        return self.array[torch.from_numpy(places)].float()
+
+
+class VectorFile:
+    """Vectors in a file, of which only the rows of a batch are read.
+
+    The rows are read, not mapped: the memory of the process stays the same however many were read, a truncated file is
+    an error and no crash, and the operating system reads ahead where rows follow each other, and only there. What was
+    read stays in its cache of files as long as there is room.
+
+    Args:
+        path: The file.
+        offset: Bytes before the first row.
+        shape: Rows, and numbers of each, which follow each other without gaps.
+        kind: The type of the numbers.
+
+    Raises:
+        UnreadableVectorsError: If the file is shorter; in `read`, if it has been changed, or cannot be read.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "three.bin"
+    >>> np.eye(3, dtype="<f2").tofile(path)
+    >>> VectorFile(path, 0, (3, 3), "<f2").read(np.array([2, 0, 2])).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+
+    def __init__(self, path: Path, offset: int, shape: tuple[int, int], kind: FloatType) -> None:
+        self.path, self.offset, self.kind = path.absolute(), offset, kind
+        self.name = readable(self.path)
+        self._rows, self.dim = shape
+        self._dtype = np.dtype("<u2" if kind == "bfloat16" else kind)  # NumPy knows no bfloat16
+        self._row_bytes = self.dim * self._dtype.itemsize
+        status = path.stat()
+        self._known = status.st_size, status.st_mtime_ns
+        if (needed := offset + self._rows * self._row_bytes) > status.st_size:
+            raise UnreadableVectorsError(
+                f"{self.name} has {status.st_size:,} bytes, but {self._rows:,} vectors of {self.dim:,} numbers need "
+                f"{needed:,}: write it anew."
+            )
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
+        """Read the rows at these places, in their order; rows that follow each other in the file are read at once."""
+        order = places.argsort(kind="stable")
+        ascending = places[order]
+        content = np.empty((len(places), self._row_bytes), np.uint8)
+        starts = np.flatnonzero(np.diff(ascending, prepend=-2) != 1).tolist()
+        try:
+            # Opened anew: processes that were forked would share the position in a file that is open.
+            # A longer buffer would read on in vain.
+            with self.path.open("rb", buffering=self._row_bytes) as file:
+                status = os.fstat(file.fileno())
+                if (status.st_size, status.st_mtime_ns) != self._known:
+                    raise OSError("it has been changed since it was opened")
+                for first, last in pairwise([*starts, len(places)]):
+                    file.seek(self.offset + int(ascending[first]) * self._row_bytes)
+                    if file.readinto(content[first:last].data.cast("B")) < content[first:last].nbytes:
+                        raise OSError("it ends too early")
+        except OSError as error:
+            why = (error.strerror or "").lower() or str(error)
+            raise UnreadableVectorsError(f"{self.name} cannot be read: {why}.") from error
+        rows = content.view(self._dtype)
+        numbers = np.empty(rows.shape, np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+            numbers[order] = (rows.astype(np.uint32) << 16).view(np.float32) if self.kind == "bfloat16" else rows
+        return torch.from_numpy(numbers)
+
+
+class Vectors:
+    """The vectors of an image set: some rows of a reader, checked as they are read.
+
+    Args:
+        reader: Where they are read from.
+        rows: The row of each vector; None takes all, in their order.
+        names: The name of each row, such as the path of a file that it was made from; None where there are none.
+        made_by: What the file says of the model that made them, such as its checksum; None where it says nothing.
+
+    >>> vectors = Vectors(VectorArray(torch.tensor([[0.0], [1.0], [2.0]]))).select([2, 1])
+    >>> len(vectors), vectors.dim, vectors.fetch([1, 0]).tolist()
+    (2, 1, [[1.0], [2.0]])
+    """
+
+    def __init__(
+        self,
+        reader: VectorReader,
+        rows: Int64[np.ndarray, " vectors"] | None = None,
+        *,
+        names: np.ndarray | None = None,
+        made_by: str | None = None,
+    ) -> None:
+        self.reader = reader
+        self.rows = np.arange(len(reader)) if rows is None else rows
+        self.made_by = made_by
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def dim(self) -> int:
+        """Numbers of each vector."""
+        return self.reader.dim
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The name of each vector, or None where they have none."""
+        return None if self._names is None else tuple(self._names[self.rows].tolist())
+
+    def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "Vectors":
+        """Keep the vectors at `indices`, in that order."""
+        chosen = self.rows[np.asarray(indices, dtype=np.int64)]
+        return Vectors(self.reader, chosen, names=self._names, made_by=self.made_by)
+
+    def fetch(self, indices: Sequence[int], seeds: Sequence[int] | None = None) -> Float32[Tensor, "batch dim"]:
+        """Read the vectors of a batch at once; a number that is not finite is an `UnreadableVectorsError`.
+
+        Stores that hold several augmented copies of each vector choose one by the seed of each; this one has no others.
+        """
+        del seeds
+        rows = self.rows[np.asarray(indices, dtype=np.int64)]
+        vectors = self.reader.read(rows)
+        finite = vectors.isfinite().all(1)
+        if not finite.all():
+            row = int(rows[int(finite.int().argmin())])
+            raise UnreadableVectorsError(
+                f"{self.reader.name}, row {row + 1:,}: the vector has a number that is not finite: mend it, or leave "
+                "the row out."
+            )
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedVectors:
+    """The vectors of two sets as the rows of one reader, those of the first before those of the second.
+
+    Args:
+        first: The first set.
+        second: The second set, of the same dimension; messages name the rows of either as those of its own file.
+
+    >>> first, second = (Vectors(VectorArray(torch.eye(2) * scale)) for scale in (1, 5))
+    >>> JoinedVectors(first, second).read(np.array([3, 0]))
+    tensor([[0., 5.],
+            [1., 0.]])
+    """
+
+    first: Vectors
+    second: Vectors
+
+    @property
+    def name(self) -> str:
+        return f"{self.first.reader.name} and {self.second.reader.name}"
+
+    @property
+    def dim(self) -> int:
+        return self.first.dim
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
+        of_first = places < len(self.first)
+        vectors = torch.empty(len(places), self.dim)
+        vectors[torch.from_numpy(of_first)] = self.first.fetch(places[of_first].tolist())
+        vectors[torch.from_numpy(~of_first)] = self.second.fetch((places[~of_first] - len(self.first)).tolist())
+        return vectors
+
+
+@dataclass(frozen=True)
+class VectorAugmentation:
+    r"""How training vectors are varied, each by a seed of its own; every field at its default does nothing.
+
+    $$x' = \lambda x + (1 - \lambda) \tilde x + \text{noise} \cdot \lVert x \rVert \, \epsilon / \sqrt{D}$$
+
+    with another vector x̃ of the same class, λ drawn from Beta(mix, mix), and ε from a standard normal distribution.
+
+    Args:
+        noise: Norm of the noise, as a part of that of the vector that it is added to; 0 or more.
+        mix: Parameter of the Beta distribution, above 0: at 1 all mixtures are equally likely, towards 0 one of the two
+            vectors prevails; null does not mix.
+
+    Raises:
+        ValueError: If a value is out of its range.
+
+    >>> from proxemic.data.vectors import VectorArray
+    >>> vectors = Vectors(VectorArray(torch.tensor([[0.0], [1.0], [5.0]])))
+    >>> fetch = VectorAugmentation(mix=1.0).training(vectors, torch.tensor([0, 0, 1]))
+    >>> mixed = fetch([0, 1, 2], [7, 8, 9])
+    >>> bool(0 < mixed[0] < 1), bool(0 < mixed[1] < 1), float(mixed[2])
+    (True, True, 5.0)
+    """
+
+    noise: float = 0.0
+    mix: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"vectors.noise is {self.noise}, but must be a number of 0 or more, for example 0.1.")
+        if self.mix is not None and not 0 < self.mix < math.inf:
+            raise ValueError(f"vectors.mix is {self.mix}, but must be a number above 0, or null for no mixing.")
+
+    def training(self, vectors: Vectors, labels: Int64[Tensor, " vectors"]) -> Fetch:
+        """Make the function that reads the vectors of a batch by their indices, varied by a seed of each."""
+        by_class = labels.numpy().argsort(kind="stable")
+        ends = labels.bincount().cumsum(0).tolist()
+        classes = labels.numpy()
+
+        def draw_partner(index: int, generator: random.Random) -> int:
+            """Draw another vector of the class; return the vector itself if it is alone."""
+            label = int(classes[index])
+            first, end = ends[label - 1] if label else 0, ends[label]
+            if end - first == 1:
+                return index
+            other = int(by_class[first + generator.randrange(end - first - 1)])
+            return int(by_class[end - 1]) if other == index else other  # the last stands for the vector itself
+
+        def fetch(indices: Sequence[int], seeds: Sequence[int]) -> Float32[Tensor, "batch dim"]:
+            batch = vectors.fetch(indices, seeds)
+            if self.mix is not None:
+                generators = [random.Random(seed) for seed in seeds]
+                share = torch.tensor([generator.betavariate(self.mix, self.mix) for generator in generators])
+                others = [draw_partner(*pair) for pair in zip(indices, generators, strict=True)]
+                batch = torch.lerp(vectors.fetch(others, seeds), batch, share[:, None])
+            if self.noise:
+                scale = self.noise / math.sqrt(vectors.dim) * batch.norm(dim=1, keepdim=True)
+                batch = batch + scale * _normal(seeds, vectors.dim)
+            return batch
+
+        return fetch
+
+
+def _normal(seeds: Sequence[int], dim: int) -> Float32[Tensor, "batch dim"]:
+    """Draw a row of standard normal numbers for each seed."""
+    generator, noise = torch.Generator(), torch.empty(len(seeds), dim)
+    for row, seed in zip(noise, seeds, strict=True):
+        row.normal_(generator=generator.manual_seed(seed))
+    return noise

@@ -1,0 +1,283 @@
+"""Networks of transformers as backbones: from a folder or the hub, read as JSON and safetensors alone."""
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from math import isqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.models.config import SIZE, TRANSFORMERS, ModelConfig
+from proxemic.models.weights_files import load_weights_file
+
+_CONFIG, _PROCESSOR = "config.json", "preprocessor_config.json"
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_LARGEST_FILE = 2**20  # bytes of JSON; published ones have a few thousand
+_LARGEST, _MOST_LAYERS = 2**20, 2**10
+# What says how a network is stored or called rather than what it computes; code and paths of others are among it.
+_DROPPED = ("auto_map", "_name_or_path", "dtype", "torch_dtype", "quantization_config", "architectures")
+
+
+class TransformersBackbone(nn.Module):
+    """A vision network of transformers, whose output is always `[B, num_features, h, w]`.
+
+    That of a transformer is `[B, num_features, tokens, 1]`, without class and register tokens, or with ``pooler``
+    `[B, num_features, 1, 1]`: the network's `pooler_output`, or its class token, or else the mean of the others.
+
+    Parameters that the output does not depend on, such as the token that stands for masked patches, are not trained.
+    """
+
+    def __init__(self, network: Any, *, pooler: bool, prefix_tokens: int = 0, num_features: int = 0) -> None:
+        super().__init__()
+        self.network = network
+        self.pooler, self.prefix_tokens, self.num_features = pooler, prefix_tokens, num_features
+        self._interpolates = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
+        return self.to_map(self.output(images))
+
+    def to_map(self, output: Any) -> Tensor:
+        """Return the map of features in what the network itself returns."""
+        hidden, pooled = output.last_hidden_state, getattr(output, "pooler_output", None)
+        if self.pooler and pooled is not None:
+            return pooled.flatten(1)[:, :, None, None]
+        if hidden.ndim == 3:
+            hidden = hidden[:, :1] if self.pooler and self.prefix_tokens else hidden[:, self.prefix_tokens :]
+            hidden = hidden.transpose(1, 2).unsqueeze(3)
+        return hidden.mean((2, 3), keepdim=True) if self.pooler else hidden
+
+    def output(self, images: Tensor) -> Any:
+        """Return what the network itself returns."""
+        config = self.network.config
+        if images.shape[1] == 1 and getattr(config, "num_channels", 3) == 3:
+            images = images.expand(-1, 3, -1, -1)
+        other = self._interpolates and getattr(config, "image_size", None) != images.shape[-1]
+        return self.network(images, return_dict=True, **({"interpolate_pos_encoding": True} if other else {}))
+
+    def description(self) -> dict[str, Any]:
+        """Return the configuration of the network as plain data, from which it is built again without its folder."""
+        return {name: value for name, value in self.network.config.to_dict().items() if name not in _DROPPED}
+
+
+def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | None = None) -> TransformersBackbone:
+    """Build a network of transformers as a backbone.
+
+    Args:
+        config: Its `backbone` is `hf:` with a folder that `save_pretrained` wrote, or a name on the hub.
+        described: What `description` of the backbone gave; with it, neither the folder nor the hub is asked.
+
+    Raises:
+        ValueError: If there is no such folder, what lies in it is damaged or no vision network, or images do not fit.
+        UserError: If it must be fetched from the hub and cannot be; it says what to fetch and where to put it.
+        ImportError: If transformers is not installed.
+    """
+    with optional_dependency("transformers"):
+        from transformers import AutoModel
+    name, folder = config.backbone_name, None
+    if described is None:
+        folder = find_folder(name, weights=config.pretrained)
+        network_config, kind = _read_config(name, _read_json(folder / _CONFIG), config.backbone_args)
+    else:
+        network_config, kind = _read_config(name, described, {})
+    # ViT's pooler is a layer for classification, which few of the published weights have.
+    pools = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+    options = {"dtype": torch.float32, "trust_remote_code": False, **({"add_pooling_layer": False} if pools else {})}
+    pooler, side = config.pooling == "pooler", config.image_size or getattr(network_config, "image_size", None)
+    # A pass over two images that takes no memory for weights.
+    with torch.device("meta"), torch.enable_grad():
+        trial = TransformersBackbone(AutoModel.from_config(network_config, **options).eval(), pooler=pooler)
+        features = _try(trial, config.in_channels, side if isinstance(side, int) else SIZE, name)
+        trained = {key: parameter for key, parameter in trial.network.named_parameters() if parameter.requires_grad}
+        gradients = torch.autograd.grad(features.sum(), [*trained.values()], allow_unused=True)
+    if folder is not None and config.pretrained:
+        needed = sum(parameter.numel() for parameter in trial.parameters())
+        network = _load(name, kind, folder, needed, {"config": network_config, **options})
+    else:
+        network = AutoModel.from_config(network_config, **options)
+    if config.weights is not None:
+        load_weights_file(network, Path(config.weights).expanduser(), name)
+    for key, gradient in zip(trained, gradients, strict=True):
+        if gradient is None:
+            network.get_parameter(key).requires_grad_(False)
+    return TransformersBackbone(
+        network, pooler=pooler, prefix_tokens=trial.prefix_tokens, num_features=features.shape[1]
+    )
+
+
+def _read_config(name: str, described: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the configuration that a `config.json` or a `model.json` describes, and its class of networks."""
+    from transformers.models.auto import CONFIG_MAPPING, MODEL_MAPPING
+
+    described = {key: value for key, value in described.items() if key not in _DROPPED}
+    kind = described.pop("model_type", None)
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING or kind == "timm_wrapper":
+        hint = "give its name in timm" if kind == "timm_wrapper" else "code that comes with weights is not run"
+        raise ValueError(
+            f"backbone {name!r} has the model_type {kind!r}, but must be of an architecture of transformers: {hint}"
+        )
+    try:
+        _check_sizes(described)
+        config: Any = CONFIG_MAPPING[kind](**described)
+    except Exception as error:  # each architecture has checks of its own
+        message = " ".join(str(error).split())[:200]
+        raise ValueError(f"backbone {name!r} has a configuration that is none of {kind}: {message}") from error
+    config = getattr(config, "vision_config", config)  # of the two towers of CLIP and SigLIP
+    known = {key for key in config.to_dict() if key not in _DROPPED}
+    for key, value in arguments.items():
+        if key not in known:
+            near = get_close_matches(key, known, n=3) or sorted(known)[:3]
+            raise ValueError(
+                f"backbone_args has {key}, but the configuration of {name!r} does not; did you mean "
+                f"{' or '.join(near)}?"
+            )
+        setattr(config, key, value)
+    if hasattr(config, "mask_ratio"):
+        config.mask_ratio = 0.0  # a masked autoencoder would embed a random part of the image
+    made = MODEL_MAPPING.get(type(config), None)
+    if getattr(made, "main_input_name", None) != "pixel_values":
+        raise ValueError(f"backbone {name!r} is {kind!r} of transformers, which is no network for images")
+    return config, made
+
+
+def _check_sizes(described: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for numbers that no published network has, which would take the memory or the day."""
+    for name, value in described.items():
+        most = _MOST_LAYERS if "layers" in name or name == "depths" else _LARGEST
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and number > most:
+                raise ValueError(f"{name} is {value}, but may be {most:,}")
+        if isinstance(value, Mapping):
+            _check_sizes(value)
+
+
+def _try(backbone: TransformersBackbone, channels: int, side: int, name: str) -> Tensor:
+    """Compute the map of two images, and set the number of class and register tokens: those beside the patches."""
+    try:
+        output = backbone.output(torch.zeros(2, channels, side, side))
+        hidden, patch = output.last_hidden_state, getattr(backbone.network.config, "patch_size", None)
+        if hidden.ndim == 3:
+            patches = (side // patch) ** 2 if isinstance(patch, int) and patch > 0 else 0
+            tokens = hidden.shape[1]
+            # A network that joins patches has fewer tokens, which are a square as well.
+            backbone.prefix_tokens = tokens - (patches if 0 < patches <= tokens else isqrt(tokens) ** 2)
+        return backbone.to_map(output)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"backbone {name!r} cannot take images of {side} by {side} pixels "
+            f"({' '.join(str(error).split())[:200].rstrip('.')}); give the size that it is made for"
+        ) from error
+
+
+def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, Any]) -> Any:
+    """Load a network with the weights of a folder, of which `needed` are expected."""
+    from transformers.utils import logging
+
+    files = [*folder.glob("*.safetensors")]
+    if not files or (folder / "adapter_config.json").exists():
+        what = "the weights of an adapter, not of a network" if files else "no .safetensors file"
+        raise ValueError(
+            f"backbone {name!r}: {folder} has {what}, and pickled weights are not read; save it by save_pretrained, or "
+            "set pretrained to false"
+        )
+    if (size := sum(file.stat().st_size for file in files)) < needed:
+        raise ValueError(
+            f"backbone {name!r}: the weights in {folder} have {size:,} bytes, but its {_CONFIG} describes {needed:,} "
+            "weights; fetch both again"
+        )
+    has_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        network, report = kind.from_pretrained(
+            folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
+        )
+    except Exception as error:  # transformers raises what its readers and converters raise
+        message = " ".join(str(error).split())[:200]
+        raise ValueError(f"weights in {folder} do not fit {name!r}: {message}") from error
+    finally:
+        if has_bar:
+            logging.enable_progress_bar()
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(
+            f"weights in {folder} do not fit {name!r}: {len(missing)} tensors are missing, as {missing[0]}"
+        )
+    return network
+
+
+class ExpectedImages(NamedTuple):
+    """What a network was trained with, as far as its folder says so: the side, and mean and std per colour, 0 to 1."""
+
+    size: int | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+
+def expected_images(folder: Path) -> ExpectedImages:
+    """Read `preprocessor_config.json`; what it lacks, or says in another way, is None."""
+    said = _read_json(folder / _PROCESSOR) if (folder / _PROCESSOR).is_file() else {}
+    size = said.get("crop_size") if said.get("do_center_crop") else said.get("size")
+    sides = [*size.values()] if isinstance(size, dict) else [size]
+    side = sides[0] if sides and isinstance(sides[0], int) else None
+    if said.get("do_normalize") is False:
+        return ExpectedImages(side, (0.0,) * 3, (1.0,) * 3)
+    return ExpectedImages(side, _colours(said.get("image_mean")), _colours(said.get("image_std")))
+
+
+def _colours(values: Any) -> tuple[float, ...] | None:
+    whole = isinstance(values, list) and len(values) == 3 and all(isinstance(value, int | float) for value in values)
+    return tuple(values) if whole else None
+
+
+def find_folder(backbone: str, *, weights: bool) -> Path:
+    """Find the folder of the network `hf:FOLDER`, or of the hub's files of `hf:NAME`, fetched if need be."""
+    name = backbone.removeprefix(TRANSFORMERS)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / _CONFIG).is_file():
+            raise ValueError(f"backbone {backbone!r}: {folder} has no {_CONFIG}; give a folder of save_pretrained")
+        return folder
+    if not _HUB_NAME.fullmatch(name):
+        raise ValueError(
+            f"backbone is {backbone!r}, but there is no such folder; give one that save_pretrained wrote, or a name on "
+            "the Hugging Face hub, as hf:facebook/dinov2-small"
+        )
+    with optional_dependency("transformers"):
+        import huggingface_hub
+    wanted = [_CONFIG, _PROCESSOR, *(["model*.safetensors", "model.safetensors.index.json"] if weights else [])]
+    with suppress(Exception):  # not there
+        cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True))
+        if (cached / _CONFIG).is_file() and (not weights or any(cached.glob("*.safetensors"))):
+            return cached
+    url = huggingface_hub.hf_hub_url(name, _CONFIG)
+    try:
+        # The download itself retries for most of a minute; this asks once.
+        huggingface_hub.get_hf_file_metadata(url, timeout=5)
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:  # whatever kept the files away, the remedy is the same
+        cache = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+        files = f"{_CONFIG}, {_PROCESSOR}" + (" and model.safetensors" if weights else "")
+        raise UserError(
+            f"backbone {backbone!r} is not in the cache and cannot be downloaded: fetch {files} from "
+            f"{url.partition('/resolve/')[0]} elsewhere and give their folder as hf:FOLDER, or copy the folder {cache} "
+            "from a machine that has it"
+        ) from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        if (size := file.stat().st_size) > _LARGEST_FILE:
+            raise ValueError(f"it has {size:,} bytes, but may have {_LARGEST_FILE:,}")
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it maps no names to values")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return content

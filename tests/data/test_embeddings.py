@@ -1,0 +1,417 @@
+import io
+import json
+import os
+import pickle
+import resource
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import safetensors.torch
+import torch
+
+from proxemic.data import FilePixels, ImageSet, RowGroups
+from proxemic.data.embeddings import (
+    LabelledEmbeddings,
+    RowLabels,
+    read_embeddings,
+    read_labels,
+    write_embedding_chunks,
+    write_embeddings,
+)
+from proxemic.data.rows import number_labels
+from proxemic.data.sources.query_gallery import join_query_gallery
+from proxemic.errors import UserError
+from proxemic.runs.evaluate import evaluate_embeddings
+from proxemic.training import EvaluationConfig
+
+NUMBERS = torch.tensor([[1.5, -2.0, 0.1], [3.0, 1e-30, 7.0]])
+ROWS = RowLabels(
+    torch.tensor([1, 0]),
+    ("jay", 'o"wl\n§'),
+    ("a/1.png", "b/ü.png"),
+    torch.tensor([True, False]),
+    torch.tensor([False, True]),
+)
+
+
+def as_parts(rows: RowLabels) -> dict[str, Any]:
+    parts = {name: part.tolist() if isinstance(part, torch.Tensor) else part for name, part in vars(rows).items()}
+    groups = {name: each.texts() for name in ("sequences", "categories") if (each := getattr(rows, name)) is not None}
+    return {name: part for name, part in parts.items() if name not in ("sequences", "categories")} | groups
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROWS,
+        RowLabels(),
+        RowLabels(paths=("x", "y")),
+        RowLabels(
+            ROWS.labels,
+            ROWS.class_names,
+            sequences=RowGroups.from_names(["ü 7", None]),
+            categories=RowGroups.from_names(["b", "a"]),
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet", "E.PARQUET"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str, rows: RowLabels) -> None:
+    path = tmp_path / "new" / name
+    write_embeddings(path, LabelledEmbeddings(NUMBERS, rows))
+    found = read_embeddings(path)
+    assert torch.equal(found.embeddings, NUMBERS)
+    assert as_parts(found.rows) == as_parts(rows)
+    assert [file.name for file in path.parent.iterdir()] == [name]
+
+
+def test_npy_holds_the_embeddings_alone(tmp_path: Path) -> None:
+    path = tmp_path / "e.npy"
+    write_embeddings(path, LabelledEmbeddings(NUMBERS.half()))
+    assert np.load(path).dtype == np.float32
+    assert torch.equal(read_embeddings(path).embeddings, NUMBERS.half().float())
+    with pytest.raises(ValueError, match=r"numbers alone: keep labels in a \.safetensors"):
+        write_embeddings(path, LabelledEmbeddings(NUMBERS, ROWS))
+
+
+@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet"])
+def test_some_rows_may_have_no_label(tmp_path: Path, name: str) -> None:
+    write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS, number_labels([None, "jay"])))
+    rows = read_embeddings(tmp_path / name).rows
+    assert rows.label_texts() == [None, "jay"]
+    with pytest.raises(ValueError, match="row 1 has no label to evaluate it by"):
+        evaluate_embeddings(NUMBERS, rows, EvaluationConfig())
+    with pytest.raises(ValueError, match="queries have no label in row 1"):
+        join_query_gallery(LabelledEmbeddings(NUMBERS, rows), LabelledEmbeddings(NUMBERS, ROWS))
+    write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS, number_labels([None, None])))
+    assert read_embeddings(tmp_path / name).rows.labels is None
+
+
+def test_safetensors_are_written_as_the_library_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "e.safetensors"
+    write_embeddings(path, LabelledEmbeddings(NUMBERS, replace(ROWS, paths=("ü", "y"))), "me")
+    assert path.read_bytes() == safetensors.torch.save(safetensors.torch.load_file(path), {"made_by": "me"})
+
+
+@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet", "e.npy"])
+def test_chunks_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("proxemic.data.embeddings.GROUP", 3)
+    numbers = torch.rand(7, 2)
+    rows = RowLabels() if name == "e.npy" else number_labels(["a", None, "b", "a", "b", "c", None])
+    write_embeddings(tmp_path / name, LabelledEmbeddings(numbers, rows), "me")
+    chunks = (numbers[first : first + 3].numpy() for first in (0, 3, 6))
+    write_embedding_chunks(tmp_path / f"chunks-{name}", chunks, (7, 2), rows, "me")
+    assert (tmp_path / f"chunks-{name}").read_bytes() == (tmp_path / name).read_bytes()
+    assert torch.equal(read_embeddings(tmp_path / name).embeddings, numbers)
+
+
+def test_images_give_their_labels_flags_and_paths() -> None:
+    pixels = FilePixels([Path("b/1.png"), Path("a/1.png")])
+    flags = torch.tensor([True, False])
+    images = ImageSet.from_names(pixels, ["b", "a"], flags, ~flags)
+    rows = LabelledEmbeddings.of_images(NUMBERS, images).rows
+    assert as_parts(rows) == {
+        "labels": [1, 0], "class_names": ("a", "b"), "paths": ("b/1.png", "a/1.png"),
+        "is_query": [True, False], "is_gallery": [False, True],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f4"])
+def test_floats_of_any_width_and_order_of_bytes_or_rows_are_read_as_float32(tmp_path: Path, kind: Any) -> None:
+    array = np.asfortranarray(np.arange(6).reshape(3, 2).astype(kind))
+    np.save(tmp_path / "e.npy", array)
+    found = read_embeddings(tmp_path / "e.npy").embeddings
+    assert found.dtype == torch.float32
+    assert found.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_safetensors_made_elsewhere(tmp_path: Path, kind: torch.dtype) -> None:
+    tensors = {"features": torch.eye(2, dtype=kind), "labels": torch.tensor([2**40, 7]), "scale": torch.ones(())}
+    safetensors.torch.save_file(tensors, tmp_path / "e.safetensors")
+    found = read_embeddings(tmp_path / "e.safetensors")
+    assert found.embeddings.tolist() == [[1, 0], [0, 1]]
+    assert found.rows.class_names == ("1099511627776", "7")
+    assert found.rows.labels is not None
+    assert found.rows.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float16()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 2), pa.list_(pa.float64())]
+)
+def test_parquet_made_elsewhere(tmp_path: Path, kind: pa.DataType) -> None:
+    values = pa.array([[1.0, 0.5], [2.0, 4.0], [0.0, 8.0]], type=kind)
+    table = pa.table({"id": [1, 2, 3], "label": [2, 10, 2], "split": ["odd", "x", "y"], "embedding": values})
+    pyarrow.parquet.write_table(table, tmp_path / "e.parquet", row_group_size=2)
+    found = read_embeddings(tmp_path / "e.parquet")
+    assert found.embeddings.tolist() == [[1, 0.5], [2, 4], [0, 8]]
+    assert found.rows.class_names == ("10", "2")
+    assert found.rows.labels is not None
+    assert found.rows.labels.tolist() == [1, 0, 1]
+
+
+def test_what_float32_cannot_hold_becomes_infinite(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", [[1e300, 1.0]])
+    pyarrow.parquet.write_table(pa.table({"embedding": [[1e300, 1.0]]}), tmp_path / "e.parquet")
+    for name in ("e.npy", "e.parquet"):
+        assert read_embeddings(tmp_path / name).embeddings.tolist() == [[float("inf"), 1.0]]
+
+
+# Labels beside the embeddings.
+
+
+def save(folder: Path, table: str, count: int = 3) -> tuple[Path, Path]:
+    np.save(folder / "e.npy", np.arange(2.0 * count).reshape(count, 2))
+    (folder / "l.csv").write_text(table, encoding="utf-8")
+    return folder / "e.npy", folder / "l.csv"
+
+
+def test_labels_of_a_csv_table_are_in_the_order_of_the_embeddings(tmp_path: Path) -> None:
+    table = "\ufeffid,label,is_query,is_gallery\n1,owl,true,0\n2,jay,False,1\n3,owl,1,true\n"
+    rows = read_embeddings(*save(tmp_path, table)).rows
+    assert as_parts(rows) == {
+        "labels": [1, 0, 1], "class_names": ("jay", "owl"), "paths": None,
+        "is_query": [True, False, True], "is_gallery": [False, True, True],
+    }  # fmt: skip
+
+
+def test_labels_of_a_parquet_table_and_of_npy_files(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pa.table({"label": [2**40, 5, 2**40]}), tmp_path / "l.parquet")
+    np.save(tmp_path / "l.npy", np.array([2**40, 5, 2**40]))
+    np.save(tmp_path / "text.npy", np.array(["jay", "é", "jay"]))
+    for name in ("l.parquet", "l.npy"):
+        rows = read_labels(tmp_path / name)
+        assert (as_parts(rows)["labels"], rows.class_names) == ([0, 1, 0], ("1099511627776", "5"))
+    assert read_labels(tmp_path / "text.npy").class_names == ("jay", "é")
+
+
+def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
+    write_embeddings(tmp_path / "e.safetensors", LabelledEmbeddings(NUMBERS, ROWS))
+    labels = tmp_path / "l.csv"
+    labels.write_text("path,label,is_query,is_gallery\nb/ü.png,x,1,0\na/1.png,y,0,1\n", encoding="utf-8")
+    rows = read_embeddings(tmp_path / "e.safetensors", labels).rows
+    assert as_parts(rows) == {
+        "labels": [1, 0], "class_names": ("x", "y"), "paths": ROWS.paths,
+        "is_query": [False, True], "is_gallery": [True, False],
+    }  # fmt: skip
+    labels.write_text("path,label\nb/ü.png,x\nc.png,y\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"l\.csv does not name a/1\.png, which .*e\.safetensors has"):
+        read_embeddings(tmp_path / "e.safetensors", labels)
+    labels.write_text("path,label\nb/ü.png,x\nb/ü.png,y\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"does not name a/1\.png"):
+        read_embeddings(tmp_path / "e.safetensors", labels)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("label\nx\ny\n", r"l\.csv has 2 rows, but .*e\.npy has 3 vectors"),
+        ("name\nx\ny\nz\n", "has no column label: its columns are name, and label is needed"),
+        ("label,n\nx,1\n,2\nz,3\n", "line 3: label is empty"),
+        ("label,is_query\nx,1\ny,1\nz,1\n", "only one of the columns is_query and is_gallery"),
+        ("label,is_query,is_gallery\nx,1,1\ny,,1\nz,1,1\n", "line 3: is_query or is_gallery is empty"),
+        ("label,is_query,is_gallery\nx,1,1\ny,maybe,1\nz,1,1\n", "line 3: is_query is 'maybe'"),
+        ("label\n", "has no rows"),
+        ("", "has no column label"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(tmp_path: Path, table: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_embeddings(*save(tmp_path, table))
+
+
+@pytest.mark.parametrize("array", [np.array([1.0, 2.0]), np.array([[1], [2]]), np.array([True, False])])
+def test_npy_labels_are_integers_or_texts(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "l.npy", array)
+    with pytest.raises(ValueError, match=r"labels are integers or texts, \[rows\]"):
+        read_labels(tmp_path / "l.npy")
+
+
+# What is refused.
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch BOOM",)
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
+def npz() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, a=np.eye(2))
+    return file.getvalue()
+
+
+def parquet(embedding: Any, **columns: Any) -> bytes:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pa.table({"embedding": embedding, **columns}), file)
+    return file.getvalue()
+
+
+def tensors(**named: torch.Tensor) -> bytes:
+    return safetensors.torch.save({name: value.clone() for name, value in named.items()})
+
+
+def as_json(content: Any) -> torch.Tensor:
+    return torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
+
+
+def parquet_of(*columns: tuple[str, list[Any]]) -> bytes:
+    file = io.BytesIO()
+    names, values = zip(*columns, strict=True)
+    pyarrow.parquet.write_table(pa.Table.from_arrays([pa.array(value) for value in values], names=list(names)), file)
+    return file.getvalue()
+
+
+EYE = torch.eye(2)
+ONE = ("embedding", [[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("e.npy", b"", "is empty"),
+        ("e.safetensors", b"", "is empty"),
+        ("e.parquet", b"", "is empty"),
+        ("e.npy", b"nonsense, and more of it", "no .npy file of numbers"),
+        ("e.safetensors", b"nonsense, and more of it", "no sound .safetensors file"),
+        ("e.parquet", b"nonsense, and more of it", "no sound Parquet file"),
+        ("e.npy", npy(np.eye(9))[:-1], "no .npy file of numbers"),
+        ("e.npy", npy(np.eye(9)).replace(b"(9, 9)", b"(999999999999, 9)"), "no .npy file of numbers"),
+        ("e.safetensors", tensors(embeddings=EYE)[:-1], "no sound .safetensors file"),
+        ("e.parquet", parquet([[1.0]])[:-9], "no sound Parquet file"),
+        ("e.npy", npy(np.array([Bomb()], dtype=object)), "opening one may run code"),
+        ("e.npy", pickle.dumps(Bomb()), "opening one may run code"),
+        ("e.npy", npz(), r"archive of arrays \(\.npz\)"),
+        ("e.npy", npy(np.ones(3)), r"float64 of shape \[3\], but vectors are float16"),
+        ("e.npy", npy(np.ones((0, 3))), r"shape \[0, 3\]"),
+        ("e.npy", npy(np.ones((3, 3), int)), "int64 of shape"),
+        ("e.npy", npy(np.ones((3, 3), complex)), "complex128"),
+        ("e.npy", npy(np.array([["a"]])), "<U1 of shape"),
+        ("e.safetensors", tensors(embeddings=EYE.to(torch.int8)), r"I8 of shape \[2, 2\]"),
+        ("e.safetensors", tensors(a=EYE, b=EYE + 1), "not one but 2 of two dimensions: its tensors are a, b"),
+        ("e.safetensors", tensors(a=EYE[0]), "not one but 0 of two dimensions"),
+        ("e.safetensors", tensors(a=EYE, labels=EYE[0]), "labels of torch.float32"),
+        ("e.safetensors", tensors(a=EYE, labels=torch.arange(3)), "2 vectors, but 3 labels"),
+        (
+            "e.safetensors",
+            tensors(a=EYE, labels=torch.arange(2), paths=as_json(["x"])),
+            r"e\.safetensors: labels, paths",
+        ),
+        ("e.safetensors", tensors(a=EYE, paths=as_json([1, 2])), "paths that is not the bytes of a JSON list"),
+        ("e.safetensors", tensors(a=EYE, paths=EYE[0]), "paths that is not the bytes of a JSON list"),
+        ("e.safetensors", tensors(a=EYE, class_names=as_json(["x"])), "labels and class_names must be given together"),
+        (
+            "e.safetensors",
+            tensors(a=EYE, sequences=torch.arange(2)),
+            r"e\.safetensors: sequences and sequence_names must be given together",
+        ),
+        ("e.parquet", parquet([1.0, 2.0]), "double in its column embedding, but it must hold lists of floats"),
+        ("e.parquet", parquet([[1, 2]]), "but it must hold lists of floats"),
+        ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is 1 numbers, but those before it have 2"),
+        ("e.parquet", parquet([[1.0, 2.0], None]), "row 2: embedding is no list"),
+        ("e.parquet", parquet([[1.0, 2.0], [None, 1.0]]), "row 2: embedding lacks a number"),
+        ("e.parquet", parquet(pa.array([], pa.list_(pa.float32()))), r"shape \[0, 0\]"),
+        ("e.parquet", parquet([[1.0]]).replace(b"embedding", b"embeddigs"), "no column embedding: its columns are"),
+        ("e.parquet", parquet_of(ONE, ONE), "has the column embedding more than once: keep one of them"),
+        ("e.parquet", parquet_of(ONE, ("label", ["x"]), ("label", ["y"])), "has the column label more than once"),
+        ("e.parquet", parquet_of(("path", ["x"]), ONE, ("path", ["x"])), "has the column path more than once"),
+        ("e.npz", npz(), "no format of embeddings here: use .safetensors"),
+        ("e.pt", pickle.dumps(Bomb()), "opening one may run code: use .safetensors"),
+        ("e.PKL", pickle.dumps(Bomb()), "opening one may run code: use .safetensors"),
+        ("e", b"1", "ends in nothing, which is no format"),
+    ],
+)
+def test_other_files_are_refused_with_a_sentence_and_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=words) as caught:
+        read_embeddings(tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
+    assert not Path("BOOM").exists()
+
+
+def test_broken_bytes_raise_nothing_but_value_errors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("e.npy", "e.safetensors", "e.parquet"):
+        path = tmp_path / name
+        rows = RowLabels() if name == "e.npy" else ROWS
+        write_embeddings(path, LabelledEmbeddings(NUMBERS, rows))
+        sound = path.read_bytes()
+        for _ in range(100):
+            broken = bytearray(sound)
+            for place in rng.integers(0, min(len(sound), 200), 3):
+                broken[place] = rng.integers(256)
+            path.write_bytes(broken)
+            with suppress(ValueError):
+                read_embeddings(path)
+
+
+def test_missing_files_folders_and_other_endings(tmp_path: Path) -> None:
+    (tmp_path / "folder.npy").mkdir()
+    for name, words in (("no.npy", "does not exist"), ("folder.npy", "is a folder")):
+        for read in (read_embeddings, read_labels):
+            with pytest.raises(ValueError, match=words):
+                read(tmp_path / name)
+    with pytest.raises(ValueError, match=r"labels are read from \.csv, \.parquet and \.npy"):
+        read_labels(tmp_path / "l.txt")
+    with pytest.raises(ValueError, match="no format of embeddings"):
+        write_embeddings(tmp_path / "e.txt", LabelledEmbeddings(NUMBERS))
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("e.npy", "e.safetensors", "e.parquet"):
+        with pytest.raises(UserError, match="could not be written"):
+            write_embeddings(tmp_path / "file" / name, LabelledEmbeddings(NUMBERS))
+
+
+@pytest.mark.parametrize("name", ["e.npy", "e.safetensors", "e.parquet"])
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # as of a disk with so little left
+    try:
+        with pytest.raises(UserError, match=rf"{name} could not be written: .*free some space"):
+            write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"labels": torch.tensor([0])}, "labels and class_names"),
+        ({"labels": torch.tensor([0, 2]), "class_names": ("a", "b")}, "go from 0 to 2, but there are 2 names"),
+        ({"is_query": torch.tensor([True])}, "is_query and is_gallery"),
+        ({"labels": torch.tensor([0]), "class_names": ("a",), "paths": ("a", "b")}, r"\[1, 2\] entries"),
+    ],
+)
+def test_parts_that_do_not_fit(parts: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RowLabels(**parts)
+    with pytest.raises(ValueError, match="rows has 2 rows, but embeddings has 3"):
+        LabelledEmbeddings(torch.ones(3, 2), ROWS)
+    with pytest.raises(ValueError, match=r"embeddings has shape \[0, 2\]"):
+        LabelledEmbeddings(torch.ones(0, 2))
+
+
+def test_a_label_file_goes_before_the_labels_of_the_embedding_file(tmp_path: Path) -> None:
+    write_embeddings(tmp_path / "e.parquet", LabelledEmbeddings(NUMBERS, ROWS))
+    (tmp_path / "l.csv").write_text("label\nx\ny\n")
+    rows = read_embeddings(tmp_path / "e.parquet", tmp_path / "l.csv").rows
+    assert as_parts(rows) == as_parts(ROWS) | {"labels": [0, 1], "class_names": ("x", "y")}

@@ -1,0 +1,256 @@
+import io
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from proxemic.data import (
+    Augmentation,
+    EmbeddingDataset,
+    FilePixels,
+    OwnImages,
+    Preprocessing,
+    read_image,
+    reading,
+)
+from proxemic.data.reading import UnreadableImageError, examine
+
+PREPROCESSING = Preprocessing(size=16, resize=18)
+
+
+def noise(*shape: int, dtype: Any = np.uint8) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    """What cameras, browsers and scanners write."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for name in (f"{orientation}.jpg", f"{orientation}.png"):
+            Image.fromarray(noise(24, 40, 3)).save(folder / name, exif=exif)
+    Image.fromarray(noise(24, 40, 4)).save(folder / "rgba.png")
+    Image.fromarray(noise(24, 40, 2)).save(folder / "la.webp")
+    Image.fromarray(noise(24, 40)).quantize(16).save(folder / "palette.png", transparency=3)
+    Image.fromarray(noise(24, 40, dtype=np.uint16)).save(folder / "deep.png")
+    Image.fromarray(noise(24, 40, 4)).convert("CMYK").save(folder / "cmyk.jpg")
+    return sorted(folder.iterdir())
+
+
+def forms(path: Path) -> list[Any]:
+    return [path, str(path), path.read_bytes(), Image.open(path), read_image(path)]
+
+
+def test_every_way_to_give_a_picture_makes_what_training_sees(photographs: list[Path]) -> None:
+    (photographs[0].parent.parent / "b").mkdir()
+    Image.new("L", (20, 20)).save(photographs[0].parent.parent / "b" / "1.png")
+    images, _ = OwnImages(photographs[0].parent.parent).load_unsplit()
+    assert isinstance(images.pixels, FilePixels)
+    transform = PREPROCESSING.evaluation()
+    augmentation = Augmentation(random_resized_crop=(0.2, 1.0), noise=0.1).training(PREPROCESSING)
+    for place, path in enumerate(map(Path, images.pixels.paths)):
+        seen, _ = EmbeddingDataset(images, transform)[place]
+        trained_on, _ = EmbeddingDataset(images, augmentation)[place, 7]
+        for form in forms(path):
+            assert torch.equal(transform(form), seen), (path.name, type(form))
+            torch.manual_seed(7)
+            assert torch.equal(augmentation(form), trained_on), (path.name, type(form))
+
+
+def test_it_is_what_pillow_does_with_exif(photographs: list[Path]) -> None:
+    from PIL import ImageOps
+
+    for path in photographs:
+        if path.suffix == ".jpg":
+            with Image.open(path) as image:
+                upright = ImageOps.exif_transpose(image).convert("RGB")
+            assert read_image(path).tobytes() == upright.tobytes(), path.name
+            assert examine(path)[1] == upright.size, path.name
+
+
+@pytest.mark.parametrize(
+    ("array", "mode"),
+    [
+        (noise(4, 6), "L"),
+        (noise(4, 6, 1), "L"),
+        (noise(4, 6, 2), "LA"),
+        (noise(4, 6, 3), "RGB"),
+        (noise(4, 6, 4), "RGBA"),
+        (np.asfortranarray(noise(4, 6, 3))[:, ::-1], "RGB"),
+    ],
+)
+def test_arrays_are_read_as_their_file_is(tmp_path: Path, array: np.ndarray, mode: str) -> None:
+    squeezed = np.ascontiguousarray(array[..., 0] if array.shape[2:] == (1,) else array)
+    stored = Image.fromarray(squeezed)
+    assert stored.mode == mode
+    stored.save(tmp_path / "a.png")
+    assert read_image(array).tobytes() == read_image(tmp_path / "a.png").tobytes()
+
+
+def test_arrays_of_16_bits(tmp_path: Path) -> None:
+    grey = noise(4, 6, dtype=np.uint16)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    for each in (grey, grey[..., None], grey.astype(">u2")):
+        assert read_image(each).tobytes() == read_image(tmp_path / "grey.png").tobytes()
+    colour = noise(4, 6, 3, dtype=np.uint16)
+    colour[0, 0] = (255, 256, 65535)
+    (tmp_path / "colour.png").write_bytes(png_of_16_bits(colour))
+    assert read_image(colour).tobytes() == read_image(tmp_path / "colour.png").tobytes()
+
+
+def png_of_16_bits(colour: np.ndarray) -> bytes:
+    """Pillow reads such files but does not write them."""
+    import struct
+    import zlib
+
+    height, width, _ = colour.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in colour)
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows))]
+    chunks = [*parts, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in chunks
+    )
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (np.zeros((4, 4)), r"an array of float64 of shape \[4, 4\], but it must be .* uint8 or uint16"),
+        (np.zeros((3, 4, 5), dtype=np.uint8), r"of shape \[3, 4, 5\]"),
+        (np.zeros((0, 4), dtype=np.uint8), r"of shape \[0, 4\]"),
+        (b"text", "image of 4 bytes cannot be read as an image: its content is not"),
+        (Image.new("F", (2, 2)), "image cannot be read as an image: floating-point"),
+    ],
+)
+def test_what_is_no_picture(picture: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_image(picture)
+
+
+def with_scans(count: int, appended: bytes = b"") -> bytes:
+    """A progressive JPEG with empty scans, each of which takes as long to decode as the picture."""
+    content = io.BytesIO()
+    Image.new("L", (64, 64)).save(content, "JPEG", progressive=True)
+    jpeg = content.getvalue()
+    scans = b"\xff\xda\x00\x08\x01\x01\x00\x01\x3f\x00" * (count - jpeg.count(b"\xff\xda"))
+    return jpeg[:-2] + scans + jpeg[-2:] + appended
+
+
+def test_jpeg_data_of_many_scans_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_image(with_scans(200, appended=b"\xff\xda" * 300)).size == (64, 64)  # as a phone appends a film
+    monkeypatch.setattr(Image.core, "jpeg_decoder", lambda *_: pytest.fail("it is decoded"))
+    (tmp_path / "a.png").write_bytes(with_scans(201))
+    for read in (read_image, examine):
+        with pytest.raises(UnreadableImageError, match="more than 200 scans"):
+            read(tmp_path / "a.png")
+
+
+def test_tiff_data_of_many_jpeg_scans_is_refused() -> None:
+    """By libtiff itself."""
+    jpeg = with_scans(200)
+    tags = ((256, 64), (257, 64), (258, 8), (259, 7), (262, 1), (273, 8), (277, 1), (278, 64), (279, len(jpeg)))
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    tiff = b"II*\0" + struct.pack("<I", 8 + len(jpeg)) + jpeg + struct.pack("<H", len(tags)) + fields + bytes(4)
+    with pytest.raises(UnreadableImageError, match="decoder error"):
+        read_image(tiff)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")  # opening it waits for ever
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    for name in ("pipe.png", "zero.png"):
+        with pytest.raises(UnreadableImageError, match=f"{name} cannot be read as an image: it is a pipe, a device"):
+            read_image(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0garbage", b"Exif\0\0", b"Exif\0\0II*\0", b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12"]
+)
+def test_damaged_exif_leaves_a_picture_as_it_is(tmp_path: Path, kind: str, exif: bytes) -> None:
+    Image.new("RGB", (40, 24)).save(tmp_path / "a.png", kind, exif=exif)
+    assert read_image(tmp_path / "a.png").size == examine(tmp_path / "a.png")[1] == (40, 24)
+    with Image.open(tmp_path / "a.png") as image:
+        assert read_image(image).size == (40, 24)
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"Zo\xeb.png")
+    with pytest.raises(UnreadableImageError, match=r"Zo\\udceb\.png cannot be read") as caught:
+        read_image(path)
+    str(caught.value).encode()
+
+
+def smooth(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    """A picture without the finest detail, which scales of decoding render differently."""
+    noise = np.random.default_rng(0).integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("size", "side", "decoded"),
+    [
+        ((420, 300), 37, (53, 38)),
+        ((420, 300), 38, (105, 75)),
+        ((300, 420), 75, (75, 105)),
+        ((420, 300), 76, (210, 150)),
+        ((420, 300), 151, (420, 300)),
+    ],
+)
+def test_large_jpeg_files_are_decoded_at_the_smallest_scale_that_is_no_smaller(
+    tmp_path: Path, size: tuple[int, int], side: int, decoded: tuple[int, int]
+) -> None:
+    smooth(*size).save(tmp_path / "a.jpg", quality=95)
+    with Image.open(tmp_path / "a.jpg") as expected:
+        expected.draft(None, (side, side))
+        assert expected.size == decoded
+        factor = min(decoded)
+        resized = expected.resize((side * decoded[0] // factor, side * decoded[1] // factor), Image.Resampling.BILINEAR)
+    for given in (tmp_path / "a.jpg", (tmp_path / "a.jpg").read_bytes()):
+        found = read_image(given, side)
+        assert min(found.size) == side
+        assert found.tobytes() == resized.tobytes()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png"])
+@pytest.mark.parametrize("side", [300, 301, 10_000])
+def test_what_is_no_larger_is_read_exactly(tmp_path: Path, name: str, side: int) -> None:
+    smooth(420, 300).save(tmp_path / name)
+    assert read_image(tmp_path / name, side) == read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+def test_a_part_of_the_size_shows_the_same_picture(tmp_path: Path, mode: str, orientation: int | None) -> None:
+    exif = Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    smooth(420, 300, mode).save(tmp_path / "a.jpg", exif=exif, quality=95)
+    found, whole = read_image(tmp_path / "a.jpg", 70), read_image(tmp_path / "a.jpg")
+    shrunk = reading.shrink(whole, 70)
+    assert (found.mode, found.size) == (shrunk.mode, shrunk.size)
+    off = np.abs(np.asarray(found).astype(float) - np.asarray(shrunk)).mean()
+    turned = np.abs(np.asarray(shrunk)[::-1].astype(float) - np.asarray(shrunk)).mean()
+    assert off < 3 < turned / 10
+
+
+@pytest.mark.parametrize("size", [(50, 80), (81, 47), (1333, 999), (64, 64), (2, 9)])
+@pytest.mark.parametrize("side", [1, 31, 63])
+def test_shrinking_is_torchvisions(size: tuple[int, int], side: int) -> None:
+    image = Image.effect_noise(size, 50)
+    expected = image if min(size) <= side else v2.Resize(side, v2.InterpolationMode.BILINEAR)(image)
+    assert reading.shrink(image, side) == expected
