@@ -145,20 +145,9 @@ def check_box(box: Box, size: tuple[int, int]) -> None:
 
 
 class PixelFile:
-    """A file that `write_pixels` has written, open for reading; its pickle holds the path alone, to be mapped again.
+    """A file that `write_pixels` has written; its pickle holds the path alone, to be mapped again.
 
-    Args:
-        path: The file.
-
-    Raises:
-        ValueError: If it is damaged, truncated or of another kind. The pixels themselves are not checked.
-        OSError: If it is missing or cannot be read.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "two.pixels")
-    >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
-    >>> len(PixelFile(path)), PixelFile(path).read(1).size
-    (2, (5, 7))
+    `ValueError` if it is damaged, truncated or of another kind. The pixels themselves are not checked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -193,11 +182,7 @@ class PixelFile:
 
 
 def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
-    """Write images of mode L or RGB, one at a time, to an Arrow file that is whole or not there.
-
-    Raises:
-        UserError: If it cannot be written, above all because the disk is full.
-    """
+    """Write images of mode L or RGB, one at a time, to an Arrow file that is whole or not there."""
     held: list[Image.Image] = []
     with write_atomically(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as file:
         for image in images:
@@ -214,14 +199,7 @@ def _as_batch(images: Sequence[Image.Image]) -> pa.RecordBatch:
 
 
 class CachedPixels(FilePixels):
-    """Image files whose images are read, decoded and shrunk as they are, from a cache that `CacheConfig` keeps.
-
-    Args:
-        file: The cache.
-        places: Where in it each image is.
-        paths: The image file that each image came from; it is not opened.
-        boxes: The part of it that the image is, as in `FilePixels`; it was cut out before.
-    """
+    """Image files whose images are at these places of a cache that `CacheConfig` keeps: decoded, cut out and shrunk."""
 
     def __init__(
         self,

@@ -93,16 +93,8 @@ def hold_out(
 def flip_labels(images: ImageSet, fraction: float, seed: int) -> ImageSet:
     """Give a fraction of the images, drawn by the seed, another label; every other class is equally likely.
 
-    One image of each class, also drawn, keeps its label, so that no class is left without images.
-
-    Raises:
-        ValueError: If the fraction is not in [0, 1), there is only one class, or too few images can be changed.
-
-    >>> import numpy as np
-    >>> from proxemic.data import ArrayPixels
-    >>> images = ImageSet.from_names(ArrayPixels(np.zeros((8, 4, 4), np.uint8)), [*"aaaabbbb"])
-    >>> flip_labels(images, 0.25, seed=0).labels.ne(images.labels).sum()
-    tensor(2)
+    One image of each class, also drawn, keeps its label, so that no class is left without images. `ValueError` if the
+    fraction is not in [0, 1), there is only one class, or too few images can be changed.
     """
     check_fraction("training.label_noise", fraction)
     wanted = round(fraction * len(images))

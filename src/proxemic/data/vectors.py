@@ -5,6 +5,7 @@
 vectors are varied.
 """
 
+import io
 import math
 import os
 import random
@@ -133,7 +134,7 @@ class VectorFile:
         try:
             # Opened anew: processes that were forked would share the position in a file that is open.
             # A longer buffer would read on in vain.
-            with self.path.open("rb", buffering=self._row_bytes) as file:
+            with io.BufferedReader(self.path.open("rb", buffering=0), self._row_bytes) as file:
                 status = os.fstat(file.fileno())
                 if (status.st_size, status.st_mtime_ns) != self._known:
                     raise OSError("it has been changed since it was opened")
@@ -218,14 +219,7 @@ class Vectors:
 class JoinedVectors:
     """The vectors of two sets as the rows of one reader, those of the first before those of the second.
 
-    Args:
-        first: The first set.
-        second: The second set, of the same dimension; messages name the rows of either as those of its own file.
-
-    >>> first, second = (Vectors(VectorArray(torch.eye(2) * scale)) for scale in (1, 5))
-    >>> JoinedVectors(first, second).read(np.array([3, 0]))
-    tensor([[0., 5.],
-            [1., 0.]])
+    Messages name the rows of either as those of its own file.
     """
 
     first: Vectors

@@ -132,8 +132,9 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
         content = _read(file)
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
-        described = dict(content["config"])
-        config = ModelConfig(**described | _custom_backbone(described.get("backbone"), backbone))
+        described: dict[str, Any] = dict(content["config"])
+        described |= _custom_backbone(described.get("backbone"), backbone)
+        config = ModelConfig(**described)
         preprocessing, network = dict(content["preprocessing"]), dict(content.get("network", {}))
         sha256 = content["sha256"]
     except KeyError as error:

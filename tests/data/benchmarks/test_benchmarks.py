@@ -29,6 +29,12 @@ ARCHIVES = {
     InShop: "Img/img",
 }
 """The folder that is packed in the original."""
+LISTINGS = {
+    CUB200: ["CUB_200_2011/images.txt", "CUB_200_2011/image_class_labels.txt", "CUB_200_2011/classes.txt"],
+    Cars196: ["cars_annos.mat"],
+    StanfordOnlineProducts: [f"Stanford_Online_Products/Ebay_{part}.txt" for part in ("train", "test")],
+    InShop: ["Eval/list_eval_partition.txt"],
+}
 
 
 @pytest.fixture(scope="session")
@@ -52,18 +58,21 @@ def root(
 
 
 def be_official(source: type[Benchmark], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = dict(COUNTS)
-    if source is InShop:
-        counts |= {"query images": 8, "gallery images": 8}
+    roles = {"query images": 8, "gallery images": 8} if source is InShop else {}
 
     def known(facts: Facts) -> Facts:
         files = tuple(
             replace(file, md5=calculate_md5(root / file.name) if (root / file.name).is_file() else None)
             for file in facts.files
         )
-        return replace(facts, counts=counts, files=files)
+        return replace(facts, counts=COUNTS | roles, files=files)
 
     monkeypatch.setattr(source, "facts", known(source.facts))
+
+
+def paths(images: ImageSet) -> list[str]:
+    assert isinstance(images.pixels, FilePixels)
+    return [Path(path).as_posix() for path in images.pixels.paths]
 
 
 def test_official_counts() -> None:
@@ -79,74 +88,56 @@ def test_official_counts() -> None:
 def test_official_splits(source: type[Benchmark], root: Path) -> None:
     for place in (root, *([root / ARCHIVES[source]] if source in (CUB200, StanfordOnlineProducts) else [])):
         splits = source(place, validation_fraction=0.0).load()
-        assert splits.validation is None
-        assert splits.notes == ()
-        assert (
-            splits.train.labels.tolist() == splits.test_images.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
-        )
+        assert (splits.validation, splits.notes) == (None, ())
+        labels = [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+        assert splits.train.labels.tolist() == splits.test_images.labels.tolist() == labels
         assert not set(splits.train.class_names) & set(splits.test_images.class_names)
         for images in (splits.train, splits.test_images):
             assert images.pictures[15].size == (48, 40)
             assert images.pictures[0].mode == "RGB"
-
-
-def paths(images: ImageSet) -> list[str]:
-    assert isinstance(images.pixels, FilePixels)
-    return [Path(path).as_posix() for path in images.pixels.paths]
+    held = source(root, split_seed=3).load()
+    assert held.validation is not None
+    assert (held.train.num_classes, held.validation.num_classes) == (2, 2)
+    assert {*held.train.class_names, *held.validation.class_names} == set(splits.train.class_names)
+    assert held.validation.is_query is None
 
 
 def test_names_and_files_belong_together(source: type[Benchmark], root: Path) -> None:
     splits = source(root, validation_fraction=0.0).load()
-    names = [splits.test_images.class_names[label] for label in splits.test_images.labels]
+    test = splits.test_images
+    names = [test.class_names[label] for label in test.labels]
     if source is CUB200:
         assert splits.train.class_names == tuple(f"00{n}.Bird_{n}" for n in range(1, 5))
-        assert [path.split("/")[-2] for path in paths(splits.test_images)] == names
+        assert [path.split("/")[-2] for path in paths(test)] == names
     elif source is Cars196:
-        assert splits.test_images.class_names == tuple(f"Maker Model {n} 2012" for n in range(5, 9))
-        assert [path[-10:] for path in paths(splits.test_images)] == [f"{n:06d}.jpg" for n in range(17, 33)]
+        assert test.class_names == tuple(f"Maker Model {n} 2012" for n in range(5, 9))
+        assert [path[-10:] for path in paths(test)] == [f"{n:06d}.jpg" for n in range(17, 33)]
     elif source is StanfordOnlineProducts:
-        assert [path[-len(name) - 6 : -6] for path, name in zip(paths(splits.test_images), names, strict=True)] == names
-        assert splits.test_images.categories is not None
-        assert splits.test_images.categories.texts() == tuple(name.partition("_final")[0] for name in names)
+        assert [path[-len(name) - 6 : -6] for path, name in zip(paths(test), names, strict=True)] == names
+        assert test.categories is not None
+        assert test.categories.texts() == tuple(name.partition("_final")[0] for name in names)
     else:
-        assert [path.split("/")[-2] for path in paths(splits.test_images)] == names
+        assert [path.split("/")[-2] for path in paths(test)] == names
         assert splits.train.is_query is None
-        assert splits.test_images.is_query is not None
-        assert splits.test_images.is_gallery is not None
-        assert splits.test_images.is_query.tolist() == [True, True, False, False] * 4
-        assert torch.equal(splits.test_images.is_gallery, ~splits.test_images.is_query)
-
-
-def test_validation_classes_are_training_classes(source: type[Benchmark], root: Path) -> None:
-    splits = source(root, split_seed=3).load()
-    everything = source(root, validation_fraction=0.0).load()
-    assert splits.validation is not None
-    assert (splits.train.num_classes, splits.validation.num_classes) == (2, 2)
-    assert {*splits.train.class_names, *splits.validation.class_names} == set(everything.train.class_names)
-    assert splits.validation.is_query is None
-
-
-def test_without_a_root(source: type[Benchmark]) -> None:
-    with pytest.raises(ValueError, match=rf"data\.root is missing: .*prepare {source.facts.key} --root DIR"):
-        source().load()
+        assert test.is_query is not None
+        assert test.is_gallery is not None
+        assert test.is_query.tolist() == [True, True, False, False] * 4
+        assert torch.equal(test.is_gallery, ~test.is_query)
 
 
 def test_nothing_there(source: type[Benchmark], tmp_path: Path) -> None:
-    with pytest.raises(
-        AbsentError, match=rf"proxemic datasets prepare {source.facts.key} --root {tmp_path}"
-    ) as refusal:
+    key = source.facts.key
+    with pytest.raises(ValueError, match=rf"data\.root is missing: .*prepare {key} --root DIR"):
+        source().load()
+    with pytest.raises(AbsentError, match=rf"proxemic datasets prepare {key} --root {tmp_path}") as refusal:
         source(tmp_path).load()
     if source.facts.by_hand:
         assert source.facts.page in str(refusal.value)
         assert all(file.name in str(refusal.value) for file in source.facts.files)
 
 
-def some_image(source: type[Benchmark], root: Path) -> Path:
-    return Path(paths(source(root, check_counts=False, validation_fraction=0.0).load().test_images)[2])
-
-
-def test_a_missing_image(source: type[Benchmark], root: Path) -> None:
-    gone = some_image(source, root)
+def test_a_missing_image_and_a_missing_folder(source: type[Benchmark], root: Path) -> None:
+    gone = Path(paths(source(root, validation_fraction=0.0).load().test_images)[2])
     gone.unlink()
     with pytest.raises(
         ValueError, match=rf"1 of 32 images missing \(.*{gone.name}\); test images 15 instead of 16"
@@ -157,33 +148,19 @@ def test_a_missing_image(source: type[Benchmark], root: Path) -> None:
     assert len(splits.test_images) == 15
     assert splits.notes[0].startswith(f"Not the {source.facts.title} of the papers")
     assert gone.name in splits.notes[0]
-
-
-def test_a_missing_folder(source: type[Benchmark], root: Path) -> None:
-    folder = some_image(source, root).parent
-    shutil.rmtree(folder)
-    if source is Cars196:  # its only folder
-        with pytest.raises(AbsentError, match="has no car_ims"):
-            source(root).load()
-        return
-    with pytest.raises(ValueError, match=rf"1 folders missing \(.*{folder.name}\); \d+ of 32 images missing"):
+    shutil.rmtree(gone.parent)
+    words = rf"1 folders missing \(.*{gone.parent.name}\); \d+ of 32 images missing"
+    with pytest.raises(ValueError, match="has no car_ims" if source is Cars196 else words):  # its only folder
         source(root).load()
 
 
-def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
-    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
-
-
-def columns(path: Path, column: int, first: int, last: int, skip: int = 0) -> None:
+def swap(path: Path, column: int, first: int, last: int, skip: int = 0) -> None:
     """Exchange a field of two lines."""
-
-    def swap(lines: list[str]) -> list[str]:
-        one, other = lines[skip + first].split(), lines[skip + last].split()
-        one[column], other[column] = other[column], one[column]
-        lines[skip + first], lines[skip + last] = " ".join(one), " ".join(other)
-        return lines
-
-    rewrite(path, swap)
+    lines = path.read_text().splitlines()
+    one, other = lines[skip + first].split(), lines[skip + last].split()
+    one[column], other[column] = other[column], one[column]
+    lines[skip + first], lines[skip + last] = " ".join(one), " ".join(other)
+    path.write_text("\n".join(lines) + "\n")
 
 
 def shuffle_cars(root: Path) -> None:
@@ -195,32 +172,24 @@ def shuffle_cars(root: Path) -> None:
 
 SHUFFLES: dict[type[Benchmark], list[tuple[Callable[[Path], object], str]]] = {
     CUB200: [
-        (lambda root: columns(root / "CUB_200_2011/image_class_labels.txt", 1, 0, 31), "damaged or shuffled"),
-        (lambda root: columns(root / "CUB_200_2011/images.txt", 1, 0, 5), "damaged or shuffled"),
-        (lambda root: columns(root / "CUB_200_2011/classes.txt", 1, 0, 7), "damaged or shuffled"),
-        (lambda root: columns(root / "CUB_200_2011/images.txt", 0, 0, 5), "damaged or shuffled"),
+        (lambda root: swap(root / "CUB_200_2011/image_class_labels.txt", 1, 0, 31), "damaged or shuffled"),
+        (lambda root: swap(root / "CUB_200_2011/images.txt", 1, 0, 5), "damaged or shuffled"),
+        (lambda root: swap(root / "CUB_200_2011/classes.txt", 1, 0, 7), "damaged or shuffled"),
     ],
     Cars196: [(shuffle_cars, r"cars_annos\.mat is not the published one, by its MD5")],
     StanfordOnlineProducts: [
         (
-            lambda root: columns(root / "Stanford_Online_Products/Ebay_train.txt", 1, 0, 15, skip=1),
+            lambda root: swap(root / "Stanford_Online_Products/Ebay_train.txt", 1, 0, 15, skip=1),
             "have a class_id that is not that of their item",
         ),
         (
-            lambda root: rewrite(
-                root / "Stanford_Online_Products/Ebay_test.txt",
-                lambda lines: [*lines[:-1], lines[-1].replace(" 8 ", " 9 ")],
-            ),
-            "have a class_id that is not that of their item",
-        ),
-        (
-            lambda root: columns(root / "Stanford_Online_Products/Ebay_test.txt", 3, 0, 15, skip=1),
+            lambda root: swap(root / "Stanford_Online_Products/Ebay_test.txt", 3, 0, 15, skip=1),
             "have a class_id that is not that of their item",
         ),
     ],
     InShop: [
-        (lambda root: columns(root / "Eval/list_eval_partition.txt", 1, 0, 8, skip=2), "damaged or shuffled"),
-        (lambda root: columns(root / "Eval/list_eval_partition.txt", 2, 0, 31, skip=2), "in both training and test"),
+        (lambda root: swap(root / "Eval/list_eval_partition.txt", 1, 0, 8, skip=2), "damaged or shuffled"),
+        (lambda root: swap(root / "Eval/list_eval_partition.txt", 2, 0, 31, skip=2), "in both training and test"),
     ],
 }
 
@@ -233,15 +202,7 @@ def test_shuffled_annotations(source: type[Benchmark], root: Path, tmp_path: Pat
             source(copy).load()
 
 
-LISTINGS = {
-    CUB200: ["CUB_200_2011/images.txt", "CUB_200_2011/image_class_labels.txt", "CUB_200_2011/classes.txt"],
-    Cars196: ["cars_annos.mat"],
-    StanfordOnlineProducts: [f"Stanford_Online_Products/Ebay_{part}.txt" for part in ("train", "test")],
-    InShop: ["Eval/list_eval_partition.txt"],
-}
-
-
-def test_annotations_cut_short(source: type[Benchmark], root: Path) -> None:
+def test_annotations_cut_short_damaged_or_repeated(source: type[Benchmark], root: Path) -> None:
     for name in LISTINGS[source]:
         whole = (root / name).read_bytes()
         for end in (0, 1, len(whole) // 2, len(whole.rstrip()) - 3):
@@ -251,6 +212,10 @@ def test_annotations_cut_short(source: type[Benchmark], root: Path) -> None:
         (root / name).write_bytes(b"\xff\xfe\x00 no text")
         with pytest.raises(ValueError, match="damaged"):
             source(root).load()
+        if source in (StanfordOnlineProducts, InShop):
+            (root / name).write_bytes(whole + whole.rstrip().splitlines()[-1] + b"\n")
+            with pytest.raises(ValueError, match="images more than once"):
+                source(root).load()
         (root / name).unlink()
         with pytest.raises(ValueError, match=r"is missing|has no "):
             source(root).load()
@@ -258,23 +223,16 @@ def test_annotations_cut_short(source: type[Benchmark], root: Path) -> None:
     source(root).load()
 
 
-def test_sop_classes_on_both_sides(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
-    root = Path(shutil.copytree(originals[StanfordOnlineProducts], tmp_path / "root"))
-    tree = root / "Stanford_Online_Products"
-    lines = (tree / "Ebay_train.txt").read_text().splitlines()
-    (tree / "Ebay_train.txt").write_text("\n".join(lines[:-1]) + "\n")
-    with (tree / "Ebay_test.txt").open("a") as file:
-        file.write(lines[-1] + "\n")
-    with pytest.raises(ValueError, match=r"1 classes in both training and test \(bicycle_final/111085122804\)"):
-        StanfordOnlineProducts(root).load()
-
-
-def test_in_shop_without_its_folders(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
-    (tmp_path / "list_eval_partition.txt").write_bytes(
-        (originals[InShop] / "Eval/list_eval_partition.txt").read_bytes()
-    )
+def test_in_shop_without_its_folders_and_paths_that_lead_outside(
+    originals: dict[type[Benchmark], Path], tmp_path: Path
+) -> None:
+    listing = tmp_path / "list_eval_partition.txt"
+    listing.write_bytes((originals[InShop] / "Eval/list_eval_partition.txt").read_bytes())
     shutil.copytree(originals[InShop] / "Img" / "img", tmp_path / "img")
     assert len(InShop(tmp_path, check_counts=False).load().test_images) == 16
+    listing.write_text(listing.read_text().replace("img/WOMEN", "img/../../WOMEN", 1))
+    with pytest.raises(ValueError, match="leads out of"):
+        InShop(tmp_path).load()
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -297,7 +255,7 @@ def test_cars_in_two_parts(nested: bool, originals: dict[type[Benchmark], Path],
         Cars196(root).load()
 
 
-def test_a_sale_listed_anew_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sale_listed_anew_is_no_damage(tmp_path: Path) -> None:
     """One image in 128 under another item number: not what a shuffled file looks like."""
     root = write_sop(tmp_path, classes=8, images=16)
     tree = root / "Stanford_Online_Products"
@@ -311,8 +269,7 @@ def test_a_sale_listed_anew_is_no_damage(tmp_path: Path, monkeypatch: pytest.Mon
 def packed(source: type[Benchmark], root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The miniature's original files only."""
     tree = root / ARCHIVES[source]
-    file = source.facts.files[0]
-    pack(tree, root / file.name)
+    pack(tree, root / source.facts.files[0].name)
     shutil.rmtree(tree)
     be_official(source, root, monkeypatch)
     return root
@@ -328,6 +285,11 @@ def test_archives_are_prepared(source: type[Benchmark], packed: Path) -> None:
     file = source.facts.files[0]
     (packed / file.name).rename(packed / Path(file.name).name)  # without a folder of its own
     assert prepare(source(packed)).counts == source.facts.counts
+    if source is not Cars196:
+        (packed / LISTINGS[source][0]).unlink()
+        words = r"must be fetched by hand" if source is InShop else rf"{ARCHIVES[source]} lacks .*delete it and run"
+        with pytest.raises(AbsentError, match=words):
+            prepare(source(packed))
 
 
 def test_an_archive_cut_short(source: type[Benchmark], packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,24 +312,18 @@ def mirror(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield site
 
 
-def test_downloads_are_prepared(source: type[Benchmark], mirror: Site, tmp_path: Path) -> None:
-    root = tmp_path / "new"
-    official = prepare(source(root), url=mirror.url)
-    assert official.counts == source.facts.counts
-    assert len(mirror.asked) == len(source.facts.files)
-    prepare(source(root), url=mirror.url)
-    assert len(mirror.asked) == len(source.facts.files)
-
-
-def test_downloads_have_their_own_address(
+def test_downloads_are_prepared(
     source: type[Benchmark], mirror: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for _ in range(2):
+        assert prepare(source(tmp_path / "new"), url=mirror.url).counts == source.facts.counts
+        assert len(mirror.asked) == len(source.facts.files)
     if source.facts.by_hand:
         with pytest.raises(AbsentError, match="must be fetched by hand"):
-            prepare(source(tmp_path / "new"))
+            prepare(source(tmp_path / "other"))
         return
     (file,) = source.facts.files
     prepare(source(tmp_path / "file"), url=f"{mirror.url}/{file.name}")
     files = (replace(file, url=f"{mirror.url}/{file.name}?download=1"),)
     monkeypatch.setattr(source, "facts", replace(source.facts, files=files))
-    assert prepare(source(tmp_path / "new")).counts == source.facts.counts
+    assert prepare(source(tmp_path / "other")).counts == source.facts.counts

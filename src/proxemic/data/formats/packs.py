@@ -133,11 +133,7 @@ def unpickle(content: bytes) -> object:
 
 
 def read_pack(path: Path) -> tuple[EncodedPixels, list[int], list[bool]]:
-    """Read the images of a pack, each once, the place of each image of its pairs, and whether the pairs are the same.
-
-    Raises:
-        ValueError: If the file is missing, damaged, no pack, or asks for more than a pack needs.
-    """
+    """Read the images of a pack, each once, the place of each image of its pairs, and which pairs are the same."""
     try:
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise ValueError(f"{path} has {size:,} bytes, but a pack has at most {_MAX_BYTES:,}.")

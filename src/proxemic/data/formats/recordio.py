@@ -91,18 +91,19 @@ def read_record_index(path: Path) -> RecordIndex:
             raise ValueError(f"it has {size:,} bytes, but a RecordIO file has a multiple of 4")
         if starts[0] != 0 or starts[-1] + _FRAME.size + _HEADER.size > size:
             raise ValueError(f"its index goes from byte {starts[0]:,} to {starts[-1]:,}, but it has {size:,}, from 0")
-        records = RecordPixels(path, keys, starts, np.append(starts[1:], size))
+        ends = np.append(starts[1:], size)
         labels, labels_follow = np.full((len(keys), 2), np.nan, np.float32), np.zeros(len(keys), bool)
         for first in tqdm(range(0, len(keys), _TOGETHER), f"reading {path.name}", leave=False, disable=None):
             chunk = slice(first, first + _TOGETHER)
-            part = RecordPixels(path, keys[chunk], starts[chunk], records.ends[chunk])
+            part = RecordPixels(path, keys[chunk], starts[chunk], ends[chunk])
             _read_headers(part, words, labels[chunk], labels_follow[chunk])
     except ValueError as error:
         raise ValueError(
             f"{path} is damaged, cut short or not what its .idx is of: {error}; get both files again."
         ) from error
     order = np.argsort(keys, kind="stable")
-    return RecordIndex(records.select(order), labels[order], labels_follow[order])
+    pixels = RecordPixels(path, keys[order], starts[order], ends[order])
+    return RecordIndex(pixels, labels[order], labels_follow[order])
 
 
 def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.ndarray, " records"]]:

@@ -31,14 +31,7 @@ _IMAGES = tuple(ending.removeprefix(".") for ending in ENDINGS)
 
 @dataclass(frozen=True, eq=False)
 class ShardPixels(Pixels):
-    """Images in tar files, each read and decoded on access; no file is held open, so that any process can read.
-
-    Args:
-        shards: The tar files.
-        shard: The place in `shards` of each image's file.
-        offsets: The byte at which each image begins.
-        sizes: The bytes of each image.
-    """
+    """Images at offsets in tar files, read and decoded on access; no file stays open, so that any process can read."""
 
     per_image = ("shard", "offsets", "sizes")
     shards: tuple[Path, ...]
@@ -76,15 +69,8 @@ class ShardIndex:
 def index_shards(shards: Sequence[Path], image: str | None, label: str, folder: Path | None = None) -> ShardIndex:
     """Find every sample of tar shards, once: the index is kept, for shards of these sizes and times.
 
-    Args:
-        shards: Tar files that are not compressed.
-        image: The ending of the images' names, such as `left.jpg`; None for any of those of images.
-        label: The ending of the labels' names: the content is the label, or after `json.` a value of it by its key.
-        folder: Where indices are kept; None for the user's cache folder.
-
-    Raises:
-        ValueError: If a shard is compressed, damaged, missing or no tar, or a label is none.
-        UserError: If the index cannot be written.
+    `image` and `label` are the endings of their names, as of `WebDatasetShards`; `folder` holds indices, by default in
+    the user's cache folder. `ValueError` if a shard is compressed, damaged, missing or no tar, or a label is none.
     """
     digest = hashlib.sha256(json.dumps([_VERSION, image, label]).encode())
     for shard in shards:
@@ -152,11 +138,9 @@ class _Headers(io.FileIO):
 
 
 def read_members(path: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files of a tar that is not compressed, in their order; nothing is unpacked.
+    """Yield the regular files of a tar in their order; nothing is unpacked.
 
-    Raises:
-        ValueError: If the file is compressed, damaged, cut short, or not a tar.
-        OSError: If it cannot be read.
+    `ValueError` if the file is compressed, damaged, cut short, or not a tar.
     """
     with path.open("rb") as file:
         head, size = file.read(4), os.fstat(file.fileno()).st_size

@@ -37,17 +37,8 @@ def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence
     r"""Read columns of a .csv or .parquet table as texts.
 
     White space around names and values is dropped. A cell that is empty, or "nan" in any case, has no value. The
-    columns in which pandas writes the numbers of rows are ignored, and a note says so; columns of lists and the like
-    are not read.
-
-    Args:
-        table: The file.
-        known: The columns to read, if they are there; the others are named in `Rows.unused`. None reads all.
-        needed: Columns that must be there.
-
-    Raises:
-        ValueError: If the file cannot be read, it lacks a column, or a known column holds lists; the message names the
-            line or the row.
+    columns in which pandas writes the numbers of rows, and lists, are left out with a note. Of the `known` columns,
+    those that are there are read, and the others named in `Rows.unused`; None reads all. Messages name the line or row.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "birds.csv")

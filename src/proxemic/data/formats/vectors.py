@@ -53,10 +53,6 @@ def open_vectors(path: Path, whole: bool = False) -> VectorReader:
 
     Rows of .npy and .safetensors are read where they lie. Parquet, whose pages are encoded, is held in memory if it is
     small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all are read now.
-
-    Raises:
-        ValueError: If the file is missing, damaged, or holds no floats ``[rows, dim]``.
-        UserError: If the converted file cannot be written.
     """
     suffix = check_embedding_name(path)
     if not path.is_file():

@@ -90,10 +90,10 @@ class RecordFaces(_Faces):
         pixels, given = index.pixels.select(chosen), index.labels[chosen, 0]
         wrong = ~((given >= 0) & (given < _LARGEST) & (given == np.floor(given)))
         if wrong.any():
-            place = int(wrong.argmax())
+            key = index.pixels.keys[chosen[wrong.argmax()]]
             raise ValueError(
-                f"{pixels.path}: record {pixels.keys[place]} has the label {given[place]}, but an identity is a "
-                f"whole number from 0 to {_LARGEST - 1}."
+                f"{root / 'train.rec'}: record {key} has the label {given[wrong.argmax()]}, but an identity is a whole "
+                f"number from 0 to {_LARGEST - 1}."
             )
         identities, labels = np.unique(given.astype(np.int64), return_inverse=True)
         said = root / "property"

@@ -188,14 +188,7 @@ def _as_text(value: object, feature: Any) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class ArrowPixels(Pixels):
-    """Images in a column of a data set, decoded on access.
-
-    Args:
-        table: The data set, whose images are not decoded.
-        column: The column of images.
-        name: Name in messages.
-        rows: The row of each image.
-    """
+    """Images in a column of a data set, decoded on access."""
 
     per_image = ("rows",)
     table: Any
@@ -211,21 +204,17 @@ class ArrowPixels(Pixels):
         value = self.table[row][self.column] or {}
         content, path = value.get("bytes"), value.get("path")
         try:
-            if content is None and (path is None or not Path(path).is_file()):
+            if content is not None:
+                return read_image(content, side)
+            if path is None or not Path(path).is_file():
                 raise UnreadableImageError("", f"it has no bytes, and {path or 'no path'} is no file on this machine")
-            return read_image(path if content is None else content, side)
+            return read_image(path, side)
         except UnreadableImageError as error:
             raise UnreadableImageError(f"{self.name}, row {row},", error.reason) from error
 
 
 class ArrowVectors:
-    """Vectors in a column of a data set, of which the rows of a batch are read.
-
-    Args:
-        table: The data set, which gives Arrow's tables.
-        column: The column of lists.
-        name: Name in messages.
-    """
+    """Vectors in a column of a data set that gives Arrow's tables, of which the rows of a batch are read."""
 
     def __init__(self, table: Any, column: str, name: str) -> None:
         self.table, self.column, self.name = table, column, name

@@ -174,11 +174,7 @@ class OwnSource(ImageSource):
 
 
 def given_splits(rows: Rows) -> Int64[Tensor, " rows"] | None:
-    """Return the place in `SPLIT_NAMES` of each row's split; None if the data give no splits.
-
-    Raises:
-        ValueError: If a row's split is empty or unknown.
-    """
+    """Return the place in `SPLIT_NAMES` of each row's split; None if the data give no splits."""
     if not rows.has("split"):
         return None
     rows.require("split")

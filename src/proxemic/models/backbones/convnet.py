@@ -38,14 +38,7 @@ class ConvNet(nn.Module):
 
 
 class NoBackbone(nn.Module):
-    """Stands in for a backbone where the inputs are vectors, which are the features.
-
-    Args:
-        num_features: Numbers of each vector.
-
-    >>> NoBackbone(3)(torch.ones(2, 3)).shape
-    torch.Size([2, 3])
-    """
+    """Stands in for a backbone where the inputs are vectors, which are the features."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()

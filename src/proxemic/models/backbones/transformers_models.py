@@ -71,14 +71,9 @@ class TransformersBackbone(nn.Module):
 def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | None = None) -> TransformersBackbone:
     """Build a network of transformers as a backbone.
 
-    Args:
-        config: Its `backbone` is `hf:` with a folder that `save_pretrained` wrote, or a name on the hub.
-        described: What `description` of the backbone gave; with it, neither the folder nor the hub is asked.
-
-    Raises:
-        ValueError: If there is no such folder, what lies in it is damaged or no vision network, or images do not fit.
-        UserError: If it must be fetched from the hub and cannot be; it says what to fetch and where to put it.
-        ImportError: If transformers is not installed.
+    `config.backbone` is `hf:` with a folder that `save_pretrained` wrote, or a name on the hub. With what `description`
+    of the backbone gave, neither the folder nor the hub is asked. `ValueError` if there is no such folder, what lies in
+    it is damaged or no vision network, or images do not fit; `UserError` if the hub cannot be reached.
     """
     with optional_dependency("transformers"):
         from transformers import AutoModel
