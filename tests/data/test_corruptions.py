@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from torch import Tensor
 
 from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing
@@ -255,16 +254,6 @@ def test_bad_input(make: Any, words: str) -> None:
 
 def pictures(count: int = 6) -> ArrayPixels:
     return ArrayPixels(np.random.default_rng(0).integers(0, 256, (count, 40, 50), dtype=np.uint8))
-
-
-@pytest.mark.parametrize("preprocessing", [GREY, replace(GREY, resize=None), Preprocessing(32, 32)])
-def test_fitted_pictures_are_not_resized_again(preprocessing: Preprocessing) -> None:
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
-    fitted = preprocessing.fit()(image)
-    assert fitted.size == (preprocessing.size, preprocessing.size)
-    again = replace(preprocessing, resize=None)
-    assert again.fit()(fitted).tobytes() == fitted.tobytes()
-    assert torch.equal(again.evaluation()(fitted), preprocessing.evaluation()(image))
 
 
 @pytest.mark.parametrize("name", ["gaussian-noise", "shear", "defocus-blur"])

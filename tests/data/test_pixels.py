@@ -38,14 +38,6 @@ def test_transparency_is_flattened_on_white(tmp_path: Path) -> None:
         assert (image.mode, image.getpixel((0, 0)), image.getpixel((1, 0))) == (mode, left, right), name
 
 
-def test_16_bit_grey_keeps_its_range(tmp_path: Path) -> None:
-    deep = np.array([[0, 257, 32768, 65535]], dtype=np.uint16)
-    Image.fromarray(deep).save(tmp_path / "deep.png")
-    image = read(tmp_path / "deep.png")
-    assert image.mode == "L"
-    assert np.asarray(image).tolist() == [[0, 1, 127, 255]]
-
-
 def truncated_png() -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8)).save(buffer, "PNG")

@@ -1,6 +1,6 @@
 from collections import Counter
 from collections.abc import Callable
-from itertools import chain, combinations
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -39,16 +39,6 @@ MAKE: dict[str, Callable[[], Batches]] = {
         torch.arange(24) % 6, RowGroups.from_names(["bird", "cat"] * 12), 6, 0, 1, 2
     ),
 }
-
-
-@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
-def test_each_iteration_draws_the_next_epoch(make: Callable[[], Batches]) -> None:
-    batches = make()
-    epochs = [list(batches) for _ in range(4)]
-    assert all(one != other for one, other in combinations(epochs, 2))
-    batches.set_epoch(2)  # as where a training resumes
-    assert [list(batches), list(batches)] == epochs[2:]
-    assert list(batches.draw(1)) == epochs[1]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

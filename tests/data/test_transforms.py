@@ -94,12 +94,6 @@ def test_a_square_before_the_crop_squeezes_the_whole_image() -> None:
     assert Preprocessing(28, (32, 40)).fit()(Image.new("L", (9, 9))).size == (28, 28)
 
 
-def test_no_augmentation_is_evaluation() -> None:
-    preprocessing = Preprocessing(24, 28)
-    image = noise_image()
-    assert torch.equal(Augmentation().training(preprocessing)(image), preprocessing.evaluation()(image))
-
-
 @pytest.mark.parametrize(
     "augmentation",
     [

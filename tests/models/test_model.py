@@ -145,22 +145,6 @@ def test_frozen_batch_norm_stays_as_it_was(backbone: str) -> None:
     assert frozen.model.head.training
 
 
-@pytest.mark.filterwarnings("ignore:SyncBatchNorm")
-def test_frozen_batch_norm_survives_its_conversion_for_several_devices() -> None:
-    model = build_model(ModelConfig(in_channels=1, width=8, freeze_batch_norm=True))
-    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).train()
-    norms = [each for each in model.modules() if isinstance(each, torch.nn.SyncBatchNorm)]
-    assert len(norms) == 4
-    assert not any(each.training or each.weight.requires_grad for each in norms)
-
-
-def test_a_backbone_that_also_has_weights_of_five_dimensions_is_taken() -> None:
-    backbone = ConvNet(1)
-    backbone.positions = torch.nn.Parameter(torch.zeros(1, 2, 2, 2, 2))
-    model = EmbeddingModel(ModelConfig(in_channels=1), backbone).eval()
-    assert model(images(1)).shape == (4, 128)
-
-
 @pytest.mark.parametrize("backbone", ["convnet", "test_efficientnet", "test_resnet"])
 def test_convolutions_compute_in_channels_last(backbone: str, tmp_path: Path) -> None:
     model = build_model(ModelConfig(backbone=backbone, embedding_size=8)).eval()

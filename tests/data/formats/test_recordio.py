@@ -52,23 +52,6 @@ def test_what_was_written_is_read(
         assert found[1] == second or (np.isnan(found[1]) and np.isnan(second))
 
 
-def test_the_magic_word_within_an_image_is_put_back(tmp_path: Path) -> None:
-    inside = [
-        MAGIC,
-        b"a" * 4 + MAGIC,
-        MAGIC * 3,
-        b"a" + MAGIC,
-        b"a" * 8 + MAGIC + b"b" + MAGIC,
-        b"a" * 4 + MAGIC + b"b",
-    ]
-    written = [header(1.0) + content for content in inside]
-    path = write_records(tmp_path / "magic.rec", written)
-    assert path.read_bytes().count(MAGIC) > len(written) + 1, "some are in several parts"
-    index = read_record_index(path)
-    assert contents(index) == written
-    assert index.labels[:, 0].tolist() == [1.0] * len(written)
-
-
 @pytest.mark.parametrize(("part", "kind"), [(0, 2), (0, 3), (0, 4), (1, 1), (1, 0), (1, 7), (2, 2), (2, 1)])
 def test_parts_in_another_order_are_refused(tmp_path: Path, part: int, kind: int) -> None:
     path = write_records(tmp_path / "parts.rec", [header(0.0) + MAGIC + b"abcd" + MAGIC + b"efgh"])

@@ -1,6 +1,5 @@
 """Data sets of Hugging Face on this machine, of images and of vectors."""
 
-import io
 import json
 import shutil
 import socket
@@ -11,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from pyarrow.parquet import write_table
 
 from proxemic.data import HuggingFaceDataset
-from proxemic.data.reading import UnreadableImageError, read_image, shrink
-from proxemic.data.sources.hugging_face import ArrowPixels
+from proxemic.data.reading import UnreadableImageError
 from proxemic.data.vectors import UnreadableVectorsError, Vectors
 from shards import colour, png
 
@@ -187,16 +184,6 @@ def test_what_is_no_data_set_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.npy").rename(tmp_path / "x.arrow")
     with pytest.raises(ValueError, match="cannot be read as a data set of Hugging Face"):
         HuggingFaceDataset(tmp_path / "x.arrow").load()
-
-
-def test_large_images_are_decoded_at_a_part_of_their_size(tmp_path: Path) -> None:
-    content = io.BytesIO()
-    Image.effect_noise((400, 300), 50).save(content, "jpeg")
-    Path(tmp_path / "a.jpg").write_bytes(content.getvalue())
-    table = [{"image": {"bytes": content.getvalue(), "path": None}}, {"image": {"path": str(tmp_path / "a.jpg")}}]
-    pixels = ArrowPixels(table, "image", "made", np.arange(2))
-    for place in range(2):
-        assert pixels.load(place, 70) == read_image(content.getvalue(), 70) != shrink(pixels[place], 70)
 
 
 @pytest.mark.parametrize(("label", "first"), [("kind", "kind 00"), ("number", "0")])

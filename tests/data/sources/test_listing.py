@@ -9,7 +9,6 @@ import fsspec
 import pytest
 from PIL import Image
 
-from images import forbid
 from proxemic.data.sources.listing import list_images, stamps_of
 from proxemic.errors import UserError
 from proxemic.retrieval import list_pictures
@@ -37,13 +36,6 @@ def test_a_folder_is_listed_in_the_order_of_names_with_labels_by_folders(photos:
     assert names(photos, photos / "b") == [("b/1.JPG", None), ("b/2.png", None)]
 
 
-def test_folders_of_splits_hold_folders_of_classes(tmp_path: Path) -> None:
-    for name in ("train/cat/1.png", "val/dog/2.png", "test/cow/deep/3.png", "test/none.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (4, 4)).save(tmp_path / name)
-    assert [label for _, label in names(tmp_path, tmp_path)] == [None, "cow", "cat", "dog"]
-
-
 def test_a_picture_is_listed_once_whatever_it_is_called(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(photos)
     (photos / "b" / "same.png").symlink_to(photos / "b" / "2.png")
@@ -55,12 +47,6 @@ def test_a_picture_is_listed_once_whatever_it_is_called(photos: Path, tmp_path: 
     assert names(photos, photos, tmp_path / "link", table) == names(photos, photos)
     assert [label for _, label in names(photos, photos)] == [None, "a", "b", "b", "elsewhere"]
     assert len(list_pictures(table)) == 2
-
-
-def test_folders_that_cannot_be_listed_are_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forbid(monkeypatch, photos / "b")
-    assert names(photos, photos) == [("alone.bmp", None), ("a/deep/3.webp", "a")]
-    assert list_pictures(photos).unreadable == {f"{photos}/b": "permission denied"}
 
 
 def test_patterns_lists_and_single_pictures(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

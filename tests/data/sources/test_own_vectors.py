@@ -57,17 +57,6 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str, kin
     assert isinstance(store(images).reader, VectorFile) == (suffix in (".npy", ".safetensors"))
 
 
-def test_bfloat16_and_labels_in_safetensors(tmp_path: Path) -> None:
-    vectors, names = some_vectors()
-    numbers = torch.tensor([int(name[-2:]) + 5 for name in names], dtype=torch.int32)
-    tensors = {"x": torch.from_numpy(vectors).bfloat16(), "labels": numbers}
-    safetensors.torch.save_file(tensors, tmp_path / "vectors.safetensors")
-    images, _ = OwnVectors(tmp_path / "vectors.safetensors").load_unsplit()
-    known = [str(number) for number in numbers.tolist()]
-    assert content(images) == [*zip(known, tensors["x"].float().tolist(), strict=True)]
-    assert images.class_names == tuple(sorted(set(known)))
-
-
 def test_what_a_run_has_saved_is_read_with_all_that_is_known(tmp_path: Path) -> None:
     vectors, names = some_vectors()
     numbered, count = number_labels(names), len(names)
@@ -89,16 +78,6 @@ def test_what_a_run_has_saved_is_read_with_all_that_is_known(tmp_path: Path) -> 
             assert torch.equal(getattr(images, name), getattr(rows, name))
         for name in ("sequences", "categories"):
             assert getattr(images, name).texts() == getattr(rows, name).texts()
-
-
-def test_classes_are_held_out_as_of_images(tmp_path: Path) -> None:
-    vectors, names = some_vectors()
-    splits = OwnVectors(write_table(tmp_path / "v.parquet", vectors, label=names)).load()
-    sides = [set(images.class_names) for images in (splits.train, splits.validation, splits.test) if images]
-    assert [len(side) for side in sides] == [3, 3, 6]
-    assert not sides[0] & sides[1] | sides[0] & sides[2] | sides[1] & sides[2]
-    everything = sorted(content(splits.train) + content(splits.validation) + content(splits.test))
-    assert everything == sorted(zip(names, vectors.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -203,20 +182,6 @@ def test_large_parquet_is_converted_once(tmp_path: Path, monkeypatch: pytest.Mon
     os.utime(root, ns=(1, 1))
     assert content(OwnVectors(root).load_unsplit()[0]) == known
     assert len([*cache.parent.iterdir()]) == 2
-
-
-def test_labels_of_any_type_are_compared_as_text(tmp_path: Path) -> None:
-    vectors, _ = some_vectors()
-    for labels in ([10, 9, 100], [1.0, 2.0, 11.0], ["b ", "a", "C"]):
-        column = [labels[place % 3] for place in range(len(vectors))]
-        images, _ = OwnVectors(write_table(tmp_path / "v.parquet", vectors, label=column)).load_unsplit()
-        assert images.class_names == tuple(sorted(str(label).strip() for label in labels))
-        assert [name for name, _ in content(images)] == [str(label).strip() for label in column]
-    np.save(tmp_path / "v.npy", vectors)
-    np.save(tmp_path / "l.npy", np.array([10, 9, 100] * 24))
-    images, _ = OwnVectors(tmp_path / "v.npy", labels=tmp_path / "l.npy").load_unsplit()
-    assert images.class_names == ("10", "100", "9")
-    assert [name for name, _ in content(images)][:3] == ["10", "9", "100"]
 
 
 def test_vectors_in_fortran_order_are_refused(tmp_path: Path) -> None:

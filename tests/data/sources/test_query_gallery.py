@@ -88,16 +88,6 @@ def test_images_of_two_tables(tmp_path: Path) -> None:
         load_query_gallery(query, table(tmp_path / "g.csv", {"3.png": "ant", "2.png": "jay"}))
 
 
-def test_a_picture_that_is_named_again_counts_once(tmp_path: Path) -> None:
-    query = table(tmp_path / "q.csv", [("1.png", "owl"), ("1.png", "owl")])
-    gallery = table(tmp_path / "g.csv", [("2.png", "owl"), ("1.png", "owl"), ("./1.png", "owl")])
-    images, notes = load_query_gallery(query, gallery)
-    assert all("1 of its images again" in note for note in notes)
-    assert len(notes) == 2
-    assert images.is_gallery is not None
-    assert images.is_gallery.tolist() == [True, True]
-
-
 @pytest.mark.parametrize(
     ("query", "gallery", "words"),
     [

@@ -54,6 +54,7 @@ def _unpack_zip(archive: Path, tree: str, folder: Path) -> None:
 
 def _unpack_tgz(archive: Path, tree: str, folder: Path) -> None:
     with gzip.open(archive) as content, tarfile.open(fileobj=content, mode="r|") as opened:
+        opened.extraction_filter = getattr(tarfile, "data_filter", None)  # not in every Python 3.11
         for member in tqdm(opened, f"unpacking {archive.name}", disable=None):
             if member.name.startswith(f"{tree}/") and (member.isfile() or member.isdir()):
                 if ".." in Path(member.name).parts:
