@@ -104,11 +104,6 @@ def change(part: str, around: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return changed
 
 
-def in_parallel(backbone: Any) -> nn.Module:
-    backbone.stages = nn.DataParallel(backbone.stages)
-    return backbone
-
-
 def change_last(normed: Callable[[Any], object]) -> Callable[[Any], Any]:
     def changed(model: Any) -> Any:
         normed(model.head[-1])
@@ -123,15 +118,13 @@ def change_last(normed: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 WRAPPED: dict[str, Callable[[Any], Any]] = {
     "compiled": torch.compile,
-    "compiled in parallel": lambda model: torch.compile(nn.DataParallel(model)),
+    "in parallel": nn.DataParallel,
     "averaged": averaged,
     "distributed": distributed,
     "compiled backbone": change("backbone", torch.compile),
-    "stages in parallel in a compiled backbone": change("backbone", lambda part: torch.compile(in_parallel(part))),
     "compiled head in a compiled model": lambda model: torch.compile(change("head", torch.compile)(model)),
     "weight norm": change_last(parametrizations.weight_norm),
     "spectral norm": change_last(parametrizations.spectral_norm),
-    "weight norm in a compiled part": lambda model: change("head", torch.compile)(WRAPPED["weight norm"](model)),
 }
 
 
