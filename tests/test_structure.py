@@ -98,8 +98,6 @@ WITHOUT_SOURCE = {
     "test_papers.py": "the equations in docs/papers.md",
     "test_readme.py": "README.md",
     "test_site.py": "mkdocs.yml and docs/site/",
-    "test_centres.py": "docs/experiments/centres.py",
-    "test_claims.py": "docs/experiments/claims.py",
     "test_structure.py": "the whole repository",
     "test_surface.py": "what users can reach",
     "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
