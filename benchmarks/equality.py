@@ -130,9 +130,7 @@ def compare(
             dist.all_reduce(value.detach_().div_(world))
     proxies = _gradients(loss_alone)
     own = part_of(classes, rank, world) if layout == "sharded" else slice(None)
-    averages, averages_alone = (
-        [*each.buffers()] if isinstance(each, L.ProxyLoss) else [] for each in (loss, loss_alone)
-    )
+    averages, averages_alone = ([*one.buffers()] if isinstance(one, L.ProxyLoss) else [] for one in (loss, loss_alone))
     return {
         "value": _worst([torch.stack(values), *averages], [torch.stack(values_alone), *averages_alone]),
         "network": _worst(_gradients(network), _gradients(alone)),
@@ -141,7 +139,7 @@ def compare(
 
 
 def _gradients(module: nn.Module) -> list[Tensor]:
-    return [each.grad.to_dense() for each in module.parameters() if each.grad is not None]
+    return [parameter.grad.to_dense() for parameter in module.parameters() if parameter.grad is not None]
 
 
 def _worst(found: list[Tensor], expected: list[Tensor], scales: list[Tensor] | None = None) -> float:

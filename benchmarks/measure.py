@@ -69,7 +69,7 @@ def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: boo
                 torch.cuda.synchronize()
             if number >= 0:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in seconds.items()}
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
 class Held(TorchDispatchMode):
@@ -78,14 +78,14 @@ class Held(TorchDispatchMode):
     def __init__(self, *before: Tensor) -> None:
         super().__init__()
         self.now = self.most = 0
-        self.known = {each.untyped_storage()._cdata for each in before}
+        self.known = {tensor.untyped_storage()._cdata for tensor in before}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else (result,):
+        for value in result if isinstance(result, tuple | list) else (result,):
             # What a sparse tensor has were dense ones before.
-            if isinstance(each, Tensor) and func.namespace == "aten" and not each.is_sparse:
-                self._count(each.untyped_storage())
+            if isinstance(value, Tensor) and func.namespace == "aten" and not value.is_sparse:
+                self._count(value.untyped_storage())
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:

@@ -124,10 +124,12 @@ def measure_unknown(photographs: Photographs, sizes: Sequence[int], draws: int) 
                 learnt[f"{size} classes"] = calibrate(embedder, content, **options)
         for name, calibration in learnt.items():
             found = calibration.thresholds[0]
-            shares = [float(np.mean(np.asarray(each) <= found.threshold)) for each in (left_out.distances, nearest)]
+            shares = [
+                float(np.mean(np.asarray(distances) <= found.threshold)) for distances in (left_out.distances, nearest)
+            ]
             passed[name].append((found.false_accepts, *shares))
     means = {name: [fmean(column) for column in zip(*values, strict=True)] for name, values in passed.items()}
-    rows = [[name, *map(percent, [*means[name], max(each[-1] for each in passed[name])])] for name in passed]
+    rows = [[name, *map(percent, [*means[name], max(shares[-1] for shares in passed[name])])] for name in passed]
     header = ["threshold learnt from", "false accepts there", "gallery, classes left out", "unknown classes", "at most"]
     title = f"Thresholds for a rate of {RATE:.0%}: false accepts in percent, means of {draws} draws"
     return Table(header, rows, title)

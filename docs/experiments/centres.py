@@ -170,7 +170,7 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
     if k == 1 and loss != "arcface-sub-centers":
         values |= {"loss.gamma": 0.1, "loss.center_weight": 0.0}  # which change nothing
     # The best of one proxy, of the next smaller K with the same start, and of the same K with drawn proxies.
-    smaller = max((each for each in KS if each < k), default=k)
+    smaller = max((smaller for smaller in KS if smaller < k), default=k)
     siblings = dict.fromkeys([(loss, 1, "drawn"), (loss, smaller, start), (loss, k, "drawn")])
     paths = [known.recipe(name_of(sibling)) for sibling in siblings if sibling != cell]
     proxemic.tune(
@@ -208,7 +208,7 @@ def row_of(
     loss, k, start = cell
     row: dict[str, Any] = {"loss": loss, "k": k, "start": start, "seed": seed}
     row |= {name: metrics["test"][name] for name in METRICS} | {"validation": metrics["validation"]["map@r"]}
-    row["seconds"] = round(sum(each["seconds"] for each in run.read_history()), 1)
+    row["seconds"] = round(sum(epoch["seconds"] for epoch in run.read_history()), 1)
     if k > 1:
         ((centers, proxies),) = proxemic.analyze.local_centers([run.path], draws=2, shuffles=50).figures.values()
         found = centers[experiment.center]

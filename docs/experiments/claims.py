@@ -179,7 +179,7 @@ def tables(kept: Path) -> dict[str, Table]:
     """
     parts = [(number, part) for number, claim in CLAIMS.items() for part in claim["parts"]]
     comparisons = [Comparison(kept, number, part, setting) for number, part in parts for setting in SETTINGS]
-    comparisons = [each for each in comparisons if len(each.values) > 1 and any(each.values)]
+    comparisons = [comparison for comparison in comparisons if len(comparison.values) > 1 and any(comparison.values)]
     p_values = [t_test(comparison.values) for comparison in comparisons]
     levels = holm_levels(p_values)
     verdicts = {(number, setting): list[str]() for number in CLAIMS for setting in SETTINGS}
@@ -198,7 +198,9 @@ def tables(kept: Path) -> dict[str, Table]:
         for number, claim in CLAIMS.items()
         if claim["parts"]
     ]
-    numbers = [each.row(level, p) for each, level, p in zip(comparisons, levels, holm(p_values), strict=True)]
+    numbers = [
+        comparison.row(level, p) for comparison, level, p in zip(comparisons, levels, holm(p_values), strict=True)
+    ]
     columns = [
         *("claim: difference", "setting", "metric", "n", "mean", "95% interval", "corrected interval"),
         *("confidence", "p by Holm", "paper's gain, same data", "verdict"),
