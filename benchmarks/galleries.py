@@ -140,7 +140,9 @@ def main(
         with out.open(encoding="utf-8", newline="") as file:
             measured = [[row[name] for name in columns] for row in csv.DictReader(file)]
     rows = (2_000,) if smoke else rows
-    asked = [(store, index, count) for count in rows for store in stores for index in INDEXES[store]]
+    asked: list[tuple[str, IndexKind, int]] = [
+        (store, index, count) for count in rows for store in stores for index in INDEXES[store]
+    ]
     for store, index, count in asked[:1] if smoke else asked:
         if [store, index, str(count)] in [row[:3] for row in measured]:
             continue

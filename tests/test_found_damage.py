@@ -49,6 +49,7 @@ def studies(small: Path, without_plots: None) -> Iterator[dict[str, Path]]:
     out = small.parent
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxemic.studies.jobs.Workers.run", run_here)
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: file.touch())
         compare([str(small)], out=out / "c", seeds=[0], overrides=flags, report=str)
         tune(small, out=out / "t", trials=1, overrides=flags, report=str)
         reality_check([small], out=out / "r", trials=1, repeats=1, folds=2, embedding_size=4, overrides=flags)
