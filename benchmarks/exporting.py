@@ -10,28 +10,30 @@ of pictures. The other half of the classes is the test, on which `proxemic expor
 benchmark.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from loading import write_photographs
+from measure import command, print_header, print_row
 from proxemic import train
-from proxemic.data import ArrayPixels, Glyphs
+from proxemic.data import Glyphs
 from proxemic.retrieval import export
 
 NETWORKS = {"convnet": 64, "resnet50": 64, "bn_inception": 64, "iresnet18": 112, "vit_tiny_patch16_224": 64}
 """Each with the side of its images."""
-CHARACTERS = 60
 EPOCHS = 3
 """Of 22 steps each, after which running statistics have 0.9^66, or 0.1 %, of where they began, at 0 and 1. After nine
 steps they have 39 %, which leaves a deep network without shortcuts next to nothing to tell pictures apart by."""
-CAFFE: dict[str, Any] = {
-    "images.channel_order": "bgr",
-    "images.white": 255,
-    "images.mean": [104, 117, 128],
-    "images.std": [1, 1, 1],
+OWN_VALUES: dict[str, dict[str, Any]] = {
+    "bn_inception": {
+        "images.channel_order": "bgr",
+        "images.white": 255,
+        "images.mean": [104, 117, 128],
+        "images.std": [1, 1, 1],
+    },
+    "iresnet18": {"model.head": "none", "model.embedding_size": 512},
 }
 WAYS: dict[str, dict[str, Any]] = {
     "onnx": {},
@@ -41,45 +43,37 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def train_run(network: str, pictures: Path, run: Path, epochs: int) -> None:
-    """A run of some epochs."""
-    model = {"model.head": "none", "model.embedding_size": 512} if network.startswith("iresnet") else {}
-    train(
-        "own",
-        run,
-        overrides={
-            "data.root": str(pictures),
-            "data.test_fraction": 0.5,
-            "data.validation_fraction": 0,
-            "model.backbone": network,
-            "images.size": NETWORKS[network],
-            "batches.size": 16,
-            "training.epochs": epochs,
-            "training.accelerator": "cpu",
-            "evaluation.select_on": "last",
-            "evaluation.start": False,
-            "evaluation.untrained": False,
-            **model,
-            **(CAFFE if network == "bn_inception" else {}),
-        },
-        progress=False,
-    )
+def train_run(network: str, pictures: Path, out: Path, epochs: int) -> None:
+    """Train a network for some epochs."""
+    overrides = {
+        "data.root": str(pictures.absolute()),
+        "data.test_fraction": 0.5,
+        "data.validation_fraction": 0,
+        "model.backbone": network,
+        "images.size": NETWORKS[network],
+        "batches.size": 16,
+        "training.epochs": epochs,
+        "training.accelerator": "cpu",
+        "evaluation.select_on": "last",
+        "evaluation.start": False,
+        "evaluation.untrained": False,
+        **OWN_VALUES.get(network, {}),
+    }
+    train("own", out, overrides=overrides, progress=False)
 
 
 def write_characters(folder: Path) -> Path:
-    """A folder with a picture for each typeface, for each of some characters."""
-    images = Glyphs(test_classes=CHARACTERS).load().test
-    assert images is not None
-    assert isinstance(images.pixels, ArrayPixels)
+    """Write a folder with a picture for each typeface, for each of 60 characters."""
+    images = Glyphs(test_classes=60).load().test_images
     for place, label in enumerate(images.labels.tolist()):
         file = folder / "pictures" / images.class_names[label].split()[0] / f"{place}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        images.pixels.load(place).save(file)
+        images.pictures[place].save(file)
     return folder / "pictures"
 
 
 def write_noise(folder: Path) -> Path:
-    """Eight classes of three pictures."""
+    """Write eight classes of three pictures."""
     (folder / "noise").mkdir()
     for number, picture in enumerate(write_photographs(folder / "noise", 24, (96, 72))):
         place = folder / "pictures" / f"class {number % 8}"
@@ -88,30 +82,26 @@ def write_noise(folder: Path) -> Path:
     return folder / "pictures"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "pictures", type=Path, nargs="?", help="a folder with a folder for each class (default: characters)"
-    )
-    parser.add_argument("--networks", nargs="+", default=[*NETWORKS], choices=[*NETWORKS])
-    parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=[*WAYS])
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="that each network is trained for")
-    parser.add_argument("--smoke", action="store_true", help="does it run?")
-    args = parser.parse_args(argv)
-    print("| backbone | file | MB | largest difference | Recall@1 of the model | of the file | images |")
-    print("|---|---|---:|---:|---:|---:|---:|")
+def main(
+    pictures: Path | None = None,
+    *,
+    networks: Sequence[str] = tuple(NETWORKS),
+    epochs: int = EPOCHS,
+    smoke: bool = False,
+) -> None:
+    """Print a row for each network and kind of file."""
+    print_header("backbone", "file", "MB", "largest difference", "Recall@1 of the model", "of the file", "images")
     with TemporaryDirectory() as made:
         folder = Path(made)
-        pictures = write_noise(folder) if args.smoke else args.pictures or write_characters(folder)
-        for network in ["convnet"] if args.smoke else args.networks:
-            train_run(network, pictures.absolute(), folder / network, 1 if args.smoke else args.epochs)
-            for way in ["onnx int8"] if args.smoke else args.ways:
+        pictures = write_noise(folder) if smoke else pictures or write_characters(folder)
+        for network in ["convnet"] if smoke else networks:
+            train_run(network, pictures, folder / network, 1 if smoke else epochs)
+            for way in ["onnx int8"] if smoke else WAYS:
                 found = export(folder / network, **WAYS[way])
-                recalls = f"{100 * found.recall:.2f} | {100 * found.exported_recall:.2f}"
-                cells = f"{found.bytes / 1e6:.1f} | {found.difference:.1e} | {recalls} | {found.images:,}"
-                print(f"| {network} | {way} | {cells} |", flush=True)
+                recalls = (f"{100 * recall:.2f}" for recall in (found.recall, found.exported_recall))
+                cells = (f"{found.bytes / 1e6:.1f}", f"{found.difference:.1e}", *recalls, f"{found.images:,}")
+                print_row(network, way, *cells)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -4,14 +4,15 @@
     python benchmarks/loading.py --size 1600 1200 --images 130 --reduce    # larger photographs, as own recipes do
     python benchmarks/loading.py --smoke             # a few files, seconds
 
-The files are smooth noise of 500 × 375 pixels, with as many bytes as such a photograph has. A figure is of the median
-time of one pass, shuffled, in batches of 64; passes from files and from the cache take turns. Both lie in memory after
-the first pass, which does not count: a cache that does not fit there is as fast as the disk.
+The files are smooth noise of 500 × 375 pixels, with as many bytes as such a photograph has; --folder is on the disk to
+be measured, --side the shorter side in the cache. A figure is of the median time of one pass, shuffled, in batches of
+64; passes from files and from the cache take turns. Both lie in memory after the first pass, which does not count: a
+cache that does not fit there is as fast as the disk.
 """
 
-import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,17 +22,14 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from measure import medians
+from measure import command, medians, print_header, print_row
 from proxemic.data import Augmentation, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
 
-BATCH = 64
 CELLS = (96, 24, 6, 1.5)  # pixels; each coarser pattern is stronger, as in photographs
-WORKERS = (0, 2)
-PARTS = (0.2, 1.0)
 
 
 def write_photographs(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
-    """Noise of several scales as JPEG files."""
+    """Write noise of several scales as JPEG files."""
     rng = np.random.default_rng(0)
     paths = [folder / f"{number}.jpg" for number in range(count)]
     for path in paths:
@@ -42,12 +40,6 @@ def write_photographs(folder: Path, count: int, size: tuple[int, int]) -> list[P
             picture += (np.asarray(smooth) / 255 - 0.5) * 20 * cell**0.5
         Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(path, quality=94)
     return paths
-
-
-def one_pass(loader: DataLoader) -> None:
-    """Fetch every batch."""
-    for _ in loader:
-        pass
 
 
 def table(count: int, size: tuple[int, int], side: int, rounds: int, folder: Path, reduce: bool) -> None:
@@ -63,44 +55,35 @@ def table(count: int, size: tuple[int, int], side: int, rounds: int, folder: Pat
     print(f"torch {torch.__version__}, {count:,} JPEG files of {size[0]} × {size[1]}, cache of shorter side {kept}")
     print(f"files: {sizes[0] / count / 1e3:.0f} kB an image; cache: {sizes[1] / count / 1e3:.0f} kB an image")
     print(f"cache written in {seconds:.1f} s, {count / seconds:.0f} images/s\n")
-    print("| transform | workers | files, images/s | cache, images/s | ratio |\n|---|---:|---:|---:|---:|")
-    augmentation = Augmentation(random_resized_crop=PARTS, horizontal_flip=0.5)
-    for name, transform in (
-        ("training", augmentation.training(preprocessing)),
-        ("evaluation", preprocessing.evaluation()),
-    ):
-        for workers in WORKERS:
+    print_header("transform", "workers", "files, images/s", "cache, images/s", "ratio")
+    training = Augmentation(random_resized_crop=(0.2, 1.0), horizontal_flip=0.5).training(preprocessing)
+    for name, transform in (("training", training), ("evaluation", preprocessing.evaluation())):
+        for workers in (0, 2):
             calls: dict[str, Callable[[], object]] = {}
-            for of, images in (("files", files), ("cache", cached)):
-                loader = DataLoader(
-                    EmbeddingDataset(images, transform, side=preprocessing.reduced_side),
-                    batch_size=BATCH,
-                    shuffle=True,
-                    num_workers=workers,
-                    persistent_workers=workers > 0,
-                )
-                calls[of] = partial(one_pass, loader)
-            taken = medians(calls, rounds)
-            read, kept = (count / taken[of] for of in ("files", "cache"))
-            print(f"| {name} | {workers} | {read:.0f} | {kept:.0f} | {kept / read:.2f} |", flush=True)
+            for source, images in (("files", files), ("cache", cached)):
+                data = EmbeddingDataset(images, transform, side=preprocessing.reduced_side)
+                loader = DataLoader(data, 64, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+                calls[source] = partial(lambda loader: deque(loader, maxlen=0), loader)
+            read, from_cache = (count / taken for taken in medians(calls, rounds).values())
+            print_row(name, workers, f"{read:.0f}", f"{from_cache:.0f}", f"{from_cache / read:.2f}")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="few files and rounds: does it run?")
-    parser.add_argument("--images", type=int, default=1_000)
-    parser.add_argument("--size", type=int, nargs=2, default=(500, 375), metavar=("WIDTH", "HEIGHT"))
-    parser.add_argument("--side", type=int, default=256, help="shorter side in the cache")
-    parser.add_argument("--reduce", action="store_true", help="as images.reduce: large files at a reduced scale")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where to make a temporary folder, on the disk to be measured")
-    args = parser.parse_args(argv)
+def main(
+    *,
+    images: int = 1_000,
+    size: tuple[int, int] = (500, 375),
+    side: int = 256,
+    reduce: bool = False,
+    rounds: int = 3,
+    folder: Path | None = None,
+    smoke: bool = False,
+) -> None:
+    """Make a temporary folder, and measure."""
     torch.set_num_threads(1)  # as a worker has
-    count, size, rounds = (16, (120, 90), 1) if args.smoke else (args.images, tuple(args.size), args.rounds)
-    with TemporaryDirectory(dir=args.folder) as folder:
-        table(count, size, 64 if args.smoke else args.side, rounds, Path(folder), args.reduce)
+    images, size, side, rounds = (16, (120, 90), 64, 1) if smoke else (images, (size[0], size[1]), side, rounds)
+    with TemporaryDirectory(dir=folder) as made:
+        table(images, size, side, rounds, Path(made), reduce)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -1,24 +1,59 @@
-"""Medians of interleaved runs, the peak of memory, and what processes send each other.
+"""Share what benchmarks need: flags, tables, medians of interleaved runs, peaks of memory, and the bytes that move.
 
 Timings on a shared machine are noisy, their ratios less so.
 """
 
 import ctypes
+import inspect
+import re
 import resource
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from types import NoneType
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Held", "Moved", "medians", "page_faults", "resident_peak"]
+
+def command(main: Callable[..., None]) -> None:
+    """Call `main` with the command line: keyword-only parameters are flags, others words that may be left out."""
+    parser = ArgumentParser(
+        description=vars(inspect.getmodule(main))["__doc__"], formatter_class=RawDescriptionHelpFormatter
+    )
+    for name, parameter in inspect.signature(main).parameters.items():
+        hint, flag = parameter.annotation, parameter.kind is parameter.KEYWORD_ONLY
+        kinds = [kind for kind in get_args(hint) or [hint] if kind is not NoneType]
+        options: dict[str, Any] = {"default": parameter.default, "help": f"(default: {parameter.default})"}
+        if hint is bool:
+            options["action"] = "store_true"
+        elif get_origin(hint) is Literal:
+            options["choices"] = kinds
+        else:
+            options["type"] = kinds[0]
+            options["nargs"] = {Sequence: "+", tuple: len(kinds)}.get(get_origin(hint), None if flag else "?")
+        if flag:
+            options["dest"] = name
+        parser.add_argument(f"--{name.rstrip('_').replace('_', '-')}" if flag else name, **options)
+    main(**vars(parser.parse_args()))
+
+
+def print_header(*columns: str) -> None:
+    """Print the first two lines of a table in Markdown."""
+    print_row(*columns)
+    print(f"|---|{'---:|' * (len(columns) - 1)}")
+
+
+def print_row(*cells: object) -> None:
+    """Print a line of a table."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: bool = False) -> dict[str, float]:
@@ -34,7 +69,7 @@ def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: boo
                 torch.cuda.synchronize()
             if number >= 0:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in seconds.items()}
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
 class Held(TorchDispatchMode):
@@ -43,14 +78,14 @@ class Held(TorchDispatchMode):
     def __init__(self, *before: Tensor) -> None:
         super().__init__()
         self.now = self.most = 0
-        self.known = {each.untyped_storage()._cdata for each in before}
+        self.known = {tensor.untyped_storage()._cdata for tensor in before}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else (result,):
+        for value in result if isinstance(result, tuple | list) else (result,):
             # What a sparse tensor has were dense ones before.
-            if isinstance(each, Tensor) and func.namespace == "aten" and not each.is_sparse:
-                self._count(each.untyped_storage())
+            if isinstance(value, Tensor) and func.namespace == "aten" and not value.is_sparse:
+                self._count(value.untyped_storage())
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
@@ -113,13 +148,11 @@ def resident_peak(call: Callable[[], object]) -> int:
     """Bytes by which this process's resident memory rose at its highest while ``call`` ran (Linux with glibc)."""
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before must not be had for nothing
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from now
-    before = _status("VmRSS")
+    before = resident()
     call()
-    return _status("VmHWM") - before
+    return resident(key="VmHWM") - before
 
 
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(key)
+def resident(process: int | str = "self", key: str = "VmRSS") -> int:
+    """Bytes of memory that a process holds, files that it has mapped included."""
+    return int(re.findall(rf"{key}:\s+(\d+)", Path(f"/proc/{process}/status").read_text())[0]) * 1024

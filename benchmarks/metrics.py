@@ -12,24 +12,21 @@ class centres, 5.3 a class as in Stanford Online Products; for MAP and MRR over 
 nearly all relevant items must be looked for there.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from measure import medians, resident_peak
+from measure import command, medians, print_header, print_row, resident_peak
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 
-DIM = 512
-SIZES = (5_000, 10_000, 20_000, 40_000, 60_502)
-TILE = (2048, 8192)
-FAR = 4.0
+DIM, TILE, FAR = 512, (2048, 8192), 4.0
 
 
-def embeddings(n: int, device: str, noise: float = 1.5) -> tuple[Tensor, Tensor]:
-    """Unit rows and labels."""
+def embeddings(n: int, device: str = "cpu", noise: float = 1.5) -> tuple[Tensor, Tensor]:
+    """Draw unit rows and labels."""
     generator = torch.Generator().manual_seed(0)
     classes = round(n / 5.3)
     labels = torch.randint(classes, (n,), generator=generator)
@@ -38,7 +35,7 @@ def embeddings(n: int, device: str, noise: float = 1.5) -> tuple[Tensor, Tensor]
 
 
 def bare(points: Tensor) -> None:
-    """Every product, none kept."""
+    """Compute every product, and keep none."""
     buffer = points.new_empty(TILE)
     for rows in points.split(TILE[0]):
         for columns in points.split(TILE[1]):
@@ -46,14 +43,14 @@ def bare(points: Tensor) -> None:
 
 
 def evaluate(points: Tensor, labels: Tensor, *more: int, map: bool = False, mrr: bool = False) -> RetrievalMetrics:  # noqa: A002
-    """The metrics of one call."""
+    """Compute the metrics of one call."""
     return retrieval_metrics(points, labels, recall_at=(1, 10, 100, *more), ndcg_at=(10, 100), map=map, mrr=mrr)
 
 
 def table(sizes: Sequence[int], rounds: int, device: str, deep: int) -> None:
     """Print time and multiples of the bare product."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}, D = {DIM}")
-    print(f"{'N':>7} {'bare s':>8} {'ours s':>8} {'ours':>6} {f'+ R@{deep}':>8} {'+ MRR':>6} {'+ MAP':>6}")
+    print_header("N", "bare s", "ours s", "ours", f"+ R@{deep}", "+ MRR", "+ MAP")
     for n in sizes:
         points, labels = embeddings(n, device)
         far, _ = embeddings(n, device, FAR)
@@ -64,28 +61,21 @@ def table(sizes: Sequence[int], rounds: int, device: str, deep: int) -> None:
             "mrr": partial(evaluate, far, labels, mrr=True),
             "map": partial(evaluate, far, labels, map=True),
         }
-        seconds = medians(calls, rounds, cuda=device == "cuda")
-        t = seconds["bare"]
-        times = {name: each / t for name, each in seconds.items()}
-        print(
-            f"{n:7} {t:8.4g} {seconds['ours']:8.4g} {times['ours']:6.2f} {times['deep']:8.2f} {times['mrr']:6.2f} "
-            f"{times['map']:6.2f}",
-            flush=True,
-        )
+        bare_time, *times = medians(calls, rounds, cuda=device == "cuda").values()
+        print_row(n, f"{bare_time:.4g}", f"{times[0]:.4g}", *(f"{seconds / bare_time:.2f}" for seconds in times))
 
 
-def memory(sizes: Sequence[int], deep: int) -> None:
+def measure_memory(n: int, deep: int) -> None:
     """Print how far resident memory rises beyond the embeddings, and what the promise allows."""
-    for n in sizes:
-        points, labels = embeddings(n, "cpu", FAR)
-        bare(points[:100])  # the matrix library makes its workspaces
-        for k, more, whole in ((100, (), False), (deep, (deep,), False), (100, (), True)):
-            peak = resident_peak(partial(evaluate, points, labels, *more, map=whole, mrr=whole))
-            allowed, name = 12 * n * k + 256e6, f"k={k}{' with MAP and MRR' if whole else ''}"
-            print(f"N={n}, {name}: {peak / 1e6:.0f} MB, allowed {allowed / 1e6:.0f} MB", flush=True)
+    points, labels = embeddings(n, noise=FAR)
+    bare(points[:100])  # the matrix library makes its workspaces
+    for k, more, whole in ((100, (), False), (deep, (deep,), False), (100, (), True)):
+        peak = resident_peak(partial(evaluate, points, labels, *more, map=whole, mrr=whole))
+        allowed, name = 12 * n * k + 256e6, f"k={k}{' with MAP and MRR' if whole else ''}"
+        print(f"N={n}, {name}: {peak / 1e6:.0f} MB, allowed {allowed / 1e6:.0f} MB", flush=True)
 
 
-def peers(size: int, small: int, rounds: int) -> None:
+def compare_peers(size: int, small: int, rounds: int) -> None:
     """Print times beside those of other libraries at the same k, the last on a size that it can hold."""
     from pytorch_metric_learning.distances import CosineSimilarity
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -94,56 +84,47 @@ def peers(size: int, small: int, rounds: int) -> None:
 
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
     calculator = AccuracyCalculator(include=names, k=100, knn_func=CustomKNN(CosineSimilarity(), batch_size=2048))
-    points, labels = embeddings(size, "cpu")
-    calls: dict[str, Callable[[], object]] = {
-        "bare": partial(bare, points),
-        "ours": partial(evaluate, points, labels),
-        "pytorch-metric-learning": lambda: calculator.get_accuracy(points, labels),
-    }
-    _print(size, medians(calls, rounds))
 
-    points, labels = embeddings(small, "cpu")
-    others = torch.arange(small - 1).expand(small, -1) + (torch.arange(small - 1) >= torch.arange(small)[:, None])
-    indexes = torch.arange(small)[:, None].expand_as(others)
-
-    def with_torchmetrics() -> None:
-        scores = (points @ points.T).gather(1, others)
-        relevant = labels[others] == labels[:, None]
+    def with_torchmetrics(points: Tensor, labels: Tensor) -> None:
+        n = len(points)
+        others = torch.arange(n - 1).expand(n, -1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])
+        scores, relevant = (points @ points.T).gather(1, others), labels[others] == labels[:, None]
+        indexes = torch.arange(n)[:, None].expand_as(others)
         metrics = [kind(top_k=k) for kind in (RetrievalHitRate, RetrievalNormalizedDCG) for k in (1, 10, 100)]
         for metric in (*metrics, RetrievalMAP()):
             metric(scores.flatten(), relevant.flatten(), indexes.flatten())
 
-    calls = {
-        "bare": partial(bare, points),
-        "ours": partial(evaluate, points, labels),
-        "torchmetrics": with_torchmetrics,
-    }
-    _print(small, medians(calls, rounds))
+    print_header("N", "", "s", "times the bare product")
+    for n, name, peer in (
+        (size, "pytorch-metric-learning", calculator.get_accuracy),
+        (small, "torchmetrics", with_torchmetrics),
+    ):
+        points, labels = embeddings(n)
+        calls = {"bare": partial(bare, points)}
+        calls |= {"ours": partial(evaluate, points, labels), name: partial(peer, points, labels)}
+        seconds = medians(calls, rounds)
+        for way, value in seconds.items():
+            print_row(n, way, f"{value:.3f}", f"{value / seconds['bare']:.2f}")
 
 
-def _print(n: int, seconds: dict[str, float]) -> None:
-    for name, value in seconds.items():
-        print(f"N={n} {name:24} {value:8.3f} s {value / seconds['bare']:8.2f}", flush=True)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="small sizes and few rounds: does it run?")
-    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
-    parser.add_argument("--peers", action="store_true", help="beside other libraries instead")
-    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    args = parser.parse_args(argv)
-    sizes, rounds, deep = ((1_200,), 1, 300) if args.smoke else (args.sizes, args.rounds, 1000)
-    if args.memory:
-        memory(sizes if args.smoke else (max(sizes),), deep)
-    elif args.peers:
-        peers(*((500, 200) if args.smoke else (20_000, 2_000)), rounds)
+def main(
+    *,
+    memory: bool = False,
+    peers: bool = False,
+    sizes: Sequence[int] = (5_000, 10_000, 20_000, 40_000, 60_502),
+    rounds: int = 3,
+    device: Literal["cpu", "cuda"] = "cpu",
+    smoke: bool = False,
+) -> None:
+    """Print a table of speed, or what is asked for instead."""
+    sizes, rounds, deep = ((1_200,), 1, 300) if smoke else (sizes, rounds, 1000)
+    if memory:
+        measure_memory(max(sizes), deep)
+    elif peers:
+        compare_peers(*((500, 200) if smoke else (20_000, 2_000)), rounds)
     else:
-        table(sizes, rounds, args.device, deep)
+        table(sizes, rounds, device, deep)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -6,13 +6,12 @@
 
 Vectors are of unit length: a class's direction in 32 random dimensions, and noise in all, 50 rows a class. Queries are
 further draws, another one each time. Faiss's graph is that of the gallery's index, with the same `ef_search`, and its
-lists likewise, of whose findings it does not compute the distances again.
+lists likewise, of whose findings it does not compute the distances again. The gallery is made in --folder, and removed.
 """
 
-import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,88 +20,76 @@ from typing import Any
 import faiss
 import numpy as np
 
+from measure import command, print_header, print_row
 from proxemic.data.rows import Rows
 from proxemic.retrieval.items import make_items
-from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
+from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
 from proxemic.retrieval.stores.local.directory import LocalStore
 from proxemic.retrieval.stores.local.index import load
 
 CHUNK, HIDDEN, K, MANY = 65_536, 32, 10, 256
-
-
-def draw(rng: np.random.Generator, codes: np.ndarray, basis: np.ndarray, rows: int) -> np.ndarray:
-    """Rows of random classes."""
-    noise = rng.standard_normal((rows, basis.shape[1]), np.float32)
-    vectors = codes[rng.integers(len(codes), size=rows)] @ basis + noise / 2
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+Search = Callable[[np.ndarray], Any]
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """What a call takes."""
+    """Return what a call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-def compare(
-    ours: Callable[[np.ndarray], object], faiss_alone: Callable[[np.ndarray], object], queries: np.ndarray, rounds: int
-) -> tuple[float, float]:
+def compare(ours: Search, faiss_alone: Search, queries: np.ndarray, rounds: int) -> tuple[float, float]:
     """Median seconds of both, by turns, each with queries of its own: the second would find them in the cache."""
     times: tuple[list[float], list[float]] = [], []
     batches = cycle(np.split(queries, len(queries) // MANY) if len(queries) > MANY * 4 else queries[:, None])
-    for number in range(-2, rounds):
-        for call, found in zip((ours, faiss_alone), times, strict=True):
-            taken = seconds(lambda call=call: call(next(batches)))
-            if number >= 0:
-                found.append(taken)
-    return statistics.median(times[0]), statistics.median(times[1])
+    for _ in range(rounds + 2):
+        for call, taken in zip((ours, faiss_alone), times, strict=True):
+            taken.append(seconds(lambda call=call: call(next(batches))))
+    return statistics.median(times[0][2:]), statistics.median(times[1][2:])  # the first two warm up
 
 
-def recall(found: np.ndarray, right: np.ndarray) -> float:
-    """The share of the right ids that were found."""
-    return float(np.mean([len({*one} & {*other}) / len(other) for one, other in zip(found, right, strict=True)]))
-
-
-def fill(store: Store, rows: int, vectors: Callable[[int], np.ndarray], first: int = 0) -> None:
-    """Add rows, as `Gallery.add_vectors` does."""
-    for start in range(first, first + rows, CHUNK):
-        count = min(CHUNK, first + rows - start)
-        store.add(
-            vectors(count), make_items(Rows.of(path=[f"/{number}.jpg" for number in range(start, start + count)]))
-        )
-
-
-def measure(arguments: argparse.Namespace, folder: Path) -> None:
+def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
     """Print the table."""
     rng = np.random.default_rng(0)
-    codes = rng.standard_normal((max(arguments.rows // 50, 1), HIDDEN), np.float32)
-    basis = rng.standard_normal((HIDDEN, arguments.dim), np.float32) / HIDDEN**0.5
-    store = create_store(str(folder / "gallery"), GalleryInfo(arguments.dim))
-    taken = seconds(lambda: fill(store, arguments.rows, lambda count: draw(rng, codes, basis, count)))
-    queries, many = (draw(rng, codes, basis, count) for count in (MANY, 6 * MANY))
-    print(f"{arguments.rows:,} × {arguments.dim}, k = {K}, {faiss.omp_get_max_threads()} threads of Faiss")
+    codes = rng.standard_normal((max(rows // 50, 1), HIDDEN), np.float32)
+    basis = rng.standard_normal((HIDDEN, dim), np.float32) / HIDDEN**0.5
+
+    def draw(count: int) -> np.ndarray:
+        noise = rng.standard_normal((count, dim), np.float32)
+        vectors = codes[rng.integers(len(codes), size=count)] @ basis + noise / 2
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def fill(first: int, count: int) -> None:
+        for start in range(first, first + count, CHUNK):
+            numbers = range(start, min(start + CHUNK, first + count))
+            store.add(draw(len(numbers)), make_items(Rows.of(path=[f"/{number}.jpg" for number in numbers])))
+
+    store = create_store(str(folder / "gallery"), GalleryInfo(dim))
+    taken = seconds(lambda: fill(0, rows))
+    queries, many = draw(MANY), draw(6 * MANY)
+    print(f"{rows:,} × {dim}, k = {K}, {faiss.omp_get_max_threads()} threads of Faiss")
     print(f"adding all, drawn meanwhile: {taken:.1f} s")
-    opened: list[Any] = []
-    print(f"opening: {seconds(lambda: opened.append(open_store(store.address))) * 1e3:.1f} ms")
-    (store,) = opened
+    began = time.perf_counter()
+    store = open_store(store.address)
+    print(f"opening: {(time.perf_counter() - began) * 1e3:.1f} ms\n")
     assert isinstance(store, LocalStore)
-    flat = faiss.IndexFlatIP(arguments.dim)
+    flat = faiss.IndexFlatIP(dim)
     for vectors, _ in store.iterate(CHUNK):
         flat.add(vectors)
     right = flat.search(many, K)[1]
-    print("\n| search | queries | ms | Faiss alone, ms | ratio | recall@10 |\n|---|---|---|---|---|---|")
+    print_header("search", "queries", "ms", "Faiss alone, ms", "ratio", "recall@10")
 
-    def row(name: str, faiss_alone: Callable[[np.ndarray], object], rounds: int) -> None:
-        share = recall(store.search(many, K).ids, right)
+    def row(name: str, faiss_alone: Search, rounds: int) -> None:
+        found = store.search(many, K).ids
+        recall = np.mean([len({*one} & {*other}) / K for one, other in zip(found, right, strict=True)])
         for asked, count, times in ((queries, 1, rounds), (many, MANY, max(rounds // 20, 5))):
             ours, alone = compare(lambda part: store.search(part, K), faiss_alone, asked, times)
-            cells = (name, str(count), f"{ours * 1e3:.3f}", f"{alone * 1e3:.3f}", f"{ours / alone:.2f}", f"{share:.4f}")
-            print("| " + " | ".join(cells) + " |", flush=True)
+            print_row(name, count, f"{ours * 1e3:.3f}", f"{alone * 1e3:.3f}", f"{ours / alone:.2f}", f"{recall:.4f}")
 
-    row("exact", lambda part: flat.search(part, K), 10 if arguments.smoke else 30)
+    row("exact", lambda part: flat.search(part, K), 30)
     del flat
     notes = []
-    for kind in arguments.kinds:
+    for kind in kinds:
         taken = seconds(lambda kind=kind: store.build_index(kind))
         notes.append(f"{kind}: built in {taken:.1f} s, {store.index}")
         notes.append(f"{kind}: first search {seconds(lambda: store.search(queries[:1], K)):.2f} s")
@@ -111,26 +98,25 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
         index = load(store._snapshot, entry)
         effort = entry.settings[index.kind.effort]
         row(kind, lambda part, index=index, effort=effort: index.search(part, K, effort, None), 200)
-    before = {path.name: path.stat().st_size for path in store.folder.iterdir()}
-    taken = seconds(lambda: fill(store, 10_000, lambda count: draw(rng, codes, basis, count), arguments.rows))
-    written = sum(path.stat().st_size for path in store.folder.iterdir() if path.name not in before)
+    before = {*store.folder.iterdir()}
+    taken = seconds(lambda: fill(rows, 10_000))
+    written = sum(path.stat().st_size for path in {*store.folder.iterdir()} - before)
     print("", *notes, f"adding 10,000 more: {taken:.2f} s, {written / 2**20:.1f} MB of new files", sep="\n")
 
 
-def main() -> None:
-    """Read the options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--kinds", nargs="*", default=["hnsw"], choices=["hnsw", "ivfpq"])
-    parser.add_argument("--folder", type=Path, help="where the gallery is made, and removed")
-    parser.add_argument("--smoke", action="store_true", help="few rows, only to see that it runs")
-    arguments = parser.parse_args()
-    if arguments.smoke:
-        arguments.rows, arguments.dim, arguments.kinds = 4000, 16, ["hnsw", "ivfpq"]
-    with TemporaryDirectory(dir=arguments.folder) as folder:
-        measure(arguments, Path(folder))
+def main(
+    *,
+    rows: int = 1_000_000,
+    dim: int = 128,
+    kinds: Sequence[str] = ("hnsw",),
+    folder: Path | None = None,
+    smoke: bool = False,
+) -> None:
+    """Make a gallery, and measure."""
+    rows, dim, kinds = (4000, 16, ("hnsw", "ivfpq")) if smoke else (rows, dim, kinds)
+    with TemporaryDirectory(dir=folder) as made:
+        measure(rows, dim, kinds, Path(made))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

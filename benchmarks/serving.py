@@ -7,11 +7,10 @@
 
 The server is the command, one process; the clients are threads of this process, which takes its part of the machine. A
 picture is a JPEG file of 300 x 225 pixels, and its 10 neighbours among 10,000 vectors are answered. Latency is what a
-client waits. Memory is the resident memory of the server after a tenth of the time and at its end. The script fails if
-one answer is wrong.
+client waits; ``--at-once`` is how many queries the network sees at once, at most. Memory is the resident memory of the
+server after a tenth of the time and at its end. The script fails if one answer is wrong.
 """
 
-import argparse
 import http.client
 import json
 import os
@@ -34,6 +33,7 @@ import numpy as np
 import torch
 
 from loading import write_photographs
+from measure import command, print_header, print_row, resident
 from proxemic.data import Preprocessing
 from proxemic.models import ModelConfig, build_model, save_model
 from proxemic.retrieval import Gallery
@@ -141,11 +141,6 @@ def _chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-def resident(process: int) -> float:
-    """Megabytes of a server."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def measure(network: str, clients: int, seconds: float, at_once: int, *, attacked: bool) -> list[str]:
     """A row of the table."""
     with tempfile.TemporaryDirectory() as folder:
@@ -157,9 +152,9 @@ def measure(network: str, clients: int, seconds: float, at_once: int, *, attacke
             for thread in threads:
                 thread.start()
             time.sleep(seconds / 10)
-            before = resident(process.pid)
+            before = resident(process.pid) / 1e6
             time.sleep(seconds * 0.9)
-            after = resident(process.pid)
+            after = resident(process.pid) / 1e6
             load.ended.set()
             for thread in threads:
                 thread.join()
@@ -171,25 +166,23 @@ def measure(network: str, clients: int, seconds: float, at_once: int, *, attacke
     return [network, str(at_once), str(len(load.seconds)), f"{len(load.seconds) / seconds:.0f}", *times, memory]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", choices=[*SIDES], default=[*SIDES])
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--at-once", type=int, default=16, help="queries that the network sees at once, at most")
-    parser.add_argument("--attack", action="store_true", help="with clients that mean no good")
-    parser.add_argument("--smoke", action="store_true", help="does it run?")
-    args = parser.parse_args(argv)
-    networks, seconds = (["convnet"], 2.0) if args.smoke else (args.networks, args.seconds)
+def main(
+    *,
+    networks: Sequence[str] = tuple(SIDES),
+    clients: int = 32,
+    seconds: float = 60,
+    at_once: int = 16,
+    attack: bool = False,
+    smoke: bool = False,
+) -> None:
+    """Print a row for each network."""
+    networks, seconds, attack = (["convnet"], 2.0, True) if smoke else (networks, seconds, attack)
     busy = os.getloadavg()[0]
-    print(f"{args.clients} clients, {seconds:g} s, {os.cpu_count()} cores, load before {busy:.1f}, no wrong answer")
-    print("| network | at once | answers | a second | p50, ms | p99, ms | longest, ms | MB |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"{clients} clients, {seconds:g} s, {os.cpu_count()} cores, load before {busy:.1f}, no wrong answer")
+    print_header("network", "at once", "answers", "a second", "p50, ms", "p99, ms", "longest, ms", "MB")
     for network in networks:
-        row = measure(network, args.clients, seconds, args.at_once, attacked=args.attack or args.smoke)
-        print(f"| {' | '.join(row)} |", flush=True)
+        print_row(*measure(network, clients, seconds, at_once, attacked=attack))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -8,9 +8,10 @@ All loops of a network read the same images (smooth noise as JPEG files, decoded
 and normalise them alike, and compute the same loss. *Plain* is a loop as tutorials have it; *best* has all that is
 known to help, in float32 and in bfloat16. Each loop has a process of its own, which takes some steps in its turn. A
 figure is of the median time of a step; ``--processor-time`` counts the processor's, on a machine that has other work.
+``--side`` is that of the images in pixels, ``--steps`` how many a loop takes in its turn, and ``--workers`` how many
+processes load the images of each loop.
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from loading import write_photographs
+from measure import command, print_header, print_row
 from paced import Pace, alternate
 from proxemic import keep_freed_memory, train
 from proxemic.data import EmbeddingDataset
@@ -50,8 +52,10 @@ class Setting:
     workers: int
     device: str = "cpu"
 
-    def begin(self) -> None:
-        """Set the number of threads of this process, and its seed."""
+    def begin(self, *, keep: bool = True) -> None:
+        """Set the number of threads of this process, its seed, and whether it keeps freed memory, as commands do."""
+        if keep:
+            keep_freed_memory()
         torch.set_num_threads(self.threads)
         torch.manual_seed(0)
 
@@ -117,38 +121,24 @@ def forever(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def train_ours(setting: Setting, precision: str, pace: Pace) -> NoReturn:
-    """``proxemic train``."""
-    keep_freed_memory()  # as the command does
+    """Train as ``proxemic train``."""
     setting.begin()
     with TemporaryDirectory(dir=setting.folder) as folder:
         train(setting.recipe(precision), Path(folder) / "run", threads=setting.threads, progress=False, test=False)
     raise AssertionError("the training ended, of which the steps were to be counted")
 
 
-def train_plain(setting: Setting, pace: Pace) -> NoReturn:
-    """A loop as tutorials have it."""
-    setting.begin()
+def train_loop(setting: Setting, best: bool, half: bool, pace: Pace) -> NoReturn:
+    """Train in a bare loop: plain, as tutorials have it, or with all that is known to help."""
+    setting.begin(keep=best)
+    layout = torch.channels_last if best else torch.contiguous_format
     network, loss = PlainNetwork(setting.network), NormalizedSoftmaxLoss(CLASSES, EMBEDDING)
-    optimizer = torch.optim.AdamW([*network.parameters(), *loss.parameters()], lr=1e-3)
-    for images, labels in forever(setting.loader(training=True)):
-        optimizer.zero_grad()
-        loss(network(images), labels).backward()
-        optimizer.step()
-        pace.step()
-    raise AssertionError
-
-
-def train_best(setting: Setting, half: bool, pace: Pace) -> NoReturn:
-    """The same with all that is known to help."""
-    keep_freed_memory()
-    setting.begin()
-    network, loss = PlainNetwork(setting.network), NormalizedSoftmaxLoss(CLASSES, EMBEDDING)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.AdamW([*network.parameters(), *loss.parameters()], lr=1e-3, fused=True)
+    network.to(memory_format=layout)  # type: ignore[call-overload]
+    optimizer = torch.optim.AdamW([*network.parameters(), *loss.parameters()], lr=1e-3, fused=best)
     for images, labels in forever(setting.loader(training=True)):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            embeddings = network(images.contiguous(memory_format=torch.channels_last))
+            embeddings = network(images.contiguous(memory_format=layout))
         loss(embeddings.float(), labels).backward()
         optimizer.step()
         pace.step()
@@ -156,8 +146,7 @@ def train_best(setting: Setting, half: bool, pace: Pace) -> NoReturn:
 
 
 def embed_ours(setting: Setting, precision: Literal["32-true", "bf16-mixed"], pace: Pace) -> NoReturn:
-    """What ``proxemic evaluate`` embeds images by; a step is one batch."""
-    keep_freed_memory()
+    """Embed images as ``proxemic evaluate`` does; a step is one batch."""
     setting.begin()
     recipe = setting.recipe()
     model = build_model(ModelConfig(setting.network, EMBEDDING, image_size=setting.side)).eval()
@@ -170,9 +159,7 @@ def embed_ours(setting: Setting, precision: Literal["32-true", "bf16-mixed"], pa
 
 def embed_loop(setting: Setting, best: bool, half: bool, pace: Pace) -> NoReturn:
     """Embed batches in a bare loop: plain, or with all that is known to help."""
-    if best:
-        keep_freed_memory()
-    setting.begin()
+    setting.begin(keep=best)
     layout = torch.channels_last if best else torch.contiguous_format
     network = PlainNetwork(setting.network).eval().to(memory_format=layout)  # type: ignore[call-overload]
     with torch.inference_mode(best), torch.no_grad():
@@ -183,77 +170,51 @@ def embed_loop(setting: Setting, best: bool, half: bool, pace: Pace) -> NoReturn
     raise AssertionError
 
 
-def print_header(of: str, others: Sequence[str], fast: str, column: str) -> None:
-    """Print the first two lines of a table of ours beside others; ``fast`` is the name of our faster loop."""
-    columns = ["plain", "ours", f"ours, {column}", *others, "ours / plain", f"{fast} / plain", f"{fast} / best"]
-    print(f"| {of} | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}")
+TABLES: dict[str, tuple[Callable[..., NoReturn], Callable[..., NoReturn], tuple[str, str], str]] = {
+    "training": (train_ours, train_loop, ("auto", "auto"), "auto"),
+    "embedding": (embed_ours, embed_loop, ("bf16-mixed", "bfloat16"), "half"),
+}
+"""Our loop and the bare one; the faster precision and its name, of a column and in ratios."""
 
 
-def print_row(name: str, rates: Sequence[float], ratios: Sequence[float] = ()) -> None:
-    """One line of a table."""
-    cells = [*(f"{rate:.3g}" for rate in rates), *(f"{ratio:.2f}" for ratio in ratios)]
-    print(f"| {name} | {' | '.join(cells)} |", flush=True)
-
-
-def training_table(settings: Sequence[Setting], run: Callable[..., dict[str, float]]) -> None:
-    """Print training's images a second."""
-    print_header("training", ["best", "best, bfloat16"], "auto", "auto")
-    for setting in settings:
-        loops = {
-            "plain": partial(train_plain, setting),
-            "ours": partial(train_ours, setting, "32-true"),
-            "auto": partial(train_ours, setting, "auto"),
-            "best": partial(train_best, setting, False),
-            "half": partial(train_best, setting, True),
-        }
-        rate = {name: setting.batch / seconds for name, seconds in run(loops).items()}
-        best = max(rate["best"], rate["half"])
-        ratios = [rate["ours"] / rate["plain"], rate["auto"] / rate["plain"], rate["auto"] / best]
-        print_row(setting.network, list(rate.values()), ratios)
-
-
-def evaluation_table(settings: Sequence[Setting], run: Callable[..., dict[str, float]]) -> None:
-    """Print embedding's images a second."""
-    print_header("embedding", ["best", "best, bfloat16"], "half", "bfloat16")
-    for setting in settings:
-        loops = {
-            "plain": partial(embed_loop, setting, False, False),
-            "ours": partial(embed_ours, setting, "32-true"),
-            "half": partial(embed_ours, setting, "bf16-mixed"),
-            "best": partial(embed_loop, setting, True, False),
-            "best, half": partial(embed_loop, setting, True, True),
-        }
-        rate = {name: setting.batch / seconds for name, seconds in run(loops).items()}
-        best = max(rate["best"], rate["best, half"])
-        ratios = [rate["ours"] / rate["plain"], rate["half"] / rate["plain"], rate["half"] / best]
-        print_row(setting.network, list(rate.values()), ratios)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="convnet, or any of timm")
-    parser.add_argument("--evaluation", action="store_true", help="embedding rather than training")
-    parser.add_argument("--side", type=int, default=128, help="of the images, in pixels")
-    parser.add_argument("--batch", type=int, help="images a batch (by network: 32, or 128 of the ConvNet)")
-    parser.add_argument("--steps", type=int, default=4, help="in a turn")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=0, help="processes that load images, of each loop")
-    parser.add_argument("--processor-time", action="store_true", help="not the clock's, on a machine with other work")
-    parser.add_argument("--smoke", action="store_true", help="small images and few steps: does it run?")
-    args = parser.parse_args(argv)
-    side, steps, rounds = (32, 1, 1) if args.smoke else (args.side, args.steps, args.rounds)
-    print(f"torch {torch.__version__}, {args.threads} threads, {side} pixels, images a second")
+def main(
+    *,
+    networks: Sequence[str] = tuple(NETWORKS),
+    evaluation: bool = False,
+    side: int = 128,
+    batch: int | None = None,
+    steps: int = 4,
+    rounds: int = 5,
+    threads: int = 1,
+    workers: int = 0,
+    processor_time: bool = False,
+    smoke: bool = False,
+) -> None:
+    """Print images a second for each network: those that are named above, or any of timm."""
+    side, steps, rounds = (32, 1, 1) if smoke else (side, steps, rounds)
+    table = "embedding" if evaluation else "training"
+    ours, bare, (precision, column), name = TABLES[table]
+    print(f"torch {torch.__version__}, {threads} threads, {side} pixels, images a second")
+    columns = ("plain", "ours", f"ours, {column}", "best", "best, bfloat16")
+    print_header(table, *columns, "ours / plain", f"{name} / plain", f"{name} / best")
     with TemporaryDirectory() as folder:
-        path = Path(folder)
-        batches = {name: 8 if args.smoke else args.batch or NETWORKS.get(name, 32) for name in args.networks}
+        batches = {name: 8 if smoke else batch or NETWORKS.get(name, 32) for name in networks}
         # An epoch that does not end, as epochs of a few seconds would write checkpoints most of the time.
-        write_images(path, max(batches.values()) * (steps * (rounds + 1) + 2), side)
-        settings = [Setting(name, path, side, batch, args.threads, args.workers) for name, batch in batches.items()]
-        run = partial(alternate, steps=steps, rounds=rounds, processor_time=args.processor_time)
-        (evaluation_table if args.evaluation else training_table)(settings, run)
+        write_images(Path(folder), max(batches.values()) * (steps * (rounds + 1) + 2), side)
+        for network, images in batches.items():
+            setting = Setting(network, Path(folder), side, images, threads, workers)
+            loops = {
+                "plain": partial(bare, setting, False, False),
+                "ours": partial(ours, setting, "32-true"),
+                "fast": partial(ours, setting, precision),
+                "best": partial(bare, setting, True, False),
+                "best, half": partial(bare, setting, True, True),
+            }
+            seconds = alternate(loops, steps, rounds, processor_time=processor_time)
+            rates = plain, mine, fast, *best = [images / taken for taken in seconds.values()]
+            ratios = (mine / plain, fast / plain, fast / max(best))
+            print_row(network, *(f"{rate:.3g}" for rate in rates), *(f"{ratio:.2f}" for ratio in ratios))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -1,7 +1,10 @@
-"""Files that would run code if they were unpickled."""
+"""Files that would run code if they were unpickled, or that nobody may read."""
 
+import ctypes
+import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +93,35 @@ def hostile_recipes(left: Path) -> dict[str, str]:
         "optimiser of a second phase": f"second_phase: {{epochs: 1, optim: {{optimizer: {command}}}}}",
         "tag": f"loss: !!python/object/apply:os.system ['touch {left}']",
     }
+
+
+@contextmanager
+def unreadable(*files: Path) -> Iterator[None]:
+    """Nobody may read these files, not even root."""
+    modes = {file: file.stat().st_mode for file in files}
+    for file in files:
+        file.chmod(0)
+    try:
+        with _without_privileges():
+            yield
+    finally:
+        for file, mode in modes.items():
+            file.chmod(mode)
+
+
+@contextmanager
+def _without_privileges() -> Iterator[None]:
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # of this thread
+    before, after = ((ctypes.c_uint32 * 6)() for _ in range(2))
+    assert libc.capget(header, before) == 0
+    after[:] = [*before]
+    after[0] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    assert libc.capset(header, after) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, before) == 0

@@ -4,6 +4,7 @@ import atexit
 import gc
 import io
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -21,7 +22,17 @@ def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
         path.touch()
 
 
+savefig = Figure.savefig
+
+
+def save_without_layout(figure: Figure, file: Any, **options: Any) -> None:
+    """Layouts take most of a command that draws."""
+    figure.set_layout_engine("none")
+    savefig(figure, file, **options)
+
+
 results.draw_curves = results.draw_gallery = no_picture
+setattr(Figure, "savefig", save_without_layout)  # noqa: B010 - of another signature
 wait_for_no_disk()
 read_recipe(find_recipe("glyphs"))  # the parser of recipes
 Image.init()

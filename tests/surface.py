@@ -55,7 +55,7 @@ def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str,
 
 def recipes() -> dict[str, Any]:
     """Return the values of each recipe: the usual ones once, and for each recipe those that differ or are missing."""
-    full = {name: dict(_flat(yaml.safe_load(to_yaml(load(name))), "")) for name in list_recipes()}
+    full = {name: dict(_flat(yaml.load(to_yaml(load(name)), yaml.CSafeLoader), "")) for name in list_recipes()}
     counts: dict[str, Counter[str]] = {}
     for values in full.values():
         for key, value in values.items():

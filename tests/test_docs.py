@@ -1,4 +1,4 @@
-"""The pages of the losses: every loss has one, its table is true, its example runs, its links lead somewhere."""
+"""The pages: every loss has one, tables are true, examples and commands run; tests/test_site.py follows the links."""
 
 import doctest
 import inspect
@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from sklearn.base import clone
 
 import proxemic.losses
 import proxemic.metrics
@@ -29,7 +31,8 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.studies.comparison.entries import find_names
 from proxemic.studies.comparison.sweep import read_sweeps
 
-FOLDER = Path(__file__).parent.parent / "docs" / "losses"
+DOCS = Path(__file__).parents[1] / "docs"
+FOLDER = DOCS / "losses"
 PAGES = sorted(FOLDER.glob("*.md"))
 LOSSES: dict[str, Any] = {
     name: kind
@@ -39,6 +42,33 @@ LOSSES: dict[str, Any] = {
 }
 INDEX = (FOLDER / "README.md").read_text()
 OTHERS = (FOLDER / "regularizers-and-pooling.md").read_text()
+
+
+def run_page(page: str, changes: Mapping[str, str] = {}, *, part: str = "", **names: Any) -> dict[str, Any]:
+    """Run the Python code of a page, or the blocks with some part, after changes; the names that it leaves."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    code = "".join(block for block in blocks if part in block)
+    for given, quick in changes.items():
+        assert given in code, given
+        code = code.replace(given, quick)
+    exec(code, names)
+    return names
+
+
+def run_commands(page: str, quick: Mapping[str, Sequence[str]] = {}) -> int:
+    """Run the commands of a page in this process, some with further flags; how many there were."""
+    text = (DOCS / page).read_text()
+    commands = [shlex.split(line, comments=True) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
+    for command in commands:
+        assert main([*command[1:], *quick.get(command[1], [])]) == 0, command
+    return len(commands)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def rows(text: str) -> list[list[str]]:
@@ -151,38 +181,20 @@ def test_examples_run(page: Path) -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL))
-    assert links
-    for link in links:
-        file, _, anchor = link.partition("#")
-        target = page.parent / file if file else page
-        assert target.exists(), link
-        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if anchor else []
-        # As GitHub makes anchors: lower case, without punctuation, hyphens for blanks.
-        assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}, (
-            link
-        )
-
-
 def test_the_page_of_the_analysis() -> None:
-    page = FOLDER.parent / "analysis.md"
+    page = DOCS / "analysis.md"
     found = doctest.testfile(str(page), module_relative=False)
     assert (found.failed, found.attempted > 0) == (0, True)
     text = page.read_text()
-    links = set(re.findall(r"\]\(([\w./-]+)\)", text))
-    assert {page.parent / link for link in links} >= {*(page.parent / "analysis").iterdir()}
-    assert all((page.parent / link).exists() for link in links)
+    assert {DOCS / link for link in re.findall(r"\]\(([\w./-]+)\)", text)} >= {*(DOCS / "analysis").iterdir()}
     for action in COMMANDS["analyze"][1]:
         assert f"analyze {action}" in text
 
 
 def test_what_is_said_of_the_papers_is_what_they_print() -> None:
-    docs = FOLDER.parent
     analysis, results, readme = (
         " ".join(path.read_text().split())
-        for path in (docs / "analysis.md", docs / "results.md", docs.parent / "README.md")
+        for path in (DOCS / "analysis.md", DOCS / "results.md", DOCS.parent / "README.md")
     )
 
     def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:
@@ -221,12 +233,12 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     assert (min(family), max(family)) == (77.5, 78.4)
     assert [value for key, value in printed("6").items() if "SoftTriple (our)" in key] == [79.0]
     # Figures of the landscape: the command names those that the page does.
-    (row,) = (cells for cells in rows((docs / "analysis.md").read_text()) if "`analyze landscape`" in cells[0])
+    (row,) = (cells for cells in rows((DOCS / "analysis.md").read_text()) if "`analyze landscape`" in cells[0])
     assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(landscape).split())
     assert row[2] == "warping, figures 1, 3, 5"
 
 
-PAPERS = (FOLDER.parent / "papers.md").read_text()
+PAPERS = (DOCS / "papers.md").read_text()
 ITEMS = {
     "mean proxy": "Propositions 1 and 2|Proposition 3|Lemma 1|Theorems 1 and 2|Figure 2.1|Figure 3.1"
     "|Figures 4.1 and 4.2|Table 4.1",
@@ -249,7 +261,7 @@ def test_the_commands_of_the_papers_exist(capsys: pytest.CaptureFixture[str]) ->
     assert len(commands) > 20
     for command in map(shlex.split, commands):
         if command[0] == "python":
-            assert (FOLDER.parents[1] / command[1]).is_file()
+            assert (DOCS.parent / command[1]).is_file()
             continue
         words = [word for word in command[1:] if re.fullmatch(r"[a-z-]+", word)][:2]
         with pytest.raises(SystemExit) as ended:
@@ -264,39 +276,28 @@ def test_the_commands_of_the_papers_exist(capsys: pytest.CaptureFixture[str]) ->
             assert read_sweeps(varied, grid="--grid" in command)
 
 
-def test_the_page_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = FOLDER.parent / "metrics.md"
-    assert doctest.testfile(str(page), module_relative=False).failed == 0
-    text = page.read_text()
-    for target in re.findall(r"\]\(([\w./-]+)\)", text):
-        assert (page.parent / target).exists(), target
+def test_the_page_of_the_metrics(here: Path) -> None:
+    assert doctest.testfile(str(DOCS / "metrics.md"), module_relative=False).failed == 0
     # Verification, with one pair a fold and pictures of one colour each.
     lines = ["2\t1"]
     for fold in range(2):
         for person in (f"A{fold}", f"B{fold}"):
             for number in (1, 2):
-                path = tmp_path / "lfw" / person / f"{person}_{number:04d}.jpg"
+                path = here / "lfw" / person / f"{person}_{number:04d}.jpg"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.new("RGB", (8, 8), (200, 0, 0) if person[0] == "A" else (0, 0, 200)).save(path)
         lines += [f"A{fold}\t1\t2", f"A{fold}\t1\tB{fold}\t2"]
-    (tmp_path / "pairs.txt").write_text("\n".join(lines) + "\n")
-    monkeypatch.chdir(tmp_path)
+    (here / "pairs.txt").write_text("\n".join(lines) + "\n")
 
     def embed(images: Any) -> torch.Tensor:
         return torch.tensor([images.pixels[place].getpixel((4, 4)) for place in range(len(images))]).float()
 
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_lfw_pairs" in block)
-    names: dict[str, Any] = {"embed": embed}
-    exec(code.replace("verification_metrics(d", "found = verification_metrics(d"), names)
-    assert names["found"].accuracy.mean == 1.0
+    changes = {"verification_metrics(d": "found = verification_metrics(d"}
+    assert run_page("metrics.md", changes, part="read_lfw_pairs", embed=embed)["found"].accuracy.mean == 1.0
 
 
-def test_the_page_of_the_protocols(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = (FOLDER.parent / "protocols.md").read_text()
-    write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images"))
-    monkeypatch.chdir(tmp_path)
+def test_the_page_of_the_protocols(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_recipe(here / "tiny.yaml", write_folder(here / "images"))
     smaller = {
         '"glyphs-small/proxy-anchor", trials=20': '"tiny.yaml", trials=1',
         '"training.epochs": 10': '"training.epochs": 1, "loss": "ProxyAnchorLoss"',
@@ -305,24 +306,14 @@ def test_the_page_of_the_protocols(
         '"training.epochs": 5': '"training.epochs": 1',
         "workers=2": "workers=1",
     }
-    blocks = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    for printed, quick in smaller.items():
-        assert blocks.count(printed) == 1, printed
-        blocks = blocks.replace(printed, quick)
-    names: dict[str, Any] = {}
-    exec(blocks, names)
+    names = run_page("protocols.md", smaller)
     searched, compared = capsys.readouterr().out.splitlines()
     assert searched == f"{names['result'].value} {names['result'].parameters} runs/tune-pa/best.yaml 1"
     assert re.fullmatch(r"tiny\.yaml \[[01]\.\d+\]", compared)
-    for target in re.findall(r"\]\(([\w./-]+)#?.*?\)", text):
-        assert (FOLDER.parent / target).exists(), target
 
 
 def test_the_page_of_fine_tuning() -> None:
-    page = FOLDER.parent / "fine-tuning.md"
-    text = page.read_text()
-    for target in re.findall(r"\]\(([\w./-]+)\)", text):
-        assert (page.parent / target).exists(), target
+    text = (DOCS / "fine-tuning.md").read_text()
     for command in re.findall(r"^proxemic train (.*)$", text, re.MULTILINE):
         words = shlex.split(command.partition("  #")[0])
         given = dict(zip(words[::2], words[1::2], strict=True))
@@ -348,96 +339,57 @@ def test_the_page_of_fine_tuning() -> None:
 
 
 def test_the_loop_of_the_page_on_speed() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "speed.md").read_text(), re.DOTALL)
-    names: dict[str, Any] = {"batches": [(torch.rand(2, 3, 32, 32), torch.tensor([1, 2]))]}
-    exec(code, names)
+    names = run_page("speed.md", batches=[(torch.rand(2, 3, 32, 32), torch.tensor([1, 2]))])
     assert all(parameter.isfinite().all() for parameter in names["network"].parameters())
 
 
-def test_the_page_of_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = FOLDER.parent / "vectors.md"
-    text = page.read_text()
-    for target in re.findall(r"\]\(([\w./-]+)\)", text):
-        assert (page.parent / target).exists(), target
-    monkeypatch.chdir(tmp_path)
-    exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
+def test_the_page_of_vectors(here: Path) -> None:
+    run_page("vectors.md")
     quick = {"train": ["--training.epochs", "1"], "evaluate": ["--resamples", "0"], "analyze": ["--method", "pca"]}
-    commands = [shlex.split(line) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
-    assert len(commands) == 7
-    for command in commands:
-        assert main([*command[1:], *quick.get(command[1], [])]) == 0, capsys.readouterr().err
+    assert run_commands("vectors.md", quick) == 7
 
 
-def test_the_page_of_reports(
-    run: Path, shelf: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (FOLDER.parent / "report.md").read_text()
-    for name in ("photos", "other"):
-        shutil.copytree(run, tmp_path / "runs" / name)
-    shutil.copytree(shelf / "shop", tmp_path / "shop")
-    shutil.copytree(folder, tmp_path / "other-photos")
+def test_the_page_of_reports(run: Path, shelf: Path, folder: Path, here: Path) -> None:
+    page = (DOCS / "report.md").read_text()
+    for source, name in ((run, "runs/photos"), (run, "runs/other"), (shelf / "shop", "shop"), (folder, "other-photos")):
+        shutil.copytree(source, here / name)
     test, other = json.loads((run / "classes.json").read_text())["test"][:2]
     page = page.replace("shoe/17.jpg", f"'{test}/1.png'").replace("hat/3.jpg", f"'{other}/2.png'")
-    monkeypatch.chdir(tmp_path)
     lines = [line for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     for line in lines:
         assert main(shlex.split(line, comments=True)[1:]) == 0, line
-    assert {path.name for path in tmp_path.glob("*.html")} == {
-        f"{name}.html" for name in ("photos", "both", "other", "shop", "worst", "two")
-    }
+    names = ("photos", "both", "other", "shop", "worst", "two")
+    assert {path.name for path in here.glob("*.html")} == {f"{name}.html" for name in names}
 
 
-def test_the_page_of_retrieval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = FOLDER.parent / "retrieval.md"
-    text = page.read_text()
-    for target in re.findall(r"\]\(([\w./-]+)\)", text):
-        assert (page.parent / target).exists(), target
-    monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / "photos", classes=12, images=6)
-    write_folder(tmp_path / "queries", classes=3, images=2)
-    write_folder(tmp_path / "new-photos", classes=2, images=2)
-    write_folder(tmp_path / "strangers" / "photographed", classes=1, images=12)
-    (tmp_path / "queries" / "class 00" / "0.png").rename(tmp_path / "photo.jpg")
-    (tmp_path / "photos" / "class 00").rename(tmp_path / "photos" / "sold-out")
-    (tmp_path / "photos" / "class 01").rename(tmp_path / "photos" / "hat")
-    recipe = write_recipe(tmp_path / "tiny.yaml", tmp_path / "photos")
+def test_the_page_of_retrieval(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(here / "photos", classes=12, images=6)
+    write_folder(here / "queries", classes=3, images=2)
+    write_folder(here / "new-photos", classes=2, images=2)
+    write_folder(here / "strangers" / "photographed", classes=1, images=12)
+    (here / "queries" / "class 00" / "0.png").rename(here / "photo.jpg")
+    (here / "photos" / "class 00").rename(here / "photos" / "sold-out")
+    (here / "photos" / "class 01").rename(here / "photos" / "hat")
+    recipe = write_recipe(here / "tiny.yaml", here / "photos")
     quick = ["--training.epochs", "1"]
     assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
-    commands = [shlex.split(line, comments=True) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
-    assert len(commands) == 17
-    for command in commands:
-        assert main(command[1:]) == 0, capsys.readouterr().err
-    exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
-    assert {path.name for path in tmp_path.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}
+    assert run_commands("retrieval.md") == 17
+    run_page("retrieval.md")
+    assert {path.name for path in here.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}
 
 
 def test_the_page_of_the_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "own-loop.md").read_text(), re.DOTALL)
-    assert code.count("range(10)") == 1
-    names: dict[str, Any] = {}
-    exec(code.replace("range(10)", "range(3)"), names)
+    run_page("own-loop.md", {"range(10)": "range(3)"})
     recalls = [float(value) for value in re.findall(r"recall@1 (\S+),", capsys.readouterr().out)]
     assert len(recalls) == 3
     assert recalls[-1] > 0.9
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
-def test_the_page_of_the_hugging_face_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_the_hugging_face_trainer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("accelerate", minversion="1.1")
-    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "hugging-face.md").read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
     quick = {"copies=40": "copies=20", "num_train_epochs=5": "num_train_epochs=3, use_cpu=True"}
-    for given, less in quick.items():
-        assert given in code
-        code = code.replace(given, less)
-    names: dict[str, Any] = {}
-    exec(code, names)
+    names = run_page("hugging-face.md", quick)
     ((before, after),) = re.findall(r"recall@1: (\S+) before, (\S+) after", capsys.readouterr().out)
     assert float(after) > float(before) + 0.05
     assert names["embeddings"].shape == (200, 64)
@@ -445,43 +397,38 @@ def test_the_page_of_the_hugging_face_trainer(
 
 
 def test_the_page_of_scikit_learn(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "scikit-learn.md").read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(code.replace("[8, 16]", "[8]").replace("cv=3", "cv=2"), names)
+    names = run_page("scikit-learn.md", {"[8, 16]": "[8]", "cv=3": "cv=2"})
     printed = capsys.readouterr().out
     before, after = (float(value) for value in re.findall(r"MAP@R (\S+)", printed))
     assert after > before + 0.1
     assert float(printed.split()[1]) > 0.5
-    from sklearn.base import clone
-
     assert not hasattr(clone(names["embedding"]), "network_")
 
 
-def test_the_page_to_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (FOLDER.parent / "start.md").read_text()
+def test_the_page_to_start_with(here: Path) -> None:
+    text = (DOCS / "start.md").read_text()
     (script,) = re.findall(r"^python - <<END\n(.*?)^END$", text, re.DOTALL | re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
     assert "test_classes=256" in script
     exec(script.replace("256", "16"), {})
     commands, printed = re.findall(r"^proxemic (.*)$", text, re.MULTILINE), ""
     assert [words.split()[0] for words in commands] == ["train", "gallery", "search"]
     small = ["--training.epochs", "1", "--data.train_classes", "16", "--data.test_classes", "16"]
     for words in commands:
-        result = warm_proxemic(*shlex.split(words), *(small if words.startswith("train") else []), cwd=tmp_path)
+        result = warm_proxemic(*shlex.split(words), *(small if words.startswith("train") else []), cwd=here)
         assert result.returncode == 0, result.stderr
         printed = result.stdout
     assert "U+" in printed
-    assert (tmp_path / "found.html").stat().st_size > 1000
+    assert (here / "found.html").stat().st_size > 1000
 
 
 def test_the_page_of_own_images_has_the_commands_of_the_readme() -> None:
     """Which tests/test_readme.py runs."""
-    readme, page = ((FOLDER.parents[1] / name).read_text() for name in ("README.md", "docs/own-images.md"))
 
-    def commands(text: str) -> set[str]:
-        lines = re.sub(r"\\\n\s*", "", text)
+    def commands(path: Path) -> set[str]:
+        lines = re.sub(r"\\\n\s*", "", path.read_text())
         return {line.partition("  #")[0].strip() for line in re.findall(r"^proxemic .*$", lines, re.MULTILINE)}
 
+    page = commands(DOCS / "own-images.md")
     others = {"proxemic gallery create shop photos --model runs/final"}  # there from a run with held-out classes
-    assert commands(page) - others <= commands(readme)
-    assert len(commands(page)) == 5
+    assert page - others <= commands(DOCS.parent / "README.md")
+    assert len(page) == 5

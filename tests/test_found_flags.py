@@ -21,47 +21,37 @@ def loose(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("flag", "suggested"),
+    ("words", "suggested"),
     [
-        ("--epochs", "--training.epochs"),
-        ("--lr", "--optim.lr"),
-        ("--optimizer", "--optim.optimizer"),
-        ("--backbone", "--model.backbone"),
-        ("--embedding_size", "--model.embedding_size"),
-        ("--embedding-size", "--model.embedding_size"),
-        ("--nmi", "--evaluation.nmi"),
+        ("train --recipe own --epochs 3", "--training.epochs"),
+        ("train --recipe own --lr 3", "--optim.lr"),
+        ("train --recipe own --optimizer 3", "--optim.optimizer"),
+        ("train --recipe own --backbone 3", "--model.backbone"),
+        ("train --recipe own --embedding_size 3", "--model.embedding_size"),
+        ("train --recipe own --embedding-size 3", "--model.embedding_size"),
+        ("train --recipe own --nmi 3", "--evaluation.nmi"),
+        ("tune --recipe own --lr 3", "--optim.lr"),
+        ("compare own --lr 3", "--optim.lr"),
+        ("train own-pretrained", "--recipe own-pretrained"),
+        ("train own", "--recipe own"),
+        ("train cub/mpa", "--recipe cub/mpa"),
     ],
 )
-def test_the_last_part_of_a_key_suggests_the_flag(flag: str, suggested: str, here: Here) -> None:
-    assert_refused(here("train", "--recipe", "own", flag, "3"), [flag, suggested])
+def test_what_was_meant_is_suggested(words: str, suggested: str, here: Here) -> None:
+    assert_refused(here(*words.split()), [suggested, *re.findall(r"--(?!recipe)\S+", words)])
 
 
-@pytest.mark.parametrize("command", ["tune --recipe own", "compare own"])
-def test_other_commands_suggest_the_flag_too(command: str, here: Here) -> None:
-    assert_refused(here(*command.split(), "--lr", "3"), ["--lr", "--optim.lr"])
-
-
-@pytest.mark.parametrize("recipe", ["own-pretrained", "own", "cub/mpa"])
-def test_a_recipe_without_its_flag(recipe: str, here: Here) -> None:
-    assert_refused(here("train", recipe), [f"--recipe {recipe}"])
-
-
-def test_a_folder_without_its_flag(folder: Path, here: Here) -> None:
+def test_a_folder_needs_a_recipe_and_its_flag(folder: Path, here: Here) -> None:
     assert_refused(here("train", folder), [f"--recipe own-pretrained --data.root {folder}"])
-
-
-def test_the_hint_for_own_images_names_the_recipe_for_photographs(folder: Path, here: Here) -> None:
     assert_refused(here("train", "--data.root", folder), ["--recipe own-pretrained"])
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"), [("trian", "train"), ("evalaute", "evaluate"), ("serch", "search"), ("galery", "gallery")]
-)
-def test_a_misspelt_command_suggests_the_right_one(typed: str, meant: str, here: Here) -> None:
-    result = here(typed)
-    assert_refused(result, [typed, meant])
-    assert "did you mean" in result.stderr.lower()
-    assert "reality-check" not in result.stderr
+def test_a_misspelt_command_suggests_the_right_one(here: Here) -> None:
+    for typed, meant in {"trian": "train", "evalaute": "evaluate", "serch": "search", "galery": "gallery"}.items():
+        result = here(typed)
+        assert_refused(result, [typed, meant])
+        assert "did you mean" in result.stderr.lower()
+        assert "reality-check" not in result.stderr
 
 
 def test_without_a_command_help_is_printed(here: Here) -> None:

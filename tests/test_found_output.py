@@ -6,14 +6,16 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from command_line import Here, assert_refused
-from found import unreadable
+from hostile import unreadable
 from proxemic.retrieval import Gallery
 
 RED = "\x1b[31mred\x1b[2J"
@@ -31,6 +33,19 @@ def odd(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def ask(shelf: Path, tmp_path: Path, here: Here) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command whose words name the model, the gallery and its photos, which may be others, and a folder."""
+
+    def run(words: str, photos: Path = shelf / "photos", shop: Path = shelf / "shop") -> Any:
+        places = {"photos": photos, "shop": shop, "model": shelf / "model", "out": tmp_path}
+        result = here(*(word.format(**places) for word in words.split(" ")))
+        assert result.returncode == 0 or "none.png" in words, result.stderr
+        return result
+
+    return run
+
+
 def test_a_newline_in_a_name_stays_out_of_the_contact_sheet(shelf: Path, tmp_path: Path, here: Here) -> None:
     query = tmp_path / "new\nline.png"
     shutil.copy(shelf / "photos" / "class 00" / "0.png", query)
@@ -40,22 +55,19 @@ def test_a_newline_in_a_name_stays_out_of_the_contact_sheet(shelf: Path, tmp_pat
         assert sheet.size[0] > 100
 
 
+TABLES = {
+    "search": "search {shop} {photos} -k 1",
+    "recognize": "recognize {shop} {photos} --threshold 0.5",
+    "clean": "clean {photos} --model {model}",
+    "evaluate": "evaluate {model} --data.root {photos} --worst 7",
+}
+
+
 @pytest.mark.parametrize(
-    "words",
-    [
-        "search {shop} {photos} -k 1",
-        "recognize {shop} {photos} --threshold 0.5",
-        "clean {photos} --model {model}",
-        "evaluate {model} --data.root {photos} --worst 7",
-        "search {shop} {photos}/none.png",
-    ],
-    ids=["search", "recognize", "clean", "evaluate", "a sentence"],
+    "words", [*TABLES.values(), f"search {{shop}} {{photos}}/{RED}/none.png"], ids=[*TABLES, "a sentence"]
 )
-def test_escapes_for_the_terminal_are_not_printed(words: str, odd: Path, shelf: Path, here: Here) -> None:
-    places = {"shop": odd / "shop", "photos": odd / "photos", "model": shelf / "model"}
-    if "none.png" in words:
-        places["photos"] = odd / "photos" / RED
-    result = here(*(word.format(**places) for word in words.split(" ")))
+def test_escapes_for_the_terminal_are_not_printed(words: str, odd: Path, ask: Any) -> None:
+    result = ask(words, odd / "photos", odd / "shop")
     assert "red" in result.stdout + result.stderr
     assert "\x1b" not in result.stdout + result.stderr
 
@@ -70,34 +82,25 @@ def test_paths_in_messages_keep_their_capitals(
     assert_refused(here("evaluate", run, "--out", tmp_path / "A.md"), ["A.md", "/Volumes/Photos"])
 
 
-@pytest.mark.parametrize(
-    ("words", "files"),
-    [
-        ("evaluate {run}", "run/model.safetensors"),
-        ("gallery info {shop}", "shop/[!.]*"),
-    ],
-)
+@pytest.mark.parametrize(("words", "files"), [("evaluate", "model.safetensors"), ("gallery info", "[!.]*")])
 def test_what_may_not_be_read_is_not_called_damaged(
     words: str, files: str, run: Path, shelf: Path, tmp_path: Path, here: Here
 ) -> None:
-    places = {"run": shutil.copytree(run, tmp_path / "run"), "shop": shutil.copytree(shelf / "shop", tmp_path / "shop")}
-    with unreadable(*tmp_path.glob(files)):
-        result = here(*words.format(**places).split(" "))
+    copy = Path(shutil.copytree(run if words == "evaluate" else shelf / "shop", tmp_path / "copy"))
+    with unreadable(*copy.glob(files)):
+        result = here(*words.split(" "), copy)
     assert_refused(result, ["ermission denied"])
     assert "damaged" not in result.stderr
 
 
-FORMULA = re.compile(r"[=+\-@]")
-
-
-def cells(text: str) -> Iterator[str]:
-    """Those that spreadsheets would take for formulas: texts, as numbers may be negative."""
+def formulas(text: str) -> Iterator[str]:
+    """Cells that spreadsheets would take for formulas: texts, as numbers may be negative."""
     for row in csv.reader(io.StringIO(text)):
         for cell in row:
             with contextlib.suppress(ValueError):
                 float(cell)
                 continue
-            if FORMULA.match(cell):
+            if re.match(r"[=+\-@]", cell):
                 yield cell
 
 
@@ -112,13 +115,11 @@ def cells(text: str) -> Iterator[str]:
     ],
     ids=["search", "recognize", "clean", "per class", "per query"],
 )
-def test_no_cell_is_a_formula(words: str, name: str, odd: Path, shelf: Path, tmp_path: Path, here: Here) -> None:
-    places = {"shop": odd / "shop", "photos": odd / "photos", "model": shelf / "model", "out": tmp_path}
-    result = here(*(word.format(**places) for word in words.split(" ")))
-    assert result.returncode == 0, result.stderr
+def test_no_cell_is_a_formula(words: str, name: str, odd: Path, tmp_path: Path, ask: Any) -> None:
+    result = ask(words, odd / "photos", odd / "shop")
     text = (tmp_path / name).read_text() if name else result.stdout
     assert "two" in text
-    assert not [*cells(text)]
+    assert not [*formulas(text)]
 
 
 @pytest.fixture(scope="module")
@@ -131,43 +132,22 @@ def deep(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos
 
 
-TABLES = {
-    "search": "search {shop} {photos} -k 1",
-    "recognize": "recognize {shop} {photos} --threshold 0.5",
-    "clean": "clean {photos} --model {model}",
-    "evaluate": "evaluate {model} --data.root {photos} --worst 3",
-}
-
-
-def printed(name: str, shop: Path, photos: Path, model: Path, here: Here) -> list[str]:
-    places = {"shop": shop, "photos": photos, "model": model}
-    result = here(*(word.format(**places) for word in TABLES[name].split(" ")))
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
-
-
 @pytest.mark.parametrize("name", TABLES)
-def test_no_line_is_wrapped_in_a_pipe(
-    name: str, deep: Path, shelf: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+def test_no_line_is_wrapped_in_a_pipe_and_the_root_of_paths_is_printed_once(
+    name: str, deep: Path, ask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setenv = pytest.MonkeyPatch.setenv  # not the width that `here` gives
     monkeypatch.setattr(
         pytest.MonkeyPatch, "setenv", lambda self, key, value: setenv(self, key, "" if key == "COLUMNS" else value)
     )
-    lines = printed(name, deep.parents[1] / "shop", deep, shelf / "model", here)
+    lines = ask(TABLES[name], deep, deep.parents[1] / "shop").stdout.splitlines()
     rows = [line for line in lines if ".png" in line]
     assert len(rows) >= 3
     for row in rows:
-        assert re.search(r"class \d\d/\d\.png", row)
+        assert re.search(r"[^/]class \d\d/\d\.png", row)
         assert re.search(r"\d\.\d", row), "the value stands on another line"
     assert not [line for line in lines if "originals" in line and ".png" not in line and str(deep) not in line]
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_the_root_of_paths_is_printed_once(name: str, shelf: Path, here: Here) -> None:
-    text = "\n".join(printed(name, shelf / "shop", shelf / "photos", shelf / "model", here))
-    assert text.count(str(shelf / "photos")) == 1
-    assert re.search(r"[^/]class \d\d/\d\.png", text)
+    assert "\n".join(lines).count(str(deep)) == 1
 
 
 def test_the_validation_of_an_epoch_is_printed_in_percent(tiny: Path, tmp_path: Path, here: Here) -> None:
@@ -186,22 +166,14 @@ def test_plans_have_no_powers_of_ten(dim: int, here: Here) -> None:
         assert not re.search(r"\de[+-]\d", result.stdout)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "compare",
-        "analyze gap",
-        "analyze robustness",
-    ],
-)
+@pytest.mark.parametrize("command", ["compare", "analyze gap", "analyze robustness"])
 def test_help_prints_one_percent_sign(command: str, here: Here) -> None:
     assert "%%" not in here(*command.split(), "--help").stdout
 
 
-def test_the_size_of_the_gallery_is_printed(shelf: Path, tmp_path: Path, here: Here) -> None:
+def test_the_size_of_the_gallery_is_printed(shelf: Path, tmp_path: Path, ask: Any) -> None:
     gallery = Path(shutil.copytree(shelf / "photos", tmp_path / "photos"))
     for number in range(5):
         (gallery / f"class {number:02d}" / "3.png").unlink()
-    result = here("evaluate", shelf / "model", "--query", shelf / "photos", "--gallery", gallery)
-    assert result.returncode == 0, result.stderr
+    result = ask("evaluate {model} --query {photos} --gallery {out}/photos")
     assert re.search(r"\b23\b", result.stdout)

@@ -6,7 +6,6 @@ import inspect
 import os
 import pkgutil
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -21,6 +20,7 @@ from pytorch_metric_learning import losses, miners
 
 import proxemic
 import warm
+from environments import run_uv, uv
 from proxemic.losses import PairwiseLoss, from_pytorch_metric_learning
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +84,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "P2SGradLoss": {"num_classes": 4, "descriptors_dim": 8},
     "ManifoldLoss": {"l": 8},
 }
+OF_ITS_OWN = {
+    *("DynamicSoftMarginLoss", "LargeMarginSoftmaxLoss", "ManifoldLoss", "P2SGradLoss", "SphereFaceLoss", "VICRegLoss")
+}
 
 
 @pytest.mark.filterwarnings("ignore")  # what PML does is for PML to mend
@@ -97,14 +100,7 @@ def test_what_the_table_says_of_a_loss_holds(name: str) -> None:
         return
     with pytest.raises(ValueError, match="loss is "):
         PairwiseLoss(**CLASSES, loss=loss)
-    if name in (
-        "DynamicSoftMarginLoss",
-        "LargeMarginSoftmaxLoss",
-        "ManifoldLoss",
-        "P2SGradLoss",
-        "SphereFaceLoss",
-        "VICRegLoss",
-    ):
+    if name in OF_ITS_OWN:
         with pytest.raises(ValueError, match="these convert"):
             from_pytorch_metric_learning(loss)
     else:
@@ -128,25 +124,14 @@ def test_what_is_used_here_exists(page: str) -> None:
     ]
     public = {name for package in packages for name in package.__all__}
     keys = {"batches", "optim", "model", "loss", "training", "images", "augment", "seed"}  # of recipes
+    options = {"distance", "reduction", "weights", "recall_at", "map", "map@r", "mrr", "nmi", "weight_decay"}
+    options |= {"build_index", '"ivfpq"'}
     for _, ours in table(page):
         for code in CODE.findall(ours):
             name = re.split(r"[\s(=.]", code)[0]
             if code.startswith("proxemic."):
                 assert callable(eval(code.partition("(")[0], {"proxemic": proxemic})), code
             elif not code.startswith(("Gallery.", "proxemic ")):
-                options = {
-                    "distance",
-                    "reduction",
-                    "weights",
-                    "recall_at",
-                    "map",
-                    "map@r",
-                    "mrr",
-                    "nmi",
-                    "weight_decay",
-                    "build_index",
-                    '"ivfpq"',
-                }
                 assert name in public | keys | options, code
 
 
@@ -188,26 +173,17 @@ def test_pytorch_metric_learning_before_and_after(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def oml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with OML and NumPy 1, and torch and torchvision of this one, which uv need not install again."""
-    uv = os.environ.get("UV") or shutil.which("uv") or shutil.which("uv", path=ROOT / ".uv" / "bin")
-    if uv is None or sys.version_info >= (3, 13):
+    if uv() is None or sys.version_info >= (3, 13):
         pytest.skip("OML takes uv, to make an environment, and Python 3.12 or earlier, for NumPy 1")
     folder = tmp_path_factory.mktemp("oml")
     (folder / "not.txt").write_text("torch; sys_platform == 'none'\ntorchvision; sys_platform == 'none'\n")
-    # uv's own cache, wherever those of others are in the tests.
-    environment = {key: value for key, value in os.environ.items() if key not in ("XDG_CACHE_HOME", "VIRTUAL_ENV")}
-    made = subprocess.run(
-        [uv, "venv", "--quiet", "--python", sys.executable, folder / "env"],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
     python = folder / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
     words = ["pip", "install", "--quiet", "--python", python, "--override", folder / "not.txt"]
-    packages = ["open-metric-learning==4.0.0", "omegaconf"]  # the second is missing among what the first requires
-    if made.returncode == 0:
-        made = subprocess.run([uv, *words, *packages], capture_output=True, text=True, env=environment, timeout=300)
-    if made.returncode:
-        pytest.skip(f"OML could not be installed: {made.stderr.strip()}")
+    try:
+        run_uv("venv", "--quiet", "--python", sys.executable, folder / "env")
+        run_uv(*words, "open-metric-learning==4.0.0", "omegaconf")  # the second is missing among what it requires
+    except AssertionError as error:
+        pytest.skip(f"OML could not be installed: {error}")
     (site,) = (folder / "env").glob("[lL]ib/**/site-packages")
     (site / "torch_of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python

@@ -1,10 +1,8 @@
 """The papers' figures: complete, legal, and as they are printed."""
 
 import inspect
-import re
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +22,6 @@ from proxemic.published import (
 )
 
 MEAN, MPA, WARP = "softmax-loss-mean-proxy", "multi-proxy-anchor-family", "realigned-softmax-warping"
-PAPERS = Path(__file__).parents[2] / "shared" / "papers"
 TABLES = {(each.paper, each.table): each for each in published_tables()}
 FIGURES = published_figures()
 FACES = {"lfw", "cfp-fp", "agedb-30", "calfw", "cplfw"}
@@ -264,31 +261,3 @@ def test_filters() -> None:
     assert published_figures(dataset="glyphs-small") == ()
     with pytest.raises(ValueError, match=f"paper is 'mpa' but must be one of {MEAN}, {MPA}, {WARP}"):
         published_figures(paper="mpa")
-
-
-@pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' texts are not beside the repository")
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.file.stem)
-def test_the_numbers_are_those_of_the_paper(table: PublishedTable) -> None:
-    text = _text(table.paper, table.table)
-    if table.kind == "properties":
-        assert all(row["value"] in text for row in table.rows() if row["property"] == "training complexity")
-        return
-    numbers = [each for row in table.rows() for each in (row["value"], row.get("spread")) if each]
-    if table.table in ("II", "III", "3"):  # formulas and rankings stand between the numbers
-        assert all(re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", text) for number in numbers)
-    else:
-        assert numbers == re.findall(r"\d+\.\d+", text)  # in the same order
-
-
-def _text(paper: str, table: str) -> str:
-    """The body of a table in the text of the paper."""
-    [file] = PAPERS.glob(f"{paper}.*")
-    text = file.read_text(encoding="utf-8")
-    if paper == WARP:
-        return text.partition(f"TABLE {table}: ")[2].partition("\n\n")[2].partition("\n")[0]
-    if paper == MEAN:
-        return text.partition(f"Table {table}: ")[2].partition("Also,")[0]
-    lines = text.partition(f"Table {table}: ")[2].splitlines()[1:]
-    lines = lines[next(number for number, line in enumerate(lines) if "\t" in line) :]
-    end = next(number for number, line in enumerate(lines) if not line.strip())
-    return "\n".join(re.sub(r"^.*?(?=\t)", "", line) for line in lines[:end])

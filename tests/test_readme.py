@@ -26,8 +26,8 @@ SECTION = README.partition("## Your own images")[2].partition("\n## ")[0]
 
 
 def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_folder(tmp_path / "photos", classes=16, images=6, size=72)
-    write_folder(tmp_path / "other-photos", classes=3, images=3, size=72)
+    write_folder(tmp_path / "photos", classes=16, images=3, size=40)
+    write_folder(tmp_path / "other-photos", classes=3, images=3, size=40)
     rows = RowLabels(torch.arange(96) // 6, tuple(f"{label:02}" for label in range(16)))
     write_embeddings(tmp_path / "vectors.parquet", LabelledEmbeddings(torch.randn(96, 20), rows))
     first, second = torch.triu_indices(96, 96, 1)[:, ::20]
@@ -43,7 +43,8 @@ def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names == ["datasets", "train", "evaluate", "evaluate", "train", "verify", "train"]
     for words in commands:
         quick = ["--training.epochs", "1"] if words.startswith("train") else []
-        quick += ["--images.size", "64", "--augment.size", "32"] if "own-pretrained" in words else []
+        if "own-pretrained" in words:
+            quick += ["--images.size", "32", "--augment.size", "32", "--evaluation.start", "false"]
         result = warm_proxemic(*shlex.split(words), *quick, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
 
@@ -64,11 +65,12 @@ def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_way_from_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_folder(tmp_path / "photos", classes=16, images=6, size=72)
+    write_folder(tmp_path / "photos", classes=16, images=3, size=40)
     monkeypatch.chdir(tmp_path)
     section = README.partition("## From Python")[2]
     (code,) = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    exec(code.replace('"epochs": 20', '"epochs": 1'), {})
+    assert code.count('training={"epochs": 20}') == 1
+    exec(code.replace('training={"epochs": 20}', 'training={"epochs": 1}, images={"size": 32}'), {})
     assert "recall@1" in capsys.readouterr().out
     assert list((tmp_path / "runs" / "photos").glob("map*.png"))
 

@@ -2,9 +2,7 @@
 
 import os
 import re
-import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
@@ -13,30 +11,21 @@ import pytest
 import torch
 
 import warm
-from command_line import ENVIRONMENT, TERMINAL, proxemic
+from command_line import TERMINAL, proxemic
 from images import write_recipe
 from proxemic.safe_path import safe_path
 
 SOURCE = Path(__file__).parents[1] / "src" / "proxemic"
 
 
-def most_imported(count: int = 50) -> list[str]:
-    """The modules that this package imports most often, itself not among them."""
-    names = Counter(
-        name
-        for path in SOURCE.rglob("*.py")
-        for name in re.findall(r"^ *(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
-    )
-    del names["proxemic"]
-    return [name for name, _ in names.most_common(count)]
-
-
 @pytest.fixture
 def trapped(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a trap for each module of the standard library, and for each that we often import."""
+    """A folder with a trap for each module of the standard library, and for each that this package imports."""
     folder, sprung = tmp_path / "here", tmp_path / "sprung"
     folder.mkdir()
-    for name in {*sys.stdlib_module_names, *most_imported(), "yaml"}:
+    sources = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    imported = {*re.findall(r"^ *(?:from|import) (\w+)", sources, re.MULTILINE)} - {"proxemic"}
+    for name in {*sys.stdlib_module_names, *imported}:
         (folder / f"{name}.py").write_text(f"print({name!r}, file=open({str(sprung)!r}, 'a'))\n")
     yield folder
     assert not sprung.exists(), sprung.read_text()
@@ -83,29 +72,26 @@ def test_workers_import_nothing_from_the_current_directory(
     "words",
     [
         ["embed", "SHELF/model", "SHELF/photos", "--workers", "1", "--out", "OUT.parquet"],
-        ["embed", "SHELF/model", "SHELF/photos/class 00/0.png", "--engine", "ray", "--out", "OUT.parquet"],
         ["gallery", "create", "OUT", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
         ["clean", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
     ],
-    ids=["embed", "ray", "gallery", "clean"],
+    ids=["embed", "gallery", "clean"],
 )
 def test_processes_that_embed_import_nothing_from_the_current_directory(
     words: list[str], trapped: Path, shelf: Path, tmp_path: Path
 ) -> None:
-    if "ray" in words:
-        pytest.importorskip("ray")
     given = [word.replace("SHELF", str(shelf)).replace("OUT", str(tmp_path / "out")) for word in words]
     done = warm.run("-m", "proxemic", *given, environment=TERMINAL, cwd=trapped)
     assert done.returncode == 0, done.stderr
 
 
 def test_workers_of_serve_import_nothing_from_the_current_directory(trapped: Path, shelf: Path, tmp_path: Path) -> None:
-    found, script = tmp_path / "found", Path(sys.executable).with_name("proxemic")  # Python looks there for `python -m`
+    found = tmp_path / "found"
     ends = indent(ENDS_AT_TORCH.replace("FOUND", str(found)), "    ")
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nif '--multiprocessing-fork' in sys.orig_argv:\n{ends}")
-    words = [script, "serve", shelf / "shop", "--port", "0", "--workers", "2"]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(words, cwd=trapped, env=environment, capture_output=True, text=True, timeout=120)
+    words = ["serve", shelf / "shop", "--port", "0", "--workers", "2"]
+    environment = {**TERMINAL, "PYTHONPATH": str(tmp_path)}
+    done = warm.run("-m", "proxemic", *words, environment=environment, cwd=trapped, timeout=120)
     assert done.returncode == 2, done.stderr
     assert "worker processes end before they serve" in done.stderr
     assert {*found.read_text().split("\n")} == {torch.__file__, ""}

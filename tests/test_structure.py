@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,58 +60,9 @@ LIBRARIES = {
 # Modules about an optional library, which are imported within functions only.
 OPTIONAL = {"losses/pair_memory.py": "pytorch_metric_learning"}
 
-# Test files that test no single module or package, and what they test in its place.
-WITHOUT_SOURCE = {
-    "cli/test_commands.py": "all commands on good input",
-    "cli/test_dataset_faults.py": "every data set, damaged, through the command line",
-    "cli/test_evaluate_runs.py": "proxemic evaluate on runs",
-    "cli/test_own_images.py": "all commands on a folder of images",
-    "cli/test_own_vectors.py": "all commands on a file of vectors",
-    "cli/test_train_refuses.py": "proxemic train on bad input",
-    "data/test_determinism.py": "everything of data that a seed decides",
-    "distributed/test_equality.py": "every loss on several processes",
-    "distributed/test_steps.py": "training steps on several processes",
-    "distributed/test_unlike.py": "processes that differ",
-    "losses/scores/test_compiled.py": "every loss under torch.compile",
-    "losses/test_weights.py": "every loss: values and weights per sample",
-    "recipes/test_every_recipe.py": "the recipes themselves",
-    "recipes/test_extends.py": "recipes that extend others",
-    "recipes/test_messages.py": "all messages about recipes and flags",
-    "recipes/test_published_rows.py": "the recipes themselves, against the papers",
-    "recipes/test_untrusted.py": "reading of hostile recipes",
-    "serve/test_page.py": "src/proxemic/serve/page.html and page.js",
-    "serve/test_stores.py": "the whole server over databases",
-    "test_browser.py": "what the tests of pages stand on",
-    "test_benchmarks.py": "benchmarks/",
-    "test_distributions.py": "what make dist makes",
-    "test_docs.py": "docs/",
-    "test_experiments.py": "docs/experiments",
-    "test_extending.py": "docs/extending.md",
-    "test_found_damage.py": "damaged state files and numbers beyond reason, in every command",
-    "test_found_flags.py": "flags and words that users mistype, in every command",
-    "test_found_output.py": "what every command prints, and its tables",
-    "test_found_serving.py": "servers and exports that end at the wrong moment",
-    "test_found_tables.py": "all readers of tables alike",
-    "test_init.py": "proxemic/__init__.py",
-    "test_imports.py": "importing each package",
-    "test_migrating.py": "docs/migrating",
-    "test_licences.py": "docs/licences.md",
-    "test_papers.py": "the equations in docs/papers.md",
-    "test_readme.py": "README.md",
-    "test_site.py": "mkdocs.yml and docs/site/",
-    "test_centres.py": "docs/experiments/centres.py",
-    "test_claims.py": "docs/experiments/claims.py",
-    "test_structure.py": "the whole repository",
-    "test_surface.py": "what users can reach",
-    "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
-    "training/test_kills.py": "a training that is killed at any moment",
-    "training/test_fine_tuning.py": "model.train, model.lora and others, in runs",
-    "training/test_plateau.py": "phases that end at a plateau",
-    "training/test_waiting.py": "every loss, optimisers and training: what waits for a GPU",
-}
 
-
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
     """The modules that a file imports at run time, and whether importing the file imports them."""
 
     def walk(node: ast.AST, at_import: bool) -> Iterator[tuple[str, bool]]:
@@ -129,7 +81,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
                 case _:
                     yield from walk(child, at_import)
 
-    yield from walk(ast.parse(path.read_text()), True)
+    return [*walk(ast.parse(path.read_text()), True)]
 
 
 def room_of(path: Path) -> str:
@@ -191,17 +143,18 @@ def test_every_package_says_what_it_is_for_and_what_it_offers(part: str) -> None
 
 
 def test_tests_mirror_the_source() -> None:
-    without = set()
+    """A test file has the name of a module, a package or a command, or its docstring says what it tests."""
+    without = []
     commands = {name.replace("-", "_") for name in COMMANDS}
     for path in TESTS.rglob("test_*.py"):
         mirrored = SOURCE / path.relative_to(TESTS).parent / path.stem.removeprefix("test_")
         modules = [mirrored.with_name(f"{prefix}{mirrored.name}.py") for prefix in ("", "_")]
         of_its_package = mirrored.name == mirrored.parent.name and mirrored.parent.is_dir()
         of_a_command = path.parent.name == "cli" and mirrored.name in commands
-        if not (of_its_package or of_a_command or mirrored.is_dir() or any(module.is_file() for module in modules)):
-            without.add(str(path.relative_to(TESTS)))
-    assert not without - WITHOUT_SOURCE.keys(), "name these after their module or package, or say above what they test"
-    assert not WITHOUT_SOURCE.keys() - without, "these are gone, or have a module of their name"
+        named = of_its_package or of_a_command or mirrored.is_dir() or any(module.is_file() for module in modules)
+        if not named and not ast.get_docstring(ast.parse(path.read_text())):
+            without.append(str(path.relative_to(TESTS)))
+    assert not without
 
 
 def test_pictures_are_opened_in_known_formats_only() -> None:

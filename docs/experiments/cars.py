@@ -15,13 +15,12 @@ About four minutes on one core. A command that was stopped goes on where it was.
 """
 
 import argparse
-import csv
 import tarfile
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _searches import run_script
+from _experiments import read_rows, run_script
 
 import proxemic
 from proxemic.data import Preprocessing
@@ -30,28 +29,22 @@ from proxemic.files import write_atomically, write_csv
 from proxemic.models import ModelConfig, build_model, save_model
 from proxemic.retrieval import embed_to_file
 
-VALIDATION_CLASSES = 24
-COLUMNS = ("path", "label", "split")
-
 
 def write_tables(data: Path, out: Path) -> list[str]:
     """Write both tables; return the split of each photograph."""
     if not (data / "cars.csv").is_file():
         raise UserError(f"{data} holds no cars.csv: give the archive or folder of docs/experiments/cars.md.")
-    with (data / "cars.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    names = sorted({row["label"] for row in rows if row["split"] == "train"})
-    validation = {*names[-VALIDATION_CLASSES:]}
-    paths = [str((data / row["path"]).resolve()) for row in rows]
-    splits = ["validation" if row["label"] in validation else row["split"] for row in rows]
-    labels = [row["label"] for row in rows]
-    write_csv(out / "photographs.csv", COLUMNS, zip(paths, labels, splits, strict=True))
-    write_csv(out / "all-training.csv", COLUMNS, zip(paths, labels, (row["split"] for row in rows), strict=True))
+    rows = [(str((data / row["path"]).resolve()), row["label"], row["split"]) for row in read_rows(data / "cars.csv")]
+    validation = sorted({label for _, label, split in rows if split == "train"})[-24:]
+    splits = ["validation" if label in validation else split for _, label, split in rows]
+    columns = ("path", "label", "split")
+    write_csv(out / "all-training.csv", columns, rows)
+    write_csv(out / "photographs.csv", columns, [(*row[:2], split) for row, split in zip(rows, splits, strict=True)])
     return splits
 
 
 def write_features(splits: list[str], out: Path) -> None:
-    """Embed all photographs by the network as it comes, once."""
+    """Embed all photographs by the pretrained network."""
     network = ModelConfig(
         "tf_efficientnet_lite0", pretrained=True, head="none", embedding_size=1280, normalize=False, image_size=224
     )
@@ -67,7 +60,7 @@ def write_features(splits: list[str], out: Path) -> None:
 
 
 def main() -> None:
-    """Unpack, split, embed."""
+    """Unpack the photographs, split and embed them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data.root", dest="data", type=Path, required=True, metavar="TAR|FOLDER")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -79,9 +72,8 @@ def main() -> None:
             with tarfile.open(data) as archive:
                 archive.extractall(out / "data", filter="data")
         except tarfile.TarError as error:
-            raise UserError(
-                f"{data} is no whole tar archive ({str(error).splitlines()[0].rstrip(':')}): fetch it again."
-            ) from None
+            reason = str(error).splitlines()[0].rstrip(":")
+            raise UserError(f"{data} is no whole tar archive ({reason}): fetch it again.") from None
         data = out / "data"
     splits = write_tables(data, out)
     if not (out / "features.parquet").exists():

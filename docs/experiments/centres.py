@@ -14,7 +14,6 @@ GlyphLetters, whose centres are its characters. docs/experiments/cars.py makes t
 """
 
 import argparse
-import csv
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,8 +21,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from _kept import Kept
-from _searches import AROUND, HERE, LEAN, keep_table, kept, read_features, run_script
+from _experiments import (
+    AROUND,
+    HERE,
+    LEAN,
+    Kept,
+    check_kept,
+    interval,
+    keep_table,
+    paired,
+    read_features,
+    read_rows,
+    run_script,
+)
 
 import proxemic
 from proxemic.data import derive_seed
@@ -107,31 +117,24 @@ def split_of_makers(models: Sequence[str]) -> dict[str, str]:
 
 
 def join_classes(features: Path, by: str, out: Path) -> str:
-    """Write the features with makers or bodies as classes, and the models as their subclasses; say how many."""
+    """Write the features with makers or bodies as classes, and the models as their subclasses; return a sentence."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = read_features(features, ["embedding", "label", "path"])
-    models = table["label"].to_pylist()
-    side = split_of_makers(sorted({*models}))
-    labels = [maker_of(model) if by == "makers" else body_of(model) for model in models]
-    sides = [side[maker_of(model)] for model in models]
-    columns = {
-        "embedding": table["embedding"],
-        "label": pa.array(labels),
-        "subclass": table["label"],
-        "split": pa.array(sides),
-        "path": table["path"],
-    }
+    frame = read_features(features, ["embedding", "label", "path"]).to_pandas()
+    frame = frame.rename(columns={"label": "subclass"})
+    frame["label"] = frame["subclass"].map(maker_of if by == "makers" else body_of)
+    frame["split"] = frame["subclass"].map(maker_of).map(split_of_makers(sorted({*frame["subclass"]})))
+    without, frame = frame[frame["label"].isna()], frame[frame["label"].notna()]
     with write_atomically(out) as temporary:
-        pq.write_table(pa.table(columns).filter(pa.array([label is not None for label in labels])), temporary)
+        pq.write_table(pa.Table.from_pandas(frame), temporary)
     parts = []
     for split in ("train", "validation", "test"):
-        rows = [row for row in zip(models, labels, sides, strict=True) if row[1] is not None and row[2] == split]
-        centres, classes = ({*column} for column in [*zip(*rows, strict=True)][:2])
-        parts.append(f"{split}: {len(rows):,} photographs of {len(centres)} models in {len(classes)} classes")
-    without = len({model for model, label in zip(models, labels, strict=True) if label is None})
-    left_out = f"; {without} models whose names say no body are left out" if without else ""
+        rows = frame[frame["split"] == split]
+        centres, classes = rows["subclass"].nunique(), rows["label"].nunique()
+        parts.append(f"{split}: {len(rows):,} photographs of {centres} models in {classes} classes")
+    missing = without["subclass"].nunique()
+    left_out = f"; {missing} models whose names say no body are left out" if missing else ""
     return f"{by}: {'; '.join(parts)}{left_out}."
 
 
@@ -167,7 +170,7 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
     if k == 1 and loss != "arcface-sub-centers":
         values |= {"loss.gamma": 0.1, "loss.center_weight": 0.0}  # which change nothing
     # The best of one proxy, of the next smaller K with the same start, and of the same K with drawn proxies.
-    smaller = max((each for each in KS if each < k), default=k)
+    smaller = max((smaller for smaller in KS if smaller < k), default=k)
     siblings = dict.fromkeys([(loss, 1, "drawn"), (loss, smaller, start), (loss, k, "drawn")])
     paths = [known.recipe(name_of(sibling)) for sibling in siblings if sibling != cell]
     proxemic.tune(
@@ -205,7 +208,7 @@ def row_of(
     loss, k, start = cell
     row: dict[str, Any] = {"loss": loss, "k": k, "start": start, "seed": seed}
     row |= {name: metrics["test"][name] for name in METRICS} | {"validation": metrics["validation"]["map@r"]}
-    row["seconds"] = round(sum(each["seconds"] for each in run.read_history()), 1)
+    row["seconds"] = round(sum(epoch["seconds"] for epoch in run.read_history()), 1)
     if k > 1:
         ((centers, proxies),) = proxemic.analyze.local_centers([run.path], draws=2, shuffles=50).figures.values()
         found = centers[experiment.center]
@@ -215,26 +218,27 @@ def row_of(
 
 
 def read_cells(known: Kept) -> dict[Cell, list[dict[str, str]]]:
-    """The rows of the cells that are finished, one per seed."""
+    """Read the rows of the cells that are finished, one for each seed."""
     cells = [(loss, k, start) for loss in LOSSES for k in KS for start in starts(loss, k)]
-    return {
-        cell: [*csv.DictReader(rows_of(known, cell).read_text(encoding="utf-8").splitlines())]
-        for cell in cells
-        if rows_of(known, cell).exists()
-    }
+    return {cell: rows for cell in cells if (rows := read_rows(rows_of(known, cell)))}
+
+
+def column(rows: Sequence[Mapping[str, str]], name: str) -> dict[int, float]:
+    """Return the values of a column by seed."""
+    return {int(row["seed"]): float(row[name]) for row in rows}
 
 
 def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Table:
-    """A figure of each loss, K and start: its mean and 95% interval over the seeds."""
+    """Tabulate a figure of each loss, K and start: its mean and 95% interval over the seeds."""
 
     def cell(key: Cell) -> str:
         rows = cells.get(key)
         if rows is None or (show == "bits" and key[1] == 1):
             return MISSING
         if show != "bits":
-            return format_estimate(t_interval([float(row[show]) for row in rows]))
-        beyond = format_estimate(t_interval([float(row["bits"]) - float(row["chance"]) for row in rows]), factor=1)
-        most, used = (fmean(float(row[name]) for row in rows) for name in ("most", "used"))
+            return interval(column(rows, show).values())
+        beyond = format_estimate(t_interval(paired(column(rows, "bits"), column(rows, "chance"))), factor=1)
+        most, used = (fmean(column(rows, name).values()) for name in ("most", "used"))
         return f"{beyond} of {most:.2f} ({used:.1f})"
 
     keys = [(loss, k) for loss in LOSSES for k in KS if (loss, k, "drawn") in cells]
@@ -242,35 +246,29 @@ def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Ta
 
 
 def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
-    """What the K and start that validation chooses gain over one proxy in test MAP@R, and each start over drawn ones.
+    """Tabulate what the K and start that validation chooses gain over one proxy in test MAP@R, and starts over drawn.
 
     Paired by seed; of the starts, over all K > 1.
     """
 
     def difference(*pairs: tuple[Cell, Cell]) -> str:
         values = [
-            float(row["map@r"]) - float(other["map@r"])
-            for one, two in pairs
-            for row, other in zip(cells[one], cells[two], strict=True)
+            gain for cell, other in pairs for gain in paired(*(column(cells[key], "map@r") for key in (cell, other)))
         ]
-        return format_estimate(t_interval(values)) if values else MISSING
-
-    def validated(key: Cell) -> float:
-        return fmean(float(row["validation"]) for row in cells[key])
+        return interval(values) if values else MISSING
 
     lines = []
     for loss in LOSSES:
-        several = [key for key in cells if key[0] == loss and key[1] > 1]
-        if not several or (loss, 1, "drawn") not in cells:
+        several, one = [key for key in cells if key[0] == loss and key[1] > 1], (loss, 1, "drawn")
+        if not several or one not in cells:
             continue
-        best = max(several, key=validated)
-        of_starts = [
-            difference(
-                *((key, drawn) for key in several if key[2] == start and (drawn := (*key[:2], "drawn")) in cells)
-            )
+        best = max(several, key=lambda key: fmean(column(cells[key], "validation").values()))
+        drawn = {key: (loss, key[1], "drawn") for key in several if (loss, key[1], "drawn") in cells}
+        gains = [
+            difference(*((key, drawn[key]) for key in several if key[2] == start and key in drawn))
             for start in STARTS[1:]
         ]
-        lines.append([loss, best[1], best[2], difference((best, (loss, 1, "drawn"))), *of_starts])
+        lines.append([loss, best[1], best[2], difference((best, one)), *gains])
     columns = ["loss", "best K", "and start", "best − one proxy", *(f"{start} − drawn" for start in STARTS[1:])]
     return Table(columns, lines)
 
@@ -285,9 +283,9 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
     parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
     arguments = parser.parse_args()
-    known = kept(arguments.data, arguments.kept)
+    known = Kept(arguments.kept / arguments.data)
     if arguments.table is not None:
-        write_tables(arguments.data, read_cells(known), arguments.table)
+        write_tables(known, arguments.table)
         return
     experiment, out = EXPERIMENTS[arguments.data], arguments.out / arguments.data
     proxemic.keep_freed_memory()
@@ -305,13 +303,13 @@ def main() -> None:
                 run_cell(experiment, (loss, k, start), data, out, known)
 
 
-def write_tables(data: str, cells: Mapping[Cell, Sequence[Mapping[str, str]]], folder: Path) -> None:
-    """MAP@R, what the proxies found, and the differences."""
-    if not cells:
-        raise SystemExit(f"No cell of {data} is kept: run this command without --table first.")
+def write_tables(known: Kept, folder: Path) -> None:
+    """Write MAP@R, what the proxies found, and the differences."""
+    data, cells = known.folder.name, read_cells(known)
+    check_kept(cells, "cell", known)
     tables = {"map": by_start(cells, "map@r"), "bits": by_start(cells, "bits"), "differences": differences(cells)}
     for name, table in tables.items():
-        keep_table(table, folder / f"centres-{data}-{name}.csv", f"python docs/experiments/centres.py {data}")
+        keep_table(table, folder / f"centres-{data}-{name}.csv", f"centres.py {data}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
     python docs/experiments/claims.py --table docs/experiments
 
-Each claim is tested by differences of runs with the same seed, in each setting that has the runs. Holm's procedure
-corrects over all m differences of the page: it goes through their p-values (Student's t) from the smallest, tests the
-i-th at 5% / (m − i + 1), and stops at the first that it does not reject. The corrected interval of a difference is
-Student's interval of the confidence 100% less the level at which Holm's procedure tests this difference; those after
-the stop get the level of the stop. So it excludes 0 if and only if Holm's procedure rejects. Together, the corrected
-intervals are not a region that covers all differences with 95%. `decide` holds the rule.
+Each claim of claims.yaml is tested by differences of runs with the same seed, in each setting that has the runs. Holm's
+procedure corrects over all m differences of the page: it goes through their p-values (Student's t) from the smallest,
+tests the i-th at 5% / (m − i + 1), and stops at the first that it does not reject. The corrected interval of a
+difference is Student's interval of the confidence 100% less the level at which Holm's procedure tests this difference;
+those after the stop get the level of the stop. So it excludes 0 if and only if Holm's procedure rejects. Together, the
+corrected intervals are not a region that covers all differences with 95%. `decide` holds the rule.
 
 All intervals cover the chance of the seeds, at the values that one search found. They do not cover the search: another
 search would find other values.
@@ -15,13 +15,17 @@ search would find other values.
 
 import argparse
 import math
+import re
+import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from _claims import CENTRES, CLAIMS, METRIC_NAMES, Claim, Difference, SpreadRatio, read_centres
-from _searches import HERE, keep_table, run_script
+import yaml
+from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table, read_rows, run_script
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
 from proxemic.tables import MISSING, Table
@@ -35,19 +39,31 @@ SETTINGS = {
 }
 PAPER_DATA = {"cars-features": "Cars196", "cars-pretrained": "Cars196"}
 """The data set of the papers that a setting shares. Gains on other data are shown, but not compared."""
+CENTRES = {"cars-features": "makers", "glyphs-small": "letters"}
+"""The data whose classes have several centres, by the setting with the same network."""
+METRIC_NAMES = METRICS | {TAR: "TAR at a FAR of 0.001"}
 ERROR = 0.05
 """The chance of a false rejection that Holm's procedure keeps over the whole page."""
-COMMAND = "python docs/experiments/claims.py --table docs/experiments"
+CLAIMS: dict[str, dict[str, Any]] = {
+    f"{letter}{place}": {"parts": {}, "read": "runs"} | claim
+    for letter, claims in yaml.safe_load((HERE / "claims.yaml").read_text(encoding="utf-8")).items()
+    for place, claim in enumerate(claims, 1)
+}
+"""The claims by their number."""
 
 
-def main() -> None:
-    """Parse the flags and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished runs are kept")
-    parser.add_argument("--table", type=Path, required=True, metavar="DIR", help="write the tables to this folder")
-    arguments = parser.parse_args()
-    for name, table in tables(arguments.kept).items():
-        keep_table(table, arguments.table / name, COMMAND)
+def read(kept: Path, setting: str, kind: str, name: str, metric: str) -> Mapping[int, float]:
+    """Read the values of a loss by seed: of runs, of a reality check, or of classes with several centres.
+
+    After `@` the name of the loss has the condition, the kind of embedding, or K.
+    """
+    loss, _, condition = name.partition("@")
+    if kind == "centres":
+        file = f"{loss}-{condition.lower().replace('=', '')}-drawn.csv"
+        rows = read_rows(kept / CENTRES[setting] / "runs" / file) if setting in CENTRES else []
+        return {int(row["seed"]): float(row[metric]) for row in rows}
+    known = Kept(kept / setting)
+    return known.runs(loss, condition)[metric] if kind == "runs" else known.check(loss).get((condition, metric), {})
 
 
 def decide(low: float, high: float, gain: float | None = None) -> str:
@@ -58,9 +74,7 @@ def decide(low: float, high: float, gain: float | None = None) -> str:
     """
     if low > 0:
         return HOLDS
-    if high < 0 or (gain is not None and high < gain):
-        return CONTRADICTED
-    return INCONCLUSIVE
+    return CONTRADICTED if high < 0 or (gain is not None and high < gain) else INCONCLUSIVE
 
 
 def combine(verdicts: Sequence[str]) -> str:
@@ -71,9 +85,7 @@ def combine(verdicts: Sequence[str]) -> str:
     """
     if not verdicts:
         return NOT_TESTED
-    if CONTRADICTED in verdicts:
-        return CONTRADICTED
-    return HOLDS if {*verdicts} == {HOLDS} else INCONCLUSIVE
+    return next((verdict for verdict in (CONTRADICTED, INCONCLUSIVE) if verdict in verdicts), HOLDS)
 
 
 def holm_levels(p_values: Sequence[float]) -> list[float]:
@@ -93,17 +105,50 @@ def holm_levels(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A difference of a claim in a setting, with the value of each seed."""
+    """A part of a claim in a setting: a difference of runs, or a ratio of spreads over seeds."""
 
+    kept: Path
     number: str
-    part: Difference | SpreadRatio
+    part: str
     setting: str
-    values: Sequence[float]
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the part is a ratio, whose values are logarithms."""
+        return " / " in self.part
+
+    @property
+    def name(self) -> str:
+        """The part as the tables show it."""
+        if self.is_ratio:
+            over, under = (METRIC_NAMES[metric] for metric in self.part.split(" / "))
+            return f"spread over seeds of {over} / of {under}"
+        return re.sub(r"@(.+?)(?= [+−] |$)", r" (\1)", self.part)
 
     @property
     def gain(self) -> float | None:
         """The gain of the paper on the same data, in points."""
-        return self.part.gains.get(PAPER_DATA.get(self.setting, ""))
+        return CLAIMS[self.number]["parts"][self.part].get(PAPER_DATA.get(self.setting, ""))
+
+    @cached_property
+    def values(self) -> list[float]:
+        """The difference for each seed that all runs have; or the ratio for each loss, identical runs counted once."""
+        claim = CLAIMS[self.number]
+
+        def runs(name: str, metric: str) -> Mapping[int, float]:
+            return read(self.kept, self.setting, claim["read"], name, metric)
+
+        if self.is_ratio:
+            spreads = [[tuple(runs(loss, metric).values()) for metric in self.part.split(" / ")] for loss in SEARCHES]
+            ratios = {
+                over: statistics.stdev(over) / statistics.stdev(under) for over, under in spreads if len(over) > 1
+            }
+            return [*map(math.log, ratios.values())]
+        plus, *minus = self.part.split(" − ")
+        terms = [(1, runs(name, claim["metric"])) for name in plus.split(" + ")]
+        terms += [(-1, runs(name, claim["metric"])) for name in minus]
+        seeds = sorted(set.intersection(*({*values} for _, values in terms)))
+        return [sum(sign * values[seed] for sign, values in terms) for seed in seeds]
 
     def verdict(self, level: float) -> str:
         """Decide by the interval of a level."""
@@ -113,90 +158,85 @@ class Comparison:
     def row(self, level: float, p: float) -> list[object]:
         """Lay out the numbers: ratios, or percentage points."""
         claim = CLAIMS[self.number]
-        place = f" ({CENTRES[self.setting]})" if claim.read is read_centres else ""
+        place = f" ({CENTRES[self.setting]})" if claim["read"] == "centres" else ""
         intervals = (t_interval(self.values), t_interval(self.values, confidence=1 - level))
         usual, corrected = (
-            "{:.2f} to {:.2f}".format(*(math.exp(end) if self.part.ratio else 100 * end for end in _ends(interval)))
+            "{:.2f} to {:.2f}".format(*(math.exp(end) if self.is_ratio else 100 * end for end in _ends(interval)))
             for interval in intervals
         )
-        mean = math.exp(intervals[0].mean) if self.part.ratio else 100 * intervals[0].mean
+        mean = math.exp(intervals[0].mean) if self.is_ratio else 100 * intervals[0].mean
         return [
-            *(f"{self.number}: {self.part.name}{place}", SETTINGS[self.setting], METRIC_NAMES[claim.metric]),
+            *(f"{self.number}: {self.name}{place}", SETTINGS[self.setting], METRIC_NAMES[claim["metric"]]),
             *(len(self.values), f"{mean:.2f}", usual, corrected, f"{100 * (1 - level):.2f}%", f"{p:.3f}"),
             *(MISSING if self.gain is None else f"{self.gain:g}", self.verdict(level)),
         ]
 
 
-def compare(kept: Path) -> list[Comparison]:
-    """Compare all runs that are kept; runs that two searches share differ by nothing, and so test nothing."""
-    comparisons = [
-        Comparison(number, part, setting, part.values(kept, setting, claim.metric, claim.read))
-        for number, claim in CLAIMS.items()
-        for part in claim.parts
-        for setting in SETTINGS
-    ]
-    return [each for each in comparisons if len(each.values) > 1 and any(each.values)]
-
-
 def tables(kept: Path) -> dict[str, Table]:
-    """Make the tables of the page: the counts of verdicts, claim by setting, the numbers, and what no run decides."""
-    comparisons = compare(kept)
-    p_values = [t_test(each.values) for each in comparisons]
+    """Make the tables of the page: the counts of verdicts, claim by setting, the numbers, and what no run decides.
+
+    Runs that two searches share differ by nothing, and so test nothing.
+    """
+    parts = [(number, part) for number, claim in CLAIMS.items() for part in claim["parts"]]
+    comparisons = [Comparison(kept, number, part, setting) for number, part in parts for setting in SETTINGS]
+    comparisons = [comparison for comparison in comparisons if len(comparison.values) > 1 and any(comparison.values)]
+    p_values = [t_test(comparison.values) for comparison in comparisons]
     levels = holm_levels(p_values)
-    verdicts = {
-        (number, setting): combine(
-            [
-                each.verdict(level)
-                for each, level in zip(comparisons, levels, strict=True)
-                if (each.number, each.setting) == (number, setting)
-            ]
-        )
-        for number in CLAIMS
-        for setting in SETTINGS
-    }
-    decidable = {number: claim for number, claim in CLAIMS.items() if claim.parts}
+    verdicts = {(number, setting): list[str]() for number in CLAIMS for setting in SETTINGS}
+    for comparison, level in zip(comparisons, levels, strict=True):
+        verdicts[comparison.number, comparison.setting].append(comparison.verdict(level))
+    counts = Counter((setting, combine(found)) for (_, setting), found in verdicts.items())
+    by_verdict = [
+        [verdict, *(counts[setting, verdict] for setting in SETTINGS)]
+        for verdict in (HOLDS, CONTRADICTED, INCONCLUSIVE, NOT_TESTED)
+    ]
+    decided = [
+        [
+            *(f"{number}: {claim['claim']}", _gains(claim["parts"].values())),
+            *(combine(verdicts[number, setting]) for setting in SETTINGS),
+        ]
+        for number, claim in CLAIMS.items()
+        if claim["parts"]
+    ]
+    numbers = [
+        comparison.row(level, p) for comparison, level, p in zip(comparisons, levels, holm(p_values), strict=True)
+    ]
+    columns = [
+        *("claim: difference", "setting", "metric", "n", "mean", "95% interval", "corrected interval"),
+        *("confidence", "p by Holm", "paper's gain, same data", "verdict"),
+    ]
+    undecided = [[f"{number}: {claim['claim']}", claim["why"]] for number, claim in CLAIMS.items() if "why" in claim]
     return {
-        "claims-counts.csv": _count(verdicts),
-        "claims.csv": Table(
-            ["claim", "gain in the paper", *SETTINGS.values()],
-            [
-                [f"{number}: {claim.statement}", _gains(claim), *(verdicts[number, setting] for setting in SETTINGS)]
-                for number, claim in decidable.items()
-            ],
+        "claims-counts.csv": Table(
+            ["verdict", *SETTINGS.values(), "all"], [[*row, sum(map(int, row[1:]))] for row in by_verdict]
         ),
-        "claims-numbers.csv": Table(
-            [
-                *("claim: difference", "setting", "metric", "n", "mean", "95% interval", "corrected interval"),
-                *("confidence", "p by Holm", "paper's gain, same data", "verdict"),
-            ],
-            [each.row(level, p) for each, level, p in zip(comparisons, levels, holm(p_values), strict=True)],
-        ),
-        "claims-undecided.csv": Table(
-            ["claim", "why no kept run decides it"],
-            [[f"{number}: {claim.statement}", claim.why] for number, claim in CLAIMS.items() if not claim.parts],
-        ),
+        "claims.csv": Table(["claim", "gain in the paper", *SETTINGS.values()], decided),
+        "claims-numbers.csv": Table(columns, numbers),
+        "claims-undecided.csv": Table(["claim", "why no kept run decides it"], undecided),
     }
 
 
-def _count(verdicts: Mapping[tuple[str, str], str]) -> Table:
-    counts = Counter((setting, verdict) for (_, setting), verdict in verdicts.items())
-    rows: list[list[object]] = []
-    for verdict in (HOLDS, CONTRADICTED, INCONCLUSIVE, NOT_TESTED):
-        by_setting = [counts[setting, verdict] for setting in SETTINGS]
-        rows.append([verdict, *by_setting, sum(by_setting)])
-    return Table(["verdict", *SETTINGS.values(), "all"], rows)
-
-
-def _gains(claim: Claim) -> str:
+def _gains(parts: Iterable[Mapping[str, float]]) -> str:
     """List the gain in each data set of the paper, the smallest of the parts."""
-    datasets = dict.fromkeys(dataset for part in claim.parts for dataset in part.gains)
-    smallest = {name: min(part.gains[name] for part in claim.parts if name in part.gains) for name in datasets}
+    smallest: dict[str, float] = {}
+    for name, gain in (item for gains in parts for item in gains.items()):
+        smallest[name] = min(gain, smallest.get(name, gain))
     return ", ".join(f"{gain:g} ({name})" for name, gain in smallest.items()) or MISSING
 
 
 def _ends(estimate: Estimate) -> tuple[float, float]:
     assert estimate.half_width is not None
     return estimate.mean - estimate.half_width, estimate.mean + estimate.half_width
+
+
+def main() -> None:
+    """Write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished runs are kept")
+    parser.add_argument("--table", type=Path, required=True, metavar="DIR", help="write the tables to this folder")
+    arguments = parser.parse_args()
+    for name, table in tables(arguments.kept).items():
+        keep_table(table, arguments.table / name, "claims.py --table docs/experiments")
 
 
 if __name__ == "__main__":

@@ -13,13 +13,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from _kept import TAR, Kept
-from _searches import check_losses, keep_table, kept, make_runs, parser_of, read_features, run_script
-from compare import paired
+from _experiments import (
+    TAR,
+    Kept,
+    check_kept,
+    check_losses,
+    check_searched,
+    interval,
+    keep_table,
+    make_runs,
+    paired,
+    parse,
+    parser_of,
+    read_features,
+    run_script,
+)
 
 from proxemic.files import write_atomically
 from proxemic.recipes.yaml_files import read_yaml
-from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
 LOSSES = (
@@ -35,7 +46,7 @@ WHOSE = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What is changed of a recipe; of few ``images`` of each class it makes as many steps as of all."""
+    """What is changed of a recipe; with few ``images`` of each class it makes as many steps as with all."""
 
     name: str
     overrides: dict[str, object] = field(default_factory=dict)
@@ -54,23 +65,22 @@ COMPARED = {"proxies": ("K=8", "K=1")}
 
 
 def main() -> None:
-    """Read the flags, and do it."""
+    """Train, or write the table."""
     parser = parser_of(__doc__, ["glyphs-small", "cars-features"], "runs/conditions", condition=CONDITIONS)
     parser.add_argument("--seeds", type=int, default=5, metavar="N")
-    arguments = parser.parse_intermixed_args()
-    dataset, condition = arguments.dataset, arguments.condition
-    known, seeds = kept(dataset, arguments.kept), range(arguments.seeds)
+    arguments, known = parse(parser)
+    dataset, condition, seeds = arguments.dataset, arguments.condition, range(arguments.seeds)
     losses = check_losses(arguments.losses, WHOSE.get(condition, LOSSES))
-    if arguments.table is None:
-        if condition == "few-images" and (dataset != "cars-features" or arguments.root is None):
-            raise SystemExit("few-images takes some of the photographs: name cars-features, and --root FILE.")
-        known.check_searched(losses)
-        for each in CONDITIONS[condition]:
-            for loss in known.lacking(losses, seeds, each.name):
-                run(known, loss, each, seeds, arguments.out / dataset, arguments.root)
+    if arguments.table is not None:
+        file = arguments.table / f"{condition}-{dataset}.csv"
+        keep_table(table(known, condition, losses, seeds), file, f"conditions.py {dataset} {condition}")
         return
-    command = f"python docs/experiments/conditions.py {dataset} {condition}"
-    keep_table(table(known, condition, losses, seeds), arguments.table / f"{condition}-{dataset}.csv", command)
+    if condition == "few-images" and (dataset != "cars-features" or arguments.root is None):
+        raise SystemExit("few-images takes some of the photographs: name cars-features, and --root FILE.")
+    check_searched(losses, known)
+    for change in CONDITIONS[condition]:
+        for loss in known.lacking(losses, seeds, change.name):
+            run(known, loss, change, seeds, arguments.out / dataset, arguments.root)
 
 
 def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out: Path, root: Path | None) -> None:
@@ -87,7 +97,7 @@ def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out:
 
 
 def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
-    """Write features with the first ``count`` training images of each class; how many times fewer these are."""
+    """Write features with the first ``count`` training images of each class; return how many times fewer these are."""
     import pyarrow.parquet as pq
 
     rows = read_features(features)
@@ -104,38 +114,36 @@ def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
 
 
 def more_epochs(recipe: Path, times: float) -> dict[str, object]:
-    """So many times the epochs of a recipe, of each phase."""
+    """Return so many times the epochs of a recipe, for each phase."""
     content = read_yaml(recipe)
-    second = content["second_phase"] or {}
-    longer: dict[str, object] = {"training.epochs": math.ceil(times * content["training"]["epochs"])}
-    if "epochs" in second:
-        longer["second_phase.epochs"] = math.ceil(times * second["epochs"])
-    return longer
+    phases = {"training": content["training"], "second_phase": content["second_phase"] or {}}
+    epochs = {f"{name}.epochs": phase["epochs"] for name, phase in phases.items() if "epochs" in phase}
+    return {key: math.ceil(times * number) for key, number in epochs.items()}
 
 
 def table(known: Kept, condition: str, losses: Sequence[str], seeds: range) -> Table:
-    """Test MAP@R of each loss under none and each of the conditions, and a difference of two, paired by seed.
+    """Tabulate the test MAP@R of each loss under none and each of the conditions, and a difference, paired by seed.
 
-    For verification, the share of pairs that it accepts.
+    For verification, the table shows the share of pairs that a loss accepts.
     """
-    names = [each.name for each in CONDITIONS[condition]]
+    names = ["", *(change.name for change in CONDITIONS[condition])]
     finished = [
         loss
         for loss in losses
-        if known.recipe(loss).exists() and not any(known.lacking([loss], seeds, name) for name in ("", *names))
+        if known.recipe(loss).exists() and not any(known.lacking([loss], seeds, name) for name in names)
     ]
-    if not finished:
-        raise SystemExit(f"{known.folder} holds no finished loss: run this command without --table first.")
+    check_kept(finished, "finished loss", known)
     if condition == "verification":
-        rows = [[loss, format_estimate(t_interval([*known.runs(loss, condition)[TAR].values()]))] for loss in finished]
+        rows = [[loss, interval(known.runs(loss, condition)[TAR].values())] for loss in finished]
         return Table(["loss", "TAR at a FAR of 0.001"], rows)
     changed, base = COMPARED.get(condition, (names[-1], ""))
     rows = []
     for loss in finished:
-        runs = {name: {seed: known.runs(loss, name)["map@r"][seed] for seed in seeds} for name in ("", *names)}
-        shown = [t_interval([*values.values()]) for values in runs.values()]
-        rows.append([loss, *map(format_estimate, [*shown, t_interval(paired(runs[changed], runs[base]))])])
-    return Table(["loss", "as searched", *names, f"{changed} − {base}" if base else f"difference of {changed}"], rows)
+        runs = {name: {seed: known.runs(loss, name)["map@r"][seed] for seed in seeds} for name in names}
+        means = (interval(values.values()) for values in runs.values())
+        rows.append([loss, *means, interval(paired(runs[changed], runs[base]))])
+    difference = f"{changed} − {base}" if base else f"difference of {changed}"
+    return Table(["loss", "as searched", *names[1:], difference], rows)
 
 
 if __name__ == "__main__":

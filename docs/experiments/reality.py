@@ -12,11 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from _kept import Kept
-from _searches import LEAN, SEARCHES, check_losses, keep_table, kept, parser_of, place_of, run_script
+from _experiments import (
+    LEAN,
+    SEARCHES,
+    Kept,
+    check_kept,
+    check_losses,
+    interval,
+    keep_table,
+    paired,
+    parse,
+    parser_of,
+    place_of,
+    run_script,
+)
 
 import proxemic
-from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
 METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}
@@ -27,7 +38,7 @@ WARP, CONTROL = "warp", "euclidean-softmax-two-phases"
 
 @dataclass(frozen=True)
 class Check:
-    """Of a data set: its losses and the size of the check."""
+    """The losses of a data set, and the size of the check."""
 
     losses: tuple[str, ...]
     trials: int
@@ -36,23 +47,18 @@ class Check:
 
 
 CHECKS = {
-    "glyphs-small": Check(
-        ("softmax", "proxy-anchor", "proxy-nca-plus-plus", "euclidean-softmax-two-phases", "warp"), 20, 5, 32
-    ),
-    # The paper's own size.
-    "cars-features": Check(("proxy-anchor", "multi-similarity", "euclidean-softmax-two-phases", "warp"), 50, 10, 128),
+    "glyphs-small": Check(("softmax", "proxy-anchor", "proxy-nca-plus-plus", CONTROL, WARP), 20, 5, 32),
+    "cars-features": Check(("proxy-anchor", "multi-similarity", CONTROL, WARP), 50, 10, 128),  # the paper's own size
 }
 
 
 def main() -> None:
-    """Read the flags, and do it."""
-    parser = parser_of(__doc__, CHECKS, "runs/reality")
-    arguments = parser.parse_intermixed_args()
+    """Check, or write the table."""
+    arguments, known = parse(parser_of(__doc__, CHECKS, "runs/reality"))
     dataset = arguments.dataset
-    check, known = CHECKS[dataset], kept(dataset, arguments.kept)
+    check = CHECKS[dataset]
     if arguments.table is not None:
-        command = f"python docs/experiments/reality.py {dataset}"
-        keep_table(table(check, known), arguments.table / f"reality-{dataset}.csv", command)
+        keep_table(table(check, known), arguments.table / f"reality-{dataset}.csv", f"reality.py {dataset}")
         return
     overrides: dict[str, object] = LEAN | place_of(arguments.root)
     if arguments.root is not None:  # the folds take all training classes, those of validation, too
@@ -78,19 +84,14 @@ def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object
 
 
 def table(check: Check, known: Kept) -> Table:
-    """The metrics of each kind of embedding on the test classes, in percent, and what the warp adds to its control."""
+    """Tabulate the test metrics of each kind of embedding, in percent, and what the warp adds to its control."""
     columns = [(kind, metric) for kind in KINDS for metric in METRICS]
     found = {loss: values for loss in check.losses if (values := known.check(loss))}
-    if not found:
-        raise SystemExit(f"{known.folder} holds no finished check: run this command without --table first.")
-    rows: list[list[object]] = [
-        [loss, *(format_estimate(t_interval([*values[each].values()])) for each in columns)]
-        for loss, values in found.items()
-    ]
+    check_kept(found, "finished check", known)
+    rows = [[loss, *(interval(values[column].values()) for column in columns)] for loss, values in found.items()]
     if found.keys() >= {WARP, CONTROL}:
-        pairs = [(found[WARP][each], found[CONTROL][each]) for each in columns]
-        gains = [[warped[repeat] - plain[repeat] for repeat in warped] for warped, plain in pairs]
-        rows.append([f"{WARP} − {CONTROL}", *map(format_estimate, map(t_interval, gains))])
+        gains = (interval(paired(found[WARP][column], found[CONTROL][column])) for column in columns)
+        rows.append([f"{WARP} − {CONTROL}", *gains])
     return Table(["loss", *(f"{kind} {METRICS[metric]}" for kind, metric in columns)], rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from command_line import FIRST_LINES, Here, assert_refused
+from command_line import FIRST_LINE, Here, assert_refused
 from proxemic.data import OwnImages
 from proxemic.data.embeddings import read_embeddings
 from proxemic.errors import UserNote
@@ -249,7 +249,7 @@ def test_what_is_seen_at_once_is_said_at_once(tmp_path: Path) -> None:
     code = f"import sys\nfrom proxemic.cli import main\nfor words in {list(refused)}:\n    main(words.split())\n"
     code += "assert 'torch' not in sys.modules"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    lines = [line for line in result.stderr.splitlines() if not line.startswith(FIRST_LINES)]
+    lines = [line for line in result.stderr.splitlines() if not FIRST_LINE.match(line)]
     for line, words in zip(lines, refused.values(), strict=True):
         assert words in line
 

@@ -87,9 +87,13 @@ def test_the_stage_embeds_a_column(photos: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_a_cluster_embeds_all_though_a_worker_is_killed(photos: Path) -> None:
     pytest.importorskip("ray")
-    environment = {**TERMINAL, "OF_THIS_TEST": str(photos), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = warm.run("-c", PROGRAM, photos, environment=environment)
+    environment = {**TERMINAL, "OF_THIS_TEST": str(photos), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    (photos / "here").mkdir()
+    for name in ("numpy", "torch", "json", "yaml"):  # the processes import nothing from where the command is run
+        (photos / "here" / f"{name}.py").write_text(f"open({str(photos / 'sprung')!r}, 'w')")
+    done = warm.run("-c", PROGRAM, photos, environment=environment, cwd=photos / "here")
     assert done.returncode == 0, done.stderr
+    assert not (photos / "sprung").exists()
     assert done.stdout.split()[-2:] == ["40", "2"], done
     embed_to_file(photos / "model", photos / "photos", photos / "local.parquet", batch_size=4, workers=0)
     assert (photos / "ray.parquet").read_bytes() == (photos / "local.parquet").read_bytes()

@@ -1,0 +1,384 @@
+"""Share what the experiments need: the losses that are searched, what is kept, runs with the best values, and tables.
+
+`kept/` has a folder for each data set: ``searches/LOSS.csv``, the trials of a finished search, ``searches/LOSS.yaml``,
+the best recipe, ``runs/LOSS.csv``, a row for each run with it, and ``reality/LOSS.csv``, the repetitions of a reality
+check. No search or run that is there is made again.
+"""
+
+import csv
+import json
+import subprocess
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from proxemic.errors import UserError
+from proxemic.files import write_csv, write_text
+from proxemic.recipes import list_recipes
+from proxemic.recipes.yaml_files import read_yaml
+from proxemic.studies.comparison import compare
+from proxemic.studies.comparison.statistics import metric_values
+from proxemic.studies.statistics import format_estimate, holm, t_interval, t_test
+from proxemic.studies.tuning import tune
+from proxemic.studies.tuning.curves import SearchCurve, curve_of_trials, read_trials
+from proxemic.tables import Table
+from proxemic.training import RunDirectory
+
+HERE = Path(__file__).parent
+AROUND = "glyphs-small"
+"""Its learning rates, 0.002 and 0.02, are the middle of the ranges of every loss on it and on Omniglot."""
+FEATURES, PHOTOGRAPHS = "cars-features", "cars-pretrained"
+"""Recipes that are not tuned: the ranges lie around their own rates, which those of a head, or of a network, share."""
+LEAN = {"training.loggers": [], "evaluation.untrained": False}
+"""Without what no figure depends on."""
+METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R", "ndcg@8": "nDCG@8"}
+"""Each with its name in tables."""
+TAR = "tar"
+"""What is measured under the condition ``verification`` alone."""
+COMPLETE = "epochs of a complete trial"
+COLUMNS = ("condition", "seed", *METRICS, TAR)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of the experiments on a data set: complete trials of a search, seeds of a trial, and of comparisons."""
+
+    budget: float = 24
+    trial_seeds: int = 2
+    seeds: int = 5
+
+
+DATA_SETS = {
+    "glyphs-small": Size(budget=12),
+    "omniglot": Size(budget=12),
+    FEATURES: Size(seeds=10),
+    PHOTOGRAPHS: Size(budget=6, trial_seeds=1, seeds=3),
+}
+
+
+@dataclass(frozen=True)
+class Search:
+    """A loss as it is searched: the name of its recipe, its siblings, whose values are tried first, and its space."""
+
+    recipe: str
+    siblings: tuple[str, ...]
+    space: str | None = None
+    layer_norm: bool | None = None
+    """Whether the pooled features are normalised before the last layer; `None`: as the recipe says."""
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name of a search that changes the norm of its recipe."""
+        return {None: "", True: "-with-norm", False: "-without-norm"}[self.layer_norm]
+
+
+_SOFTMAX = ("softmax", "cosface", "arcface", "sphereface", "proxy-nca")
+_ANCHOR = ("proxy-anchor", "mpa", "mpa-dw", "mpa-ap", "soft-triple")
+_EUCLIDEAN = ("euclidean-softmax", "warped-softmax-warp-off-first", "warped-softmax")
+_PAIRS = ("multi-similarity", "contrastive")
+_SPACES = HERE / "spaces"
+SEARCHES: dict[str, Search] = {
+    # First those about which the papers claim something.
+    "softmax": Search("softmax", _SOFTMAX),
+    "softmax-mean-proxy": Search("softmax-mean-proxy", _SOFTMAX),
+    "proxy-anchor": Search("proxy-anchor", _ANCHOR),
+    "mpa-ap": Search("mpa-ap", _ANCHOR),
+    "soft-triple": Search("soft-triple", _ANCHOR),
+    "mpa": Search("mpa", _ANCHOR),
+    "mpa-dw": Search("mpa-dw", _ANCHOR),
+    "euclidean-softmax": Search("euclidean-softmax", _EUCLIDEAN),
+    "euclidean-softmax-two-phases": Search(
+        "euclidean-softmax-two-phases", _EUCLIDEAN, "EuclideanSoftmaxLoss-two-phases"
+    ),
+    "warp-off-first-attracting": Search(
+        "warped-softmax-warp-off-first", _EUCLIDEAN, str(_SPACES / "warp-off-first-attracting.yaml")
+    ),
+    "warp-attracting": Search("warped-softmax", _EUCLIDEAN, str(_SPACES / "warp-attracting.yaml")),
+    "multi-similarity": Search("multi-similarity", _PAIRS),
+    "arcface": Search("arcface", _SOFTMAX),
+    "warp-off-first": Search("warped-softmax-warp-off-first", _EUCLIDEAN),
+    "warp": Search("warped-softmax", _EUCLIDEAN, "WarpedSoftmaxLoss-two-phases"),
+    "proxy-nca-plus-plus": Search("proxy-nca-plus-plus", ()),
+    "magface": Search("magface", _SOFTMAX),
+    "cosface": Search("cosface", _SOFTMAX),
+    "sphereface": Search("sphereface", _SOFTMAX),
+    "proxy-nca": Search("proxy-nca", _SOFTMAX),
+    "contrastive": Search("contrastive", _PAIRS),
+    "hist": Search("hist", ()),
+    "arcface-sub-centers": Search("arcface-sub-centers", _SOFTMAX, str(_SPACES / "arcface-sub-centers.yaml")),
+    "adaface": Search("adaface", _SOFTMAX),
+    "curricularface": Search("curricularface", _SOFTMAX),
+    "elasticface": Search("elasticface", _SOFTMAX),
+}
+_TRAINED_WITHOUT = (
+    *("softmax", "softmax-mean-proxy", "proxy-nca-plus-plus", "arcface", "proxy-anchor", "soft-triple"),
+    *("mpa", "mpa-dw", "mpa-ap", "multi-similarity"),
+)
+_TRAINED_WITH = ("euclidean-softmax", "euclidean-softmax-two-phases", "warp", "warp-off-first")
+OTHER_NORM: dict[str, Search] = {
+    name + search.suffix: search
+    for names, layer_norm in ((_TRAINED_WITHOUT, True), (_TRAINED_WITH, False))
+    for name in names
+    for search in [replace(SEARCHES[name], layer_norm=layer_norm)]
+}
+"""Searches on characters that turn the layer norm of a loss's recipe on or off, by the name of the search."""
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read a CSV file; one that is not there has no rows."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The folder of a data set."""
+
+    folder: Path
+
+    def recipe(self, loss: str) -> Path:
+        """The best recipe of a search; it exists if the search is finished."""
+        return self.folder / "searches" / f"{loss}.yaml"
+
+    def keep_search(self, loss: str, search: Path) -> None:
+        """Keep the trials and the best recipe of a finished search, without the place of its data."""
+        # Not the epochs of the best recipe, whose first phase ends where it was best.
+        complete = {COMPLETE: read_yaml(search / "base.yaml")["training"]["epochs"]}
+        trials = Table.of_records([{**row, **complete} for row in read_trials(search / "trials.csv")])
+        write_csv(self.recipe(loss).with_suffix(".csv"), trials.columns, trials.rows)
+        text = (search / "best.yaml").read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+        content["data"].get("init_args", {}).pop("root", None)
+        note = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
+        write_text(self.recipe(loss), note + yaml.safe_dump(content, sort_keys=False))
+
+    def curve(self, loss: str) -> SearchCurve:
+        """Return what searches of other lengths would have found."""
+        rows = read_trials(self.recipe(loss).with_suffix(".csv"))
+        return curve_of_trials(rows, int(rows[0][COMPLETE]), loss)
+
+    def runs(self, loss: str, condition: str = "") -> dict[str, dict[int, float]]:
+        """Return the test metrics of the runs with the best recipe, by metric and seed; under a condition, if named."""
+        rows = [row for row in read_rows(self._runs(loss)) if row["condition"] == condition]
+        return {name: {int(row["seed"]): float(row[name]) for row in rows if row[name]} for name in COLUMNS[2:]}
+
+    def keep_runs(self, loss: str, values: Mapping[str, Mapping[int, float]], condition: str = "") -> None:
+        """Add runs to those that are kept, or replace those of the same condition and seed."""
+        rows = {(row["condition"], int(row["seed"])): row for row in read_rows(self._runs(loss))}
+        for seed in values["recall@1"]:
+            given = {name: str(values.get(name, {}).get(seed, "")) for name in COLUMNS[2:]}
+            rows[condition, seed] = {"condition": condition, "seed": str(seed), **given}
+        write_csv(self._runs(loss), COLUMNS, [[rows[key][name] for name in COLUMNS] for key in sorted(rows)])
+
+    def lacking(self, losses: Sequence[str], seeds: Sequence[int], condition: str = "") -> list[str]:
+        """Return the losses of finished searches without a run of some seed."""
+        finished = [loss for loss in losses if self.recipe(loss).exists()]
+        return [loss for loss in finished if not {*seeds} <= self.runs(loss, condition)["recall@1"].keys()]
+
+    def check(self, loss: str) -> dict[tuple[str, str], dict[int, float]]:
+        """Return the values of a finished reality check by kind of embedding and metric, for each repetition."""
+        values = defaultdict[tuple[str, str], dict[int, float]](dict)
+        for row in read_rows(self.folder / "reality" / f"{loss}.csv"):
+            values[row["kind"], row["metric"]][int(row["repeat"])] = float(row["value"])
+        return dict(values)
+
+    def keep_check(self, loss: str, rows: Sequence[tuple[str, str, int, float]]) -> None:
+        """Keep the values of a finished reality check."""
+        write_csv(self.folder / "reality" / f"{loss}.csv", ("kind", "metric", "repeat", "value"), rows)
+
+    def _runs(self, loss: str) -> Path:
+        return self.folder / "runs" / f"{loss}.csv"
+
+
+def searched(dataset: str) -> list[str]:
+    """Return the searches of a data set, for whose losses it has recipes."""
+    recipes = {*list_recipes()}
+    return [name for name, search in SEARCHES.items() if f"{dataset}/{search.recipe}" in recipes]
+
+
+def parser_of(doc: str | None, datasets: Iterable[str], out: str, **choices: Iterable[str]) -> ArgumentParser:
+    """Make the parser of a script: a data set, further words with their choices, losses, and where things lie."""
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    for name, values in {"dataset": datasets, **choices}.items():
+        parser.add_argument(name, choices=values)
+    parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of the losses (all)")
+    parser.add_argument("--root", type=Path, metavar="PATH", help="Omniglot's images, or the features of cars.py")
+    parser.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help="for searches and runs")
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
+    return parser
+
+
+def parse(parser: ArgumentParser) -> tuple[Namespace, Kept]:
+    """Read the words of a script, and find what is kept of its data set."""
+    arguments = parser.parse_intermixed_args()
+    return arguments, Kept(arguments.kept / arguments.dataset)
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run a script; what is the matter with its arguments or files ends it by a sentence."""
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(str(error)) from None
+
+
+def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the names, or all that are known if none is given; end the command if there is no such loss."""
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"There is no loss {name} here: take some of {', '.join(known)}, or name none for all.")
+    return [*(names or known)]
+
+
+def check_searched(losses: Sequence[str], known: Kept) -> None:
+    """End the command if none of the losses has a finished search."""
+    if not any(known.recipe(loss).exists() for loss in losses):
+        search = f"python docs/experiments/search.py {known.folder.name} {' '.join(losses)}"
+        raise SystemExit(f"{known.folder} holds no finished search of these losses: {search} comes first.")
+
+
+def check_kept(found: object, what: str, known: Kept) -> None:
+    """End a command that makes a table if there is nothing to show in it."""
+    if not found:
+        raise SystemExit(f"{known.folder} holds no {what}: run this command without --table first.")
+
+
+def read_features(file: Path, columns: Sequence[str] | None = None) -> Any:
+    """Read columns of the file that cars.py writes, or all, as an Arrow table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(file, columns=columns and [*columns])
+    except (OSError, pa.ArrowInvalid) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"{file} is no file of features ({reason}): python docs/experiments/cars.py makes it."
+        ) from None
+
+
+def place_of(root: Path | None) -> dict[str, object]:
+    """Return the values of a recipe that say where its data is."""
+    return {} if root is None else {"data.root": str(root)}
+
+
+def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> None:
+    """Search for a loss on a data set, or go on; a search that is kept is not made again."""
+    if known.recipe(name).exists():
+        return
+    print(f"{dataset}: {name}", flush=True)
+    search, size, folder = (SEARCHES | OTHER_NORM)[name], DATA_SETS[dataset], out / dataset / name
+    norm = {} if search.layer_norm is None else {"model.layer_norm": search.layer_norm}
+    if (folder / "tuning.json").exists():
+        tune(resume=folder, report=_print)
+    else:
+        tune(
+            f"{dataset}/{search.recipe}",
+            out=folder,
+            overrides=LEAN | place_of(root) | norm,
+            space=search.space,
+            around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
+            budget=size.budget,
+            seeds=size.trial_seeds,
+            first=first_trials(dataset, name, out, root, known),
+            pruner="halving",
+            report=_print,
+        )
+    known.keep_search(name, folder)
+
+
+def first_trials(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> list[str | Path]:
+    """Return the recipes whose values the first trials take, after the recipe's own."""
+    search = (SEARCHES | OTHER_NORM)[name]
+    if dataset == PHOTOGRAPHS:
+        # What the same loss came to on the features; the rates of a head are not those of a whole network.
+        found = Kept(known.folder.with_name(FEATURES)).recipe(name)
+        if not found.exists():
+            raise SystemExit(f"{found} is not there: python docs/experiments/search.py {FEATURES} {name} comes first.")
+        best = read_yaml(found)
+        phase = best["second_phase"] or {}
+        values = {"extends": f"{dataset}/{search.recipe}", "loss": best["loss"]}
+        values |= {"second_phase": {"loss": phase["loss"]}} if "loss" in phase else {}
+        file = out / dataset / "first" / f"{name}.yaml"
+        write_text(file, json.dumps(values))  # which is YAML, too
+        return [file]
+    # The best values of the family's first loss, whose search is made before, or finished together with others.
+    head = [sibling for sibling in search.siblings[:1] if sibling + search.suffix != name]
+    for sibling in head:
+        run_search(dataset, sibling + search.suffix, out, root, known)
+    first: list[str | Path] = [known.recipe(sibling + search.suffix) for sibling in head]
+    # The values that a search has found on glyphs-small, if it has the loss.
+    tuned = [recipe for recipe in (f"{AROUND}/{search.recipe}",) if recipe in list_recipes()]
+    if dataset == FEATURES:
+        return [*first, *tuned]
+    # The values that eight trials found for the other siblings; of the same loss on the other data set; the defaults.
+    siblings = [f"{dataset}/{sibling}" for sibling in search.siblings if sibling not in (*head, search.recipe)]
+    return [*first, *siblings, *(tuned if dataset != AROUND else ()), AROUND]
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def make_runs(
+    known: Kept,
+    loss: str,
+    seeds: Sequence[int],
+    out: Path,
+    root: Path | None,
+    condition: str = "",
+    overrides: Mapping[str, object] = MappingProxyType({}),
+) -> None:
+    """Train the best recipe of a loss with each seed, or go on, and keep the test metrics.
+
+    Raises:
+        UserError: If a run failed, once the others are kept.
+    """
+    changed = LEAN | place_of(root) | {**overrides}
+    folder = out / f"{loss} {condition}".rstrip().replace(" ", "-").replace("%", "")
+    compared = compare([known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
+    (results,) = compared.results().values()
+    known.keep_runs(loss, {metric: metric_values(results, metric) for metric in COLUMNS[2:]}, condition)
+    for cell in compared.cells():  # gigabytes that no table needs
+        RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
+    compared.check_finished()
+
+
+def interval(values: Iterable[float]) -> str:
+    """Write the mean of values with its 95% interval, in percent."""
+    return format_estimate(t_interval([*values]))
+
+
+def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """Return the differences of the seeds that both have."""
+    return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+
+
+def gains(one: Mapping[str, Mapping[int, float]], other: Mapping[str, Mapping[int, float]]) -> tuple[list[str], float]:
+    """Write the differences in all metrics, paired by seed, and return the p-value of MAP@R, which searches improve."""
+    return [interval(paired(one[name], other[name])) for name in METRICS], t_test(paired(one["map@r"], other["map@r"]))
+
+
+def corrected_table(columns: Sequence[str], rows: Sequence[tuple[Sequence[object], float]]) -> Table:
+    """Make a table of rows with their p-values, which Holm's procedure corrects."""
+    p_values = holm([p for _, p in rows])
+    cells = [[*row, f"{p:.3f}"] for (row, _), p in zip(rows, p_values, strict=True)]
+    return Table([*columns, "p of MAP@R, by Holm"], cells)
+
+
+def keep_table(table: Table, path: Path, command: str) -> None:
+    """Write a table as CSV, and print the Markdown that a page of the documentation shows."""
+    describe = ["git", "describe", "--always", "--dirty=+", "--abbrev=8", "--exclude=*"]
+    commit = subprocess.run(describe, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
+    write_text(path, table.text("csv") + "\n")
+    place = f"`python docs/experiments/{command}`, at commit {commit or 'unknown'}"
+    print(f"<!-- table: {path.name} -->\n{place}:\n\n{table.text('markdown')}\n")
