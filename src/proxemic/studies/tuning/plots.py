@@ -1,5 +1,6 @@
 """Plots of a search: the importance of the hyper-parameters, and where in their ranges the good trials lie."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,9 +10,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from proxemic.extras import optional_dependency
 from proxemic.plots import save_figure
-from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.search import FinishedTrial, quiet
 from proxemic.studies.tuning.spaces import Choices, Range
-from proxemic.studies.tuning.study import importances
 
 with optional_dependency("tune"):
     import optuna
@@ -19,7 +19,7 @@ with optional_dependency("tune"):
 
 def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
     """Write ``importance.png``: the importance of each parameter, by stage."""
-    shares = [importances(study) for study in studies]
+    shares = [_importances(study) for study in studies]
     heights = [0.9 + 0.28 * max(1, len(each)) for each in shares]
     figure = Figure(figsize=(7, sum(heights)), layout="constrained")
     rows = figure.subplots(len(studies), 1, squeeze=False, height_ratios=heights)
@@ -32,6 +32,16 @@ def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
         if not names:
             axes.text(0.5, 0.5, "too few trials that differ", ha="center", transform=axes.transAxes)
     save_figure(figure, folder / "importance.png")
+
+
+def _importances(study: optuna.Study) -> dict[str, float]:
+    """Return the importance of each parameter by PED-ANOVA, largest first; {} for too few trials, or equal ones."""
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return optuna.importance.get_param_importances(study)
+    except (RuntimeError, ValueError):
+        return {}
 
 
 def draw_slices(
