@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from comparisons import comparison, entry, finish
-from proxemic.studies.comparison.directory import Comparison
+from proxemic.studies.comparison.directory import Comparison, Result
+from proxemic.studies.comparison.statistics import seed_variation
 from proxemic.studies.comparison.tables import write_tables
 
 T = {1: 12.706, 2: 4.303}  # Student's t, 0.975, from a printed table
@@ -149,3 +150,24 @@ def test_another_baseline_and_other_metrics(three: Comparison) -> None:
     assert "Difference from `small/b`" in text
     assert "| `small/a` | -5.00 ± 1.24 * | 3 |" in text
     assert "recall@1" not in text
+
+
+def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
+    values = [[0.1, 0.2], [0.1, 0.3], [0.1, 0.2]]
+    results = [
+        {
+            seed: Result({"test": {"recall@1": each[seed] * factor, "map@r": each[seed]}}, 1, "validation", 1.0)
+            for seed in range(2)
+        }
+        for each, factor in zip(values, (0.5, 0.25, 1.0), strict=True)
+    ]
+    found = seed_variation(results, "map@r", "recall@1")
+    assert found is not None
+    assert found.ratio is not None
+    # 4.303: Student's t, 0.975, of two degrees of freedom.
+    logarithms = np.log([2, 4, 1])
+    half = 4.303 * np.std(logarithms, ddof=1) / 3**0.5
+    expected = np.exp([logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half])
+    assert found.ratio == pytest.approx(expected, rel=1e-3)
+    assert found.separability == pytest.approx(np.std([0.15, 0.2, 0.15], ddof=1) / math.sqrt(0.03 / 3))
+    assert seed_variation(results[:1], "map@r", "recall@1") is None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,20 @@ def test_one_phase_is_repeated_for_the_mean_epochs_of_the_folds(
     assert workers.jobs[-1].flags == ("--optim.lr", "0.1", "--seed", "3", "--training.epochs", "10")
     assert validation.repeat(3, ()) == expected  # read, not trained
     assert len(workers.jobs) == 3
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (4, "--optim.lr 0.1 --second_phase null --training.epochs 5"),
+        (7, "--optim.lr 0.1 --second_phase.optim.lr 0.2 --second_phase.epochs 5 --training.epochs 10"),
+    ],
+)
+def test_without_a_second_phase_its_values_are_left_out(epoch: int, expected: str) -> None:
+    base = {"second_phase": {"epochs": 3}, "training": {"epochs": 8}}
+    validation: Any = SimpleNamespace(base=base, out=Path("out"), first_epochs=5)
+    flags = ["--optim.lr", "0.1", "--second_phase.optim.lr", "0.2"]
+    assert " ".join(CrossValidation._complete(validation, [{"epoch": epoch}], flags, Path("f")).flags) == expected
 
 
 def test_a_second_phase_in_which_nothing_varies_is_not_searched(tmp_path: Path) -> None:

@@ -71,20 +71,8 @@ def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence
         places = [dimension.choices.index(place) for place in places]
         axes.set_xticks(range(len(dimension.choices)), [str(each) for each in dimension.choices], parse_math=False)
         axes.set_xlim(-0.5, len(dimension.choices) - 0.5)
-    else:
-        _scale(axes, dimension)
-    values = [each.value or 0.0 for each in complete]
-    order = [each.number for each in complete]
-    axes.scatter(places, values, c=order, cmap="Blues", vmin=min(order) - max(order) / 2 - 1, s=18)
-    best = max(range(len(values)), key=values.__getitem__)
-    axes.scatter(places[best], values[best], marker="*", s=90, color="#d7191c")
-    axes.set_xlabel(name, fontsize=8, parse_math=False)
-    axes.tick_params(labelsize=7)
-
-
-def _scale(axes: Axes, dimension: Range) -> None:
-    low, high = dimension.low, dimension.high
-    if dimension.log:
+    elif dimension.log:
+        low, high = dimension.low, dimension.high
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if high < 100 * low else (1,)))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -92,8 +80,15 @@ def _scale(axes: Axes, dimension: Range) -> None:
         space = (high / low) ** 0.05
         axes.set_xlim(low / space, high * space)
     else:
-        space = 0.05 * (high - low) or 1
-        axes.set_xlim(low - space, high + space)
+        space = 0.05 * (dimension.high - dimension.low) or 1
+        axes.set_xlim(dimension.low - space, dimension.high + space)
+    values = [each.value or 0.0 for each in complete]
+    order = [each.number for each in complete]
+    axes.scatter(places, values, c=order, cmap="Blues", vmin=min(order) - max(order) / 2 - 1, s=18)
+    best = max(range(len(values)), key=values.__getitem__)
+    axes.scatter(places[best], values[best], marker="*", s=90, color="#d7191c")
+    axes.set_xlabel(name, fontsize=8, parse_math=False)
+    axes.tick_params(labelsize=7)
 
 
 def _stage(text: str, number: int, count: int) -> str:

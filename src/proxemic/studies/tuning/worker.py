@@ -197,7 +197,7 @@ class StageSearch:
             if run.exists() and not (run / "recipe.yaml").exists():
                 shutil.rmtree(run)  # killed before it began
         try:
-            results = self._train_together(runs, trial) if self.seeds > 1 else [self._train_reporting(runs[0], trial)]
+            results = self._train_together(runs, trial) if self.seeds > 1 else [self._train_alone(runs[0], trial)]
         except UserError as error:
             if type(error) in (UserError, Interrupted):  # not due to the hyper-parameters, but to a full disk, say
                 raise
@@ -217,7 +217,7 @@ class StageSearch:
                     self._train(run, seed, best.parameters)
         return runs
 
-    def _train_reporting(self, run: Path, trial: Trial) -> dict[str, Any]:
+    def _train_alone(self, run: Path, trial: Trial) -> dict[str, Any]:
         return self._train(run, 0, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric]))
 
     def _train_together(self, runs: Sequence[Path], trial: Trial) -> list[dict[str, Any]]:
