@@ -177,6 +177,11 @@ class Comparison:
         """Return the cells whose last training failed."""
         return [cell for cell in self.cells() if cell.state == "failed"]
 
+    def check_finished(self) -> None:
+        """Raise `UserError`, which names the first run that failed, if there is one."""
+        if failed := self.failed():
+            raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
+
     def states(self) -> str:
         """Describe each recipe's seeds, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
         lines = []

@@ -138,8 +138,7 @@ def run_sweep(
 ) -> dict[Sweep, list[dict[int, Result]]]:
     """Train what is not finished of what `plan_sweep` returned, and return the results of each point by seed."""
     finish_comparison(comparison, workers=workers, report=report)
-    if failed := comparison.failed():
-        raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
+    comparison.check_finished()
     results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
     return {sweep: [results[name] for name in files] for sweep, files in names.items()}
 
