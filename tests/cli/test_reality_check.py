@@ -20,7 +20,6 @@ from proxemic.data import OwnImages, Preprocessing
 from proxemic.metrics import retrieval_metrics
 from proxemic.models import load_model
 
-FLAGS = ["--loss", "ProxyAnchorLoss", "--training.epochs", "2", "--training.loggers", "[]"]
 SMALL = ["--trials", "2", "--repeats", "1", "--folds", "2", "--embedding-size", "8", "--workers", "2"]
 # Nothing is better by so much, so that both phases end after two epochs, of the three that they may have.
 PHASES = ["--training.epochs", "6", "--training.loggers", "[]", "--second_phase.epochs", "3"]
@@ -164,6 +163,10 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
     assert not list(checked.rglob("*.tmp"))
     assert all(line in result.stdout for line in table.splitlines()[2:4])
     assert {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")} == before
+    # What is large is kept of the repetitions alone.
+    assert not list(checked.glob("*/*trials/**/*.safetensors"))
+    assert not list(checked.rglob("checkpoints"))
+    assert len(list(checked.glob("tiny/repeats/0/*/model.safetensors"))) == 3
 
 
 @pytest.mark.parametrize(
@@ -196,6 +199,8 @@ def test_all_recipes_are_read_before_any_is_trained(here: Here, tmp_path: Path, 
     wrong.write_text(recipe.read_text().replace("proxies_per_class", "proxies_for_class"))
     assert_refused(here("reality-check", recipe, wrong, "--out", tmp_path / "out"), ["proxies_for_class"])
     assert_refused(here("reality-check", recipe, "--metric", "map@9", "--out", tmp_path / "out"), ["map@9"])
+    words = ["--data.root", tmp_path / "none", "--out", tmp_path / "out"]
+    assert_refused(here("reality-check", recipe, *words), [str(tmp_path / "none")])
     assert not (tmp_path / "out").exists()
 
 
@@ -206,15 +211,3 @@ def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path,
     assert_refused(here("reality-check", "glyphs", "--out", checked), ["holds a reality check with another recipes"])
     for words in (["glyphs"], ["--trials", "3"]):
         assert_refused(here("reality-check", *words, "--resume", checked), ["--resume takes everything"])
-
-
-def test_what_is_large_is_kept_of_the_repetitions_alone(checked: Path) -> None:
-    assert not list(checked.glob("*/*trials/**/*.safetensors"))
-    assert not list(checked.rglob("checkpoints"))
-    assert len(list(checked.glob("tiny/repeats/0/*/model.safetensors"))) == 3
-
-
-def test_a_missing_folder_is_told_before_anything_is_written(here: Here, tmp_path: Path, recipe: Path) -> None:
-    words = ["reality-check", recipe, *FLAGS, *SMALL, "--data.root", tmp_path / "none", "--out", tmp_path / "out"]
-    assert_refused(here(*words), [str(tmp_path / "none")])
-    assert not (tmp_path / "out").exists()

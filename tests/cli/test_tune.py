@@ -122,12 +122,8 @@ def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
     assert f"proxemic train --recipe {out}/best.yaml" in again.stdout.splitlines()[-1]
     assert not list(out.rglob("*.tmp"))
     assert {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")} == before
-    assert_refused(here(*words, "--seed", "1"), ["another seed", f"--resume {out}"])
-    assert_refused(here(*words, "--optim.loss_lr", "0.5"), ["another flags", "choose another --out"])
-    base = (out / "base.yaml").read_text()
-    (out / "base.yaml").write_text(base.replace("seed: 0", "seed: 1"))
-    assert_refused(here(*words), ["holds a search with another recipe"])
-    (out / "base.yaml").write_text(base)
+    words += ["--seed", "1", "--optim.loss_lr", "0.5"]
+    assert_refused(here(*words), ["another flags, seed, recipe than base.yaml", f"--resume {out}"])
 
 
 TWO_STAGES = """\
@@ -217,7 +213,7 @@ def wait_for_rows(run: Path, count: int, process: warm.Process | None = None) ->
 def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     recipe: Path, space: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.studies.tuning.study.GRACE", 1)
+    monkeypatch.setattr("proxemic.studies.tuning.search.GRACE", 1)
     out = tmp_path / "out"
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "30"]
     process = start_with_workers(*words, "--workers", "2")
@@ -228,7 +224,6 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
 
     begun = {"1-0", "1-1"}
     first_rows = {name: (out / "trials" / name / "history.csv").read_text().splitlines()[1] for name in begun}
-
     stopped_itself = threading.Event()
 
     def interrupt() -> None:
@@ -298,6 +293,11 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no recipe": ([], ["--recipe is missing"]),
     "unknown recipe": (["--recipe", "glyps"], ["did you mean glyphs"]),
     "no trials": (["--recipe", "tiny.yaml", "--trials", "0"], ["--trials is 0", "at least 1"]),
+    "no budget": (["--recipe", "tiny.yaml", "--budget", "0"], ["--budget is 0.0", "complete trials above 0"]),
+    "budget and trials": (["--recipe", "tiny.yaml", "--budget", "4", "--trials", "8"], ["--budget and --trials both"]),
+    "budget of a grid": (["--recipe", "tiny.yaml", "--budget", "4", "--sampler", "grid"], ["--sampler grid both say"]),
+    "no seeds": (["--recipe", "tiny.yaml", "--seeds", "0"], ["--seeds is 0, but must be at least 1"]),
+    "seeds and median": (["--recipe", "tiny.yaml", "--seeds", "2", "--pruner", "median"], ["--pruner halving, or one"]),
     "no workers": (["--recipe", "tiny.yaml", "--workers", "0"], ["--workers is 0", "at least 1"]),
     "unknown sampler": (["--recipe", "tiny.yaml", "--sampler", "cma"], ["cma", "random"]),
     "unknown space": (["--recipe", "tiny.yaml", "--space", "ProxyAncorLoss"], ["did you mean ProxyAnchorLoss"]),

@@ -10,17 +10,13 @@ from comparisons import interval
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.corrupted import robustness_against_paper
-from proxemic.studies.reality_check.against_paper import reality_against_paper
 from proxemic.studies.reality_check.directory import RealityCheck
+from proxemic.studies.reality_check.tables import reality_against_paper
 from proxemic.studies.verify import verification_against_paper
 
 
-def text_of(name: str) -> str:
-    return read_recipe(find_recipe(name)).yaml
-
-
 def content(name: str) -> dict[str, Any]:
-    return yaml.safe_load(text_of(name))
+    return yaml.safe_load(read_recipe(find_recipe(name)).yaml)
 
 
 def shown(text: str) -> dict[str, tuple[str, str]]:

@@ -34,8 +34,9 @@ def test_clusters_are_sought_only_for_the_metrics_of_them(
         return {metric: 0.25}
 
     monkeypatch.setattr(corrupted, "evaluate_embeddings", evaluate)
-    evaluated = run("a", test=IMAGES, recipe=SimpleNamespace(evaluation=EvaluationConfig(nmi=True)))
-    assert corrupted._evaluate(evaluated, torch.zeros(4, 2), metric) == 0.25
+    monkeypatch.setattr(corrupted, "_embed", lambda *_: [torch.zeros(4, 2)])
+    recipe = SimpleNamespace(evaluation=EvaluationConfig(nmi=True), data=None, cache=None, images=None)
+    assert corrupted.measure_corrupted([run("a", test=IMAGES, recipe=recipe)], [], metric) == {Path("a"): [0.25]}
     assert asked == [clusters]
 
 

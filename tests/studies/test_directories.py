@@ -44,9 +44,12 @@ def test_settings_are_those_that_it_was_begun_with(tmp_path: Path) -> None:
         made.read()
     made.write(Settings(5, ("--optim.lr", "0.1")))
     assert made.read() == Settings(5, ("--optim.lr", "0.1"))
-    made.check_same(Settings(5, ("--optim.lr=0.1",)))
-    with pytest.raises(UserError, match=rf"a work with another trials, flags: .* proxemic labour --resume {tmp_path}"):
-        made.check_same(Settings(6, ("--optim.lr=0.2",)))
+    recipe = tmp_path / "base.yaml"
+    recipe.write_text("{seed: 1, published: null}")
+    made.check_same(Settings(5, ("--optim.lr=0.1",)), {recipe: "{seed: 1, published: []}"})
+    differences = "a work with another trials, flags, recipe than base.yaml: "
+    with pytest.raises(UserError, match=rf"{differences}.* proxemic labour --resume {tmp_path}"):
+        made.check_same(Settings(6, ("--optim.lr=0.2",)), {recipe: "seed: 2"})
 
 
 def test_errors_name_the_command_that_continues_all_runs(tmp_path: Path) -> None:

@@ -1,18 +1,15 @@
 """``proxemic.evaluate``: its result in Python, which the command line prints."""
 
 import csv
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import proxemic
-from proxemic.errors import UserError
-from proxemic.metrics import paired_differences, retrieval_metrics
+from proxemic.metrics import retrieval_metrics
 
 LABELS = torch.arange(60) % 20
 
@@ -63,54 +60,6 @@ def test_one_file(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert worst[1].rows[0][0] == queries[0]["query"]
     with per_query.open(newline="") as file:
         assert [row["query"] for row in csv.DictReader(file)] == [str(row["query"]) for row in queries]
-
-
-def test_two_files(files: Path) -> None:
-    paths = [files / "a.npy", files / "b.npy"]
-    evaluation = proxemic.evaluate(paths, labels=files / "labels.csv", resamples=100)
-    both = [metrics_of(path) for path in paths]
-    expected = paired_differences(both[0].per_query, both[1].per_query, LABELS, resamples=100)
-    assert evaluation.differences == expected
-    assert [target.metrics for target in evaluation.targets] == both
-    content = json.loads(evaluation.text("json"))
-    assert content["differences"]["map@r"] == vars(expected["map@r"])
-    without = proxemic.evaluate(
-        paths, labels=files / "labels.csv", resamples=0, overrides={"evaluation.recall_at": [3]}
-    )
-    assert without.differences == {}
-    assert "recall@3" in without.metrics
-    assert "interval" not in without.text()
-
-
-def test_wrong_arguments(files: Path) -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"level": 1.0}, "--level is 1.0"),
-        ({"resamples": -1}, "--resamples is -1"),
-        ({"per_class": "classes.txt"}, "classes.txt is written as CSV"),
-        ({"overrides": {"evaluation.recal_at": [1]}}, "did you mean .*recall_at"),
-        ({"strict": True}, "--strict is for models"),
-    ]
-    for options, words in wrong:
-        with pytest.raises(UserError, match=words):
-            proxemic.evaluate(files / "a.npy", labels=files / "labels.csv", **options)
-
-
-def test_what_two_files_cannot_have(files: Path) -> None:
-    paths = [files / "a.npy", files / "b.npy"]
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"labels": files / "labels.csv", "per_class": "classes.csv"}, "--per-class is for one model"),
-        ({"labels": files / "labels.csv", "gallery": paths[0]}, "--gallery holds embeddings of one model"),
-        ({}, "the embeddings have no labels"),
-    ]
-    for options, words in wrong:
-        with pytest.raises((UserError, ValueError), match=words):
-            proxemic.evaluate(paths, **options)
-
-
-def test_categories_need_a_column(files: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "labels.npy", LABELS.numpy())
-    with pytest.raises(UserError, match=r"the rows of .*a\.npy have none: give a table with a column category"):
-        proxemic.evaluate(files / "a.npy", labels=tmp_path / "labels.npy", by="category")
 
 
 def test_the_text_says_what_is_averaged_left_out_and_not_tested(files: Path, tmp_path: Path) -> None:

@@ -115,13 +115,6 @@ def test_predictions_are_named_without_the_images(runs: list[Path], tmp_path: Pa
         _ = FinishedRun(tmp_path / "run").class_names
 
 
-def test_a_relative_root_is_that_of_the_folder_where_the_run_began(runs: list[Path], tmp_path: Path) -> None:
-    shutil.copytree(runs[0], tmp_path / "run")
-    recipe = tmp_path / "run" / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace(str(runs[0].parents[1] / "images"), "images"))
-    assert FinishedRun(tmp_path / "run").splits.test_images.class_names == FinishedRun(runs[0]).test.class_names
-
-
 def test_damaged_files_are_named(runs: list[Path], tmp_path: Path) -> None:
     for name in ("metrics.json", "classes.json", "environment.json", "loss.safetensors"):
         path = tmp_path / name

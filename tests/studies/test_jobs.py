@@ -62,6 +62,8 @@ def test_workers_are_processes_of_their_own(tmp_path: Path) -> None:
         with pytest.raises(FileExistsError):
             workers.share(os.mkdir, tmp_path / "made")
     assert (tmp_path / "made").is_dir()
+    with Workers(1) as workers, pytest.raises(UserError, match=r"A worker process was killed .* with fewer --workers"):
+        workers.share(signal.raise_signal, signal.SIGKILL)
 
 
 class Threads(ThreadPoolExecutor):
@@ -87,11 +89,6 @@ def test_jobs_that_fail_are_handed_over(tmp_path: Path, monkeypatch: pytest.Monk
             on_failure=lambda job, error: ended.append((job, str(error))),
         )
         assert sorted(ended, key=str) == [(bad, "The loss is nan."), (good, {"epoch": 1})]
-
-
-def test_a_worker_that_is_killed_is_told() -> None:
-    with Workers(1) as workers, pytest.raises(UserError, match=r"A worker process was killed .* with fewer --workers"):
-        workers.share(signal.raise_signal, signal.SIGKILL)
 
 
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:

@@ -23,12 +23,6 @@ def test_t_interval(n: int) -> None:
     assert found.n == n
 
 
-def test_t_interval_covers_the_truth_as_often_as_it_says() -> None:
-    found = [t_interval(values) for values in np.random.default_rng(0).normal(0.5, 0.1, (2000, 4)).tolist()]
-    covered = sum(abs(each.mean - 0.5) <= (each.half_width or 0.0) for each in found) / len(found)
-    assert covered == pytest.approx(0.95, abs=0.015)
-
-
 def test_one_value_has_no_interval() -> None:
     found = t_interval([0.5])
     assert (found.mean, found.half_width, found.excludes_zero) == (0.5, None, None)
@@ -38,13 +32,12 @@ def test_one_value_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-@pytest.mark.parametrize("confidence", [0.95, 0.9996])
-def test_the_t_test_agrees_with_the_interval(n: int, confidence: float) -> None:
-    """A mean at the end of its 95% interval has a probability of 5%, and so on."""
+def test_the_t_test_agrees_with_the_interval(n: int) -> None:
+    """A mean at the end of its 95% interval has a probability of 5%."""
     values = np.random.default_rng(n).normal(0.0, 0.01, n)
-    width = t_interval(values.tolist(), confidence=confidence).half_width
+    width = t_interval(values.tolist()).half_width
     assert width is not None
-    assert t_test((values - values.mean() + width).tolist()) == pytest.approx(1 - confidence, abs=1e-9)
+    assert t_test((values - values.mean() + width).tolist()) == pytest.approx(0.05, abs=1e-9)
     assert t_test((values - values.mean() - 2 * width).tolist()) < 0.05
     assert (t_test([0.1, 0.1]), t_test([0.0, 0.0])) == (0.0, 1.0)
 

@@ -53,7 +53,7 @@ class PublishedTable:
     file: Path
 
     def rows(self) -> tuple[dict[str, str], ...]:
-        """The rows of the CSV, as text."""
+        """Return the rows of the CSV, as text."""
         return _rows(self.file)
 
 
@@ -181,7 +181,7 @@ class PublishedRow:
                 )
 
     def figures(self, dataset: str) -> tuple[PublishedFigure, ...]:
-        """The figures of a data set, and all of face verification, whose pairs are not part of a recipe's data."""
+        """Return the figures of a data set, and all of face verification, whose pairs do not depend on the data."""
         return tuple(
             figure
             for figure in published_figures(paper=self.paper)
@@ -192,19 +192,19 @@ class PublishedRow:
 
 
 def list_papers() -> tuple[Paper, ...]:
-    """The papers whose tables are in the package."""
+    """Return the papers whose tables are in the package."""
     return tuple(_record(Paper, row) for row in _rows(FOLDER / "papers.csv"))
 
 
 def published_tables() -> tuple[PublishedTable, ...]:
-    """Every table of the papers, in their order."""
+    """Return every table of the papers, in their order."""
     return tuple(_record(PublishedTable, row) for row in _rows(FOLDER / "tables.csv"))
 
 
 def published_figures(
     *, paper: str | None = None, dataset: str | None = None, loss: str | None = None
 ) -> tuple[PublishedFigure, ...]:
-    """Every number of the papers' tables of results, or those of a paper, dataset or loss, named as in its fields.
+    """Return every number of the papers' tables of results, or those of a paper, dataset or loss.
 
     Raises:
         ValueError: If there is no such paper.
@@ -225,7 +225,7 @@ def published_figures(
 
 
 def published_protocol(figure: PublishedFigure) -> PublishedProtocol:
-    """What the paper says of how it obtained a figure: the most specific row of `protocols.csv` that applies."""
+    """Return how the paper obtained a figure: the most specific row of `protocols.csv` that applies."""
     of = {key: getattr(figure, key) for key in ("paper", "table", "dataset", "method", "variant")}
     of["quoted"] = str(figure.quoted).lower()
     applying = [row for row in _rows(FOLDER / "protocols.csv") if all(row[key] in ("", of[key]) for key in of)]

@@ -1,11 +1,11 @@
 """Published figures beside ours: those of the rows that a recipe stands for, and what differs in protocol."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
+from proxemic.published import PublishedFigure, PublishedRow, published_protocol
 from proxemic.recipes.flags import merge
 from proxemic.studies.recipe_content import class_name, data_key
 from proxemic.tables import Table
@@ -30,11 +30,6 @@ class PaperRow:
     named: PublishedRow
     figures: tuple[PublishedFigure, ...]
 
-    def of(self, command: Command) -> "PaperRow":
-        """Return the row with the figures that one command shows."""
-        figures = tuple(each for each in self.figures if command in shown_by(each))
-        return replace(self, figures=figures)
-
 
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
     """Return the rows of the papers' tables that a recipe, given in full, stands for."""
@@ -46,27 +41,41 @@ def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
 
 def shown_by(figure: PublishedFigure) -> tuple[Command, ...]:
     """Return the commands that show a figure beside ours."""
+    single: tuple[Command, ...] = ("compare",)
     if figure.metric == "accuracy":
         return ("verify",)
     if figure.settings.startswith("corruption="):
-        return ("compare", "analyze robustness") if figure.settings == "corruption=none" else ("analyze robustness",)
+        return (*single * (figure.settings == "corruption=none"), "analyze robustness")
     if figure.variant in ("complete", "separated", "concatenated"):
-        return ("compare", "reality-check") if figure.variant == "complete" else ("reality-check",)
-    return ("compare",)
+        return (*single * (figure.variant == "complete"), "reality-check")
+    return single
 
 
 def page(
-    introduction: Sequence[str],
+    introduction: str,
     recipes: Mapping[str, Mapping[str, Any]],
-    parts: Callable[[str, Sequence[PaperRow]], Iterable[str]],
     command: Command,
+    ours: Callable[[str, PublishedRow, PublishedFigure], tuple[str, str]],
+    seeds: Callable[[str], int],
+    *,
+    flags: Sequence[str] = (),
+    evaluated: Callable[[str, PublishedFigure], Mapping[str, Any]] | None = None,
+    remark: Callable[[str, Collection[str]], str] = lambda *_: "",
 ) -> str:
-    """Markdown: a section for each recipe that stands for rows, and a list of those that do not.
+    """Write Markdown: a section for each recipe that stands for rows, and a list of those that do not.
 
-    ``parts`` writes the section of a title in ``recipes`` from the figures that ``command`` shows; for those that other
-    commands show, the page names the command.
+    Args:
+        introduction: What the values are.
+        recipes: The recipes in full, by title.
+        command: The command that prints the page; for the figures that other commands show, these are named.
+        ours: Returns what to call a figure, and our value as text.
+        seeds: Returns how many runs our values are means over.
+        flags: Flags of all recipes.
+        evaluated: Returns the recipe of our value, if it is not the one in ``recipes``.
+        remark: Returns a sentence below the table about the metrics in it.
     """
-    written = ["# Ours and the papers'", *introduction]
+    written = ["# Ours and the papers'", introduction]
+    written += [f"Ours with the flags `{' '.join(flags)}`."] if flags else []
     without: dict[str, list[str]] = {}
     for title, recipe in recipes.items():
         rows = paper_rows(recipe)
@@ -78,54 +87,42 @@ def page(
             )
             without.setdefault(why, []).append(f"`{title}`")
             continue
-        shown = [row for each in rows if (row := each.of(command)).figures]
-        written += [f"## {title}", *(parts(title, shown) if shown else ()), *_elsewhere(rows, command)]
+        written.append(f"## {title}")
+        shown = [(row.named, each) for row in rows for each in row.figures if command in shown_by(each)]
+        if shown:
+            lines, notes = [], dict[str, int]()
+            for row, figure in shown:
+                note = _note(figure, evaluated(title, figure) if evaluated else recipe, seeds(title))
+                number = notes.setdefault(note, len(notes) + 1)
+                lines.append([*ours(title, row, figure), *_theirs(figure), f"[{number}]"])
+            table = Table(["metric", "ours", "theirs", "printed in", "protocol"], lines, align="lrrll")
+            written.append(table.text("markdown"))
+            written.append("\n".join(f"- [{number}] {note}" for note, number in notes.items()))
+            written += filter(None, [remark(title, {figure.metric for _, figure in shown})])
+        hidden = [figure for row in rows for figure in row.figures if command not in shown_by(figure)]
+        for other, what in SHOWN_BY.items():
+            if tables := dict.fromkeys(figure.table for figure in hidden if shown_by(figure)[0] == other):
+                written.append(f"Figures of {what}, table {', '.join(tables)}: proxemic {other} --against paper.")
     written += [f"These {why}: {', '.join(titles)}." for why, titles in without.items()]
     return "\n\n".join(written) + "\n"
 
 
-def _elsewhere(rows: Sequence[PaperRow], command: Command) -> Iterator[str]:
-    """Name every other command that shows figures of the rows, in a sentence each."""
-    hidden = [figure for row in rows for figure in row.figures if command not in shown_by(figure)]
-    for other, what in SHOWN_BY.items():
-        tables = dict.fromkeys(figure.table for figure in hidden if shown_by(figure)[0] == other)
-        if tables:
-            yield f"Figures of {what}, table {', '.join(tables)}: proxemic {other} --against paper."
-
-
-def tables_beside(
-    rows: Sequence[PaperRow],
-    ours: Callable[[PaperRow, PublishedFigure], tuple[str, str]],
-    protocol: Callable[[PublishedFigure], tuple[Mapping[str, Any], int]],
-) -> Iterator[str]:
-    """Markdown: a line for each figure, with a note for each protocol.
-
-    ``ours`` gives what to call a figure and our value as text, ``protocol`` the recipe of our value and how many seeds.
-    """
-    lines, notes = [], dict[str, int]()
-    for row in rows:
-        for figure in row.figures:
-            number = notes.setdefault(_note(figure, *protocol(figure)), len(notes) + 1)
-            theirs = figure.printed
-            if figure.spread is not None:
-                theirs += f" ± {figure.spread:g} ({figure.spread_kind})"
-            details = ", ".join(filter(None, (figure.variant, figure.settings)))
-            place = f"{figure.paper}, table {figure.table}, {figure.method}{f' ({details})' if details else ''}"
-            quoted = ", quoted from another paper" if figure.quoted else ""
-            lines.append([*ours(row, figure), theirs, place + quoted, f"[{number}]"])
-    yield Table(["metric", "ours", "theirs", "printed in", "protocol"], lines, align="lrrll").text("markdown")
-    yield "\n".join(f"- [{number}] {note}" for note, number in notes.items())
+def _theirs(figure: PublishedFigure) -> tuple[str, str]:
+    """Return a figure as printed, and where it is printed."""
+    spread = "" if figure.spread is None else f" ± {figure.spread:g} ({figure.spread_kind})"
+    details = ", ".join(filter(None, (figure.variant, figure.settings)))
+    place = f"{figure.paper}, table {figure.table}, {figure.method}{f' ({details})' if details else ''}"
+    return figure.printed + spread, place + (", quoted from another paper" if figure.quoted else "")
 
 
 def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
-    """Whether loss, pair loss in it and regularizers are those of the figure; that of an untrained network has none."""
+    """Compare loss, pair loss in it and regularizers with the figure's; that of an untrained network has none."""
     loss = _last_loss(recipe)
     given = loss.get("init_args", {})
     inside = [given["loss"]] if isinstance(given.get("loss"), Mapping) else []
     ours = {class_name(each) for each in (loss, *inside, *(given.get("regularizers") or ()))}
     theirs = {figure.loss, *re.findall(r"\bloss=(\w+)", figure.settings)}
-    if figure.variant == "mean proxy regulariser":
-        theirs.add("MeanProxyNorm")
+    theirs |= {"MeanProxyNorm"} if figure.variant == "mean proxy regulariser" else set()
     return not figure.loss or ours == theirs
 
 
@@ -135,14 +132,33 @@ def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str:
-    theirs = published_protocol(figure)
-    differs, unstated = [], []
-    for name, (our_value, value) in _compared(figure, theirs, recipe, seeds).items():
-        if value in ("", None, "unstated"):
-            unstated.append(name)
-        elif not _equal(our_value, value):
-            differs.append(f"{name}: ours {our_value}, theirs {value}")
-    differs += _settings_that_differ(figure, _last_loss(recipe).get("init_args", {}))
+    """Say what differs in protocol from a figure, what the paper does not state, and what it remarks."""
+    theirs, model, arguments = published_protocol(figure), recipe["model"], _last_loss(recipe).get("init_args", {})
+    stated = re.search(r"\bproxies_per_class=(\d+)", figure.settings)
+    has_several = figure.loss == "SoftTripleLoss" or figure.loss.endswith("MultiProxyAnchorLoss")
+    proxies = int(stated[1]) if stated else None if has_several else 1
+    compared: dict[str, tuple[object, object]] = {
+        "backbone": (model["backbone"], figure.backbone or theirs.backbone),
+        "embedding size": (model["embedding_size"], figure.embedding_size or theirs.embedding_size),
+        "image size": (recipe["images"]["size"], figure.image_size or theirs.image_size),
+        "batch size": (recipe["batches"]["size"], theirs.batch_size),
+        "epochs": (recipe["training"]["epochs"], theirs.epochs),
+        "optimizer": (class_name(recipe["optim"]["optimizer"]), theirs.optimizer),
+        "chosen on": (recipe["evaluation"]["select_on"], theirs.selected_on),
+        "seeds": (seeds, theirs.seeds),
+        "pretrained": ("imagenet" if model["pretrained"] or model["weights"] else "no", theirs.pretrained),
+        "proxies per class": (arguments.get("proxies_per_class", 1), proxies),
+    }
+    unstated = [name for name, (_, value) in compared.items() if value in ("", None, "unstated")]
+    differs = [
+        f"{name}: ours {our_value}, theirs {value}"
+        for name, (our_value, value) in compared.items()
+        if name not in unstated and not _equal(our_value, value)
+    ]
+    for key, value in re.findall(r"\b(\w+)=([\d.]+)(?!\S)", figure.settings):  # which flags may have changed
+        given = arguments.get(key)
+        if key != "proxies_per_class" and isinstance(given, int | float) and given != float(value):
+            differs.append(f"{key}: ours {given:g}, theirs {float(value):g}")
     data = recipe["data"].get("init_args", {})
     held_out = data.get("validation_fraction")
     if held_out and recipe["evaluation"]["select_on"] == "validation":
@@ -154,41 +170,6 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
     text += f" Not stated: {', '.join(unstated)}."
     remarks = "; ".join(filter(None, (theirs.hyperparameters, theirs.note, figure.note)))
     return f"{text} Theirs: {remarks}." if remarks else text
-
-
-def _compared(
-    figure: PublishedFigure, theirs: PublishedProtocol, recipe: Mapping[str, Any], seeds: int
-) -> dict[str, tuple[object, object]]:
-    model = recipe["model"]
-    pretrained = "imagenet" if model["pretrained"] or model["weights"] else "no"
-    proxies = _last_loss(recipe)["init_args"].get("proxies_per_class", 1)
-    return {
-        "backbone": (model["backbone"], figure.backbone or theirs.backbone),
-        "embedding size": (model["embedding_size"], figure.embedding_size or theirs.embedding_size),
-        "image size": (recipe["images"]["size"], figure.image_size or theirs.image_size),
-        "batch size": (recipe["batches"]["size"], theirs.batch_size),
-        "epochs": (recipe["training"]["epochs"], theirs.epochs),
-        "optimizer": (class_name(recipe["optim"]["optimizer"]), theirs.optimizer),
-        "chosen on": (recipe["evaluation"]["select_on"], theirs.selected_on),
-        "seeds": (seeds, theirs.seeds),
-        "pretrained": (pretrained, theirs.pretrained),
-        "proxies per class": (proxies, _proxies(figure)),
-    }
-
-
-def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> Iterator[str]:
-    """List the row's own numbers that flags have changed; `_compared` has the number of proxies."""
-    for key, value in re.findall(r"\b(\w+)=([\d.]+)(?!\S)", figure.settings):
-        given = ours.get(key)
-        if key != "proxies_per_class" and isinstance(given, int | float) and given != float(value):
-            yield f"{key}: ours {given:g}, theirs {float(value):g}"
-
-
-def _proxies(figure: PublishedFigure) -> int | None:
-    stated = re.search(r"\bproxies_per_class=(\d+)", figure.settings)
-    if stated:
-        return int(stated[1])
-    return None if figure.loss == "SoftTripleLoss" or figure.loss.endswith("MultiProxyAnchorLoss") else 1
 
 
 def _equal(ours: object, theirs: object) -> bool:

@@ -1,6 +1,6 @@
 """Finished runs evaluated on corrupted test images, the same images for all runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from tqdm import tqdm
 
 from proxemic.data.corruptions import CorruptedPixels, Corruption
 from proxemic.errors import UserError
-from proxemic.published import PublishedFigure
+from proxemic.published import PublishedFigure, PublishedRow
 from proxemic.runs.embed import embed_images, pick_device
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.runs.starts import SideBySide
-from proxemic.studies.beside_paper import PaperRow, page, tables_beside
+from proxemic.studies.beside_paper import page
 from proxemic.studies.finished import FinishedRun
 from proxemic.studies.recipe_content import metric_names
 from proxemic.studies.statistics import format_estimate, t_interval
@@ -24,8 +24,13 @@ from proxemic.tables import MISSING
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
     """Raise `UserError` unless all runs are evaluated on the same classes, images and roles."""
+
+    def evaluated_on(run: FinishedRun) -> tuple[object, ...]:
+        parts = (run.test.labels, run.test.is_query, run.test.is_gallery)
+        return run.test.class_names, *(None if part is None else part.tolist() for part in parts)
+
     for run in runs[1:]:
-        if _evaluated_on(run) != _evaluated_on(runs[0]):
+        if evaluated_on(run) != evaluated_on(runs[0]):
             raise UserError(
                 f"{runs[0].path} and {run.path} are evaluated on different test images (classes, labels or roles "
                 "differ), so their values cannot be compared: give runs of the same data and split."
@@ -38,12 +43,6 @@ def check_metric(runs: Sequence[FinishedRun], metric: str) -> None:
         computed = metric_names(run.content["evaluation"])
         if metric not in computed:
             raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(computed)}.")
-
-
-def _evaluated_on(run: FinishedRun) -> tuple[object, ...]:
-    test = run.test
-    parts = (test.labels, test.is_query, test.is_gallery)
-    return test.class_names, *(None if part is None else part.tolist() for part in parts)
 
 
 def measure_corrupted(
@@ -64,7 +63,10 @@ def measure_corrupted(
         for corruption in (None, *corruptions):
             for group in alike.values():
                 for run, embeddings in zip(group, _embed(group, corruption), strict=True):
-                    values[run.path].append(_evaluate(run, embeddings, metric))
+                    evaluation = run.recipe.evaluation
+                    if metric not in ("nmi", "nmi_geometric", "ami"):
+                        evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
+                    values[run.path].append(evaluate_embeddings(embeddings, run.test, evaluation)[metric])
                 bar.update()
     return values
 
@@ -84,29 +86,24 @@ def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Seque
     return embeddings.split([run.recipe.model.embedding_size for run in group], dim=1)
 
 
-def _evaluate(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: str) -> float:
-    evaluation = run.recipe.evaluation
-    if metric not in ("nmi", "nmi_geometric", "ami"):
-        evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
-    return evaluate_embeddings(embeddings, run.test, evaluation)[metric]
-
-
 def robustness_against_paper(
     recipes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Mapping[str, Sequence[float]]], metric: str, of: str
 ) -> str:
-    """Markdown: a metric under corruptions, at severities ``of``, beside that of the recipes' rows (Table IV).
+    """Write Markdown: a metric under corruptions, at severities ``of``, beside that of the recipes' rows (Table IV).
 
     ``values`` has one value per run by recipe and name of the corruption; ``none`` is clean.
     """
 
-    def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
-        def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
-            name = figure.settings.removeprefix("corruption=")
-            measured = values[title].get(name) if figure.metric == metric else None
-            return f"{figure.metric} {name}", format_estimate(t_interval(measured)) if measured else MISSING
+    def ours(title: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
+        name = figure.settings.removeprefix("corruption=")
+        measured = values[title].get(name) if figure.metric == metric else None
+        return f"{figure.metric} {name}", format_estimate(t_interval(measured)) if measured else MISSING
 
-        runs = len(next(iter(values[title].values())))
-        return tables_beside(rows, ours, lambda _: (recipes[title], runs))
-
-    introduction = f"{metric} on corrupted test pictures, in percent, ours of {of}, with a 95% interval over seeds; "
-    return page([f"{introduction}theirs as printed."], recipes, parts, "analyze robustness")
+    return page(
+        f"{metric} on corrupted test pictures, in percent, ours of {of}, with a 95% interval over seeds; theirs as "
+        "printed.",
+        recipes,
+        "analyze robustness",
+        ours,
+        lambda title: len(next(iter(values[title].values()))),
+    )

@@ -1,6 +1,7 @@
 """Directories of many runs: a comparison, a search or a reality check, which the same command continues."""
 
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.files import remove_stale_temporaries, write_json
 from proxemic.locks import exclusive_lock
 from proxemic.recipes.flags import read_flags
+from proxemic.studies.recipe_content import same_recipe
 from proxemic.typed_json import read_typed
 
 Settings = TypeVar("Settings")
@@ -20,12 +22,7 @@ Settings = TypeVar("Settings")
 class StudyDirectory(Generic[Settings]):
     """A directory of many runs that a command makes, with a JSON file of the settings that it was begun with.
 
-    Args:
-        path: The directory.
-        file: The name of the file of settings; the directory counts as begun if it exists.
-        kind: What the directory holds, such as ``comparison``.
-        command: The command that makes it, such as ``compare``.
-        form: The dataclass of the settings.
+    ``kind`` is what it holds, such as ``comparison``; ``form`` is the dataclass of the settings.
     """
 
     path: Path
@@ -69,10 +66,14 @@ class StudyDirectory(Generic[Settings]):
         """Write the settings; `read` returns them."""
         write_json(self.path / self.file, asdict(settings))  # pyright: ignore[reportArgumentType]
 
-    def check_same(self, settings: Settings) -> None:
-        """Raise `UserError` where work was begun with other settings; the spelling of flags does not matter."""
-        kept, given = _comparable(self.read()), _comparable(settings)
-        if different := [name for name in given if kept[name] != given[name]]:
+    def check_same(self, settings: Settings, recipes: Mapping[Path, str]) -> None:
+        """Raise `UserError` if work was begun with other settings or recipes; the spelling of flags does not matter."""
+        begun, given = _comparable(self.read()), _comparable(settings)
+        different = [name for name in given if begun[name] != given[name]]
+        for file, yaml in recipes.items():
+            if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), yaml):
+                different.append(f"recipe than {file.relative_to(self.path)}")
+        if different:
             raise UserError(
                 f"{self.path} holds a {self.kind} with another {', '.join(different)}: choose another --out, or go on "
                 f"with that one by {self.resume}"
@@ -98,3 +99,19 @@ class StudyDirectory(Generic[Settings]):
 def _comparable(settings: Any) -> Mapping[str, Any]:
     values = asdict(settings)
     return values | {"flags": dict(read_flags(values["flags"]))}
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration for people.
+
+    >>> format_seconds(7.4), format_seconds(190), format_seconds(9000)
+    ('7 s', '3 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def time_left(began: float, done: float, left: float) -> str:
+    """Estimate the time that the rest of some work takes, given when it began by `time.monotonic`."""
+    return format_seconds((time.monotonic() - began) / done * left)

@@ -86,20 +86,20 @@ def evaluate(
         raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: evaluate one, or compare two.")
     for path in paths:
         check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
-    if not 0 < level < 1:
-        raise UserError(f"--level is {level}, but must be between 0 and 1, as 0.95 is.")
-    if not 0 <= seed < 2**63:
-        raise UserError(f"--seed is {seed}, but must be from 0 to {2**63 - 1}.")
-    if resamples < 0:
-        raise UserError(f"--resamples is {resamples}, but must be 0 or more.")
-    for name, value in {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings}.items():
-        if len(paths) > 1 and value is not None:
-            raise UserError(f"--{name} is for one model: leave it out, or evaluate the two one by one.")
+    of_one = {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings}
+    twice = [name for name, value in of_one.items() if value is not None and len(paths) > 1]
+    no_csv = [str(path) for path in (per_class, per_query) if path is not None and path.suffix.lower() != ".csv"]
+    for refused, sentence in (
+        (not 0 < level < 1, f"--level is {level}, but must be between 0 and 1, as 0.95 is."),
+        (not 0 <= seed < 2**63, f"--seed is {seed}, but must be from 0 to {2**63 - 1}."),
+        (resamples < 0, f"--resamples is {resamples}, but must be 0 or more."),
+        (twice, f"--{' '.join(twice[:1])} is for one model: leave it out, or evaluate the two one by one."),
+        (no_csv, f"{' '.join(no_csv[:1])} is written as CSV: let its name end in .csv."),
+    ):
+        if refused:
+            raise UserError(sentence)
     if out is not None:
         format_of(out)
-    for table in (per_class, per_query):
-        if table is not None and table.suffix.lower() != ".csv":
-            raise UserError(f"{table} is written as CSV: let its name end in .csv.")
 
     from proxemic.data.embeddings import check_embedding_name
     from proxemic.metrics import MOST_RESAMPLES
@@ -117,49 +117,21 @@ def evaluate(
     models = [path.is_dir() or is_model(path) for path in paths]
     if any(models) and not all(models):
         raise UserError(f"{paths[0]} and {paths[1]} are a model and embeddings: give two of one kind.")
+    options: Any = {"by_category": by is not None, "open_set_seed": seed if open_set else None, "report": report}
+    where: Any = {"labels": labels, "gallery_labels": gallery_labels, "overrides": overrides}
     if all(models):
-        images, chosen, notes, request = choose_images(
-            paths,
-            split,
-            query,
-            gallery,
-            labels=labels,
-            gallery_labels=gallery_labels,
-            strict=strict,
-            overrides=overrides,
-        )
+        images, chosen, notes, request = choose_images(paths, split, query, gallery, strict=strict, **where)
         for note in notes:
             report(note)
-        evaluated = evaluate_models(
-            paths,
-            images,
-            chosen,
-            request,
-            by_category=by is not None,
-            open_set_seed=seed if open_set else None,
-            save_embeddings=save_embeddings,
-            report=report,
-        )
+        evaluated = evaluate_models(paths, images, chosen, request, save_embeddings=save_embeddings, **options)
     else:
         for path in paths:
             check_embedding_name(path)
         given = {"query": query, "split": split, "save-embeddings": save_embeddings, "strict": strict}
-        names = [
-            *(name for name, value in given.items() if value),
-            *(key for key in overrides if key.startswith("data")),
-        ]
+        names = [*(name for name, value in given.items() if value), *(key for key in overrides if key[:4] == "data")]
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
-        evaluated = evaluate_files(
-            paths,
-            labels,
-            gallery,
-            gallery_labels,
-            by_category=by is not None,
-            open_set_seed=seed if open_set else None,
-            overrides=overrides,
-            report=report,
-        )
+        evaluated = evaluate_files(paths, gallery=gallery, **where, **options)
     evaluation = Evaluation.of(evaluated, level, resamples)
     if out is not None:
         evaluation.write(out)

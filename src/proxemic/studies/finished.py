@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import yaml
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
@@ -32,13 +31,17 @@ class Run:
     path: Path
 
     def __post_init__(self) -> None:
-        RunDirectory(self.path).check_run()
+        self.directory.check_run()
+
+    @cached_property
+    def directory(self) -> RunDirectory:
+        """The files of the run."""
+        return RunDirectory(self.path)
 
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe; its data are where they are now."""
-        recipe = self._read.recipe
-        return replace(recipe, data=RunDirectory(self.path).locate(recipe.data))
+        return replace(self._read.recipe, data=self.directory.locate(self._read.recipe.data))
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -47,7 +50,7 @@ class Run:
 
     @cached_property
     def _read(self) -> ReadRecipe:
-        return read_recipe(RunDirectory(self.path).recipe)
+        return read_recipe(self.directory.recipe)
 
     @property
     def setting(self) -> str:
@@ -68,26 +71,25 @@ class Run:
     @cached_property
     def metrics(self) -> RunMetrics | None:
         """The content of ``metrics.json``; None before the run is finished."""
-        run = RunDirectory(self.path)
-        return run.read_metrics() if run.metrics.exists() else None
+        return self.directory.read_metrics() if self.directory.metrics.exists() else None
 
     @property
     def state(self) -> str:
         """``finished``, ``unstable`` where loss or weights were no longer finite, or ``unfinished``."""
         if self.metrics is not None:
             return "finished"
-        return "unstable" if RunDirectory(self.path).diverged.exists() else "unfinished"
+        return "unstable" if self.directory.diverged.exists() else "unfinished"
 
     @cached_property
     def measured_before(self) -> dict[str, float]:
         """What callbacks measured before the first epoch; empty without callbacks, and in older runs."""
-        path = RunDirectory(self.path).measured_before
+        path = self.directory.measured_before
         return read_typed(path, dict[str, float]) if path.exists() else {}
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
         """One mapping per finished epoch."""
-        return RunDirectory(self.path).read_history()
+        return self.directory.read_history()
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class FinishedRun(Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        run = RunDirectory(self.path)
+        run = self.directory
         if not (run.metrics.exists() and run.model.exists() and (run.loss.exists() or run.keeps_features)):
             raise UserError(
                 f"{self.path} has no weights of a finished training: finish it with proxemic train --resume "
@@ -105,20 +107,20 @@ class FinishedRun(Run):
 
     @property
     def keeps_features(self) -> bool:
-        """Whether the run keeps the network as it came, without a head and a loss, as no epoch was better."""
-        return RunDirectory(self.path).keeps_features
+        """Whether the run keeps the pretrained network, without a head and a loss, as no epoch was better."""
+        return self.directory.keeps_features
 
     @cached_property
     def splits(self) -> Splits:
         """The images that the run was trained on; the proxies belong to their classes."""
         splits = self.recipe.load()
-        RunDirectory(self.path).check_images(split_fingerprint(splits))
+        self.directory.check_images(split_fingerprint(splits))
         return splits
 
     @cached_property
     def test(self) -> ImageSet:
         """The images of the test classes; `UserError` if there are none, or for a trial of a search."""
-        RunDirectory(self.path).check_run(test=True)
+        self.directory.check_run(test=True)
         return self.splits.test_images
 
     @cached_property
@@ -127,7 +129,7 @@ class FinishedRun(Run):
 
         Reads no images, unless the run is so old that it has no ``classes.json``.
         """
-        classes = RunDirectory(self.path).read_classes()
+        classes = self.directory.read_classes()
         return self.splits.train.class_names if classes is None else classes.train
 
     @cached_property
@@ -135,16 +137,15 @@ class FinishedRun(Run):
         """The loss of the phase of the chosen epoch, with its weights; `UserError` where the run keeps features."""
         if self.keeps_features:
             raise UserError(
-                f"{self.path} has no proxies, as no epoch was better than the features of the network as it came, "
+                f"{self.path} has no proxies, as no epoch was better than the features of the network before training, "
                 "which it keeps: train anew with a lower --optim.lr, or with --evaluation.start false."
             )
-        run = RunDirectory(self.path)
         recipe = self.recipe.from_its_first_phase()
         assert self.metrics is not None
         first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
         phase = recipe.second_phase if recipe.second_phase and self.metrics["epoch"] > first else recipe
         loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
-        warm_start.load_loss(run, loss)
+        warm_start.load_loss(self.directory, loss)
         return loss
 
     def untrained_loss(self) -> Loss:
@@ -174,14 +175,8 @@ class FinishedRun(Run):
     @property
     def _num_classes(self) -> int:
         # From the file, since images may be large, or no longer there.
-        weights = RunDirectory(self.path).loss
-        try:
-            with safe_open(weights, "pt") as file:
-                if "proxies" in file.keys():  # noqa: SIM118 - it is no mapping
-                    return file.get_slice("proxies").get_shape()[0]
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{weights} cannot be read ({error}): put the file back from a copy.") from error
-        return len(self.class_names)
+        proxies = self.directory.read_loss().get("proxies")
+        return len(self.class_names if proxies is None else proxies)
 
 
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:

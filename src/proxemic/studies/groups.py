@@ -38,7 +38,7 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
 def differences_from_first(
     groups: Mapping[str, Sequence[Run]], values: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> dict[str, dict[str, Estimate]]:
-    """By how much values exceed those of the first group with the same seed, for groups that share at least two."""
+    """Return by how much values exceed those of the first group with the same seed, if these are at least two."""
     by_seed = {
         name: {run.seed: row for run, row in zip(runs, values[name], strict=True)} for name, runs in groups.items()
     }

@@ -24,14 +24,10 @@ RUN_THREADS = 1
 
 @dataclass(frozen=True)
 class Job:
-    """One training run.
+    """One training run of a recipe, with overrides, into a run directory.
 
-    Args:
-        recipe: YAML file.
-        flags: Overrides, as on the command line.
-        out: The run directory; a run that was begun there is resumed.
-        test: Evaluate on the test classes at the end.
-        begin: A finished run that this one continues; the recipe adds a second phase to it.
+    ``test`` evaluates on the test classes at the end. ``begin`` is a finished run that this one continues; the recipe
+    adds a second phase to it.
     """
 
     recipe: Path
@@ -47,22 +43,13 @@ def run_job(
     report: Callable[[str], object] | None = None,
     on_epoch: Callable[[Mapping[str, float]], object] | None = None,
 ) -> dict[str, Any]:
-    """Train in this process, or resume what was begun; a finished run is only read.
+    """Train in this process, or resume what was begun, and return the content of the run's ``metrics.json``.
 
-    A recipe without ``training.threads`` is trained with `RUN_THREADS`.
-
-    Args:
-        job: The run.
-        report: Called with lines for the user. None logs them.
-        on_epoch: Called with each new row of the history; what it raises ends the training, which can be resumed.
-
-    Returns:
-        The content of the run's ``metrics.json``.
-
-    Raises:
-        UserError: If the recipe is refused, the training fails, or the directory holds a run of another recipe.
+    A finished run is only read; a run of another recipe raises `UserError`. A recipe without ``training.threads`` is
+    trained with `RUN_THREADS`. ``report`` is called with lines for the user, and ``on_epoch`` with each new row of the
+    history; what it raises ends the training, which can be resumed.
     """
-    from proxemic.data.images import NO_TEST
+    from proxemic.data.images import NO_TEST  # all import torch, before which a worker leaves Ctrl-C to its parent
     from proxemic.recipes.reader import read_recipe
     from proxemic.runs.processes import Processes
     from proxemic.training import RunDirectory, train
@@ -99,13 +86,8 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     """Worker processes that run jobs; a context manager.
 
     The output of a run goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are in
-    progress and ends with `Interrupted`; running the same jobs again resumes them.
-
-    Args:
-        count: Number of processes, at least 1.
-
-    Raises:
-        ValueError: If ``count`` is below 1.
+    progress and ends with `Interrupted`; running the same jobs again resumes them. A worker that was killed raises
+    `UserError`.
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -125,40 +107,23 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         on_result: Callable[[Job, dict[str, Any]], object],
         on_failure: Callable[[Job, Exception], object],
     ) -> None:
-        """Run jobs.
-
-        Args:
-            jobs: The runs to train.
-            on_result: Called with each finished job and its metrics.
-            on_failure: Called with each failed job and its error, while the others go on.
-
-        Raises:
-            Interrupted: After Ctrl-C.
-            UserError: If a worker was killed.
-        """
+        """Run jobs; call ``on_result`` or ``on_failure`` for each as it ends, while the others go on."""
         with self._guarded():
             submitted = {self._pool.submit(_logged, job): job for job in jobs}
             for future in as_completed(submitted):
-                job = submitted[future]
                 try:
                     metrics = future.result()
                 except Interrupted:
                     raise
                 except (UserError, ValueError, OSError) as error:
-                    on_failure(job, error)
+                    on_failure(submitted[future], error)
                 else:
-                    on_result(job, metrics)
+                    on_result(submitted[future], metrics)
 
     def share(self, work: Callable[..., object], *arguments: object) -> None:
-        """Call a function in every process, and wait until it has returned in all.
+        """Call a function of a module in every process, and wait until it has returned in all; one failure ends all.
 
-        Args:
-            work: A function of a module, which is pickled by name; it divides the work and calls `check_stopped`.
-            arguments: Arguments of every call.
-
-        Raises:
-            Interrupted: After Ctrl-C.
-            UserError: If it fails in one process, which ends all, or a worker was killed.
+        The function divides the work, and calls `check_stopped`.
         """
         with self._guarded():
             for future in as_completed([self._pool.submit(_shared, work, arguments) for _ in range(self.count)]):
@@ -166,7 +131,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """While jobs run, Ctrl-C reaches the workers, which save; a second one kills them."""
+        """Pass Ctrl-C on to the workers, which save; a second one kills them."""
         stopping = False
 
         def stop(number: int, frame: object) -> None:
@@ -232,11 +197,11 @@ def _stop_worker(number: int, frame: object) -> None:
 
 
 def _logged(job: Job) -> dict[str, Any]:
-    """Run a job with its output in a file, as several write at a time."""
+    """Run a job with its output in a file, as several write at a time; libraries in C write there, too."""
     job.out.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
+    saved = os.dup(1), os.dup(2)
     try:
         with job.out.with_name(f"{job.out.name}.log").open("ab") as log:
             os.dup2(log.fileno(), 1)
@@ -248,7 +213,7 @@ def _logged(job: Job) -> dict[str, Any]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, copy in enumerate(kept, start=1):
+        for number, copy in enumerate(saved, start=1):
             os.dup2(copy, number)
             os.close(copy)
 

@@ -24,13 +24,13 @@ def data_key(recipe: Mapping[str, Any]) -> str:
 
 
 def metric_names(evaluation: Mapping[str, Any]) -> list[str]:
-    """Names of the metrics that an evaluation with these settings computes."""
+    """Return the names of the metrics that an evaluation with these settings computes."""
     names = [f"{name}@{k}" for name in ("recall", "precision", "map", "ndcg") for k in evaluation[f"{name}_at"]]
     return [*names, "map@r", "r_precision", *(("nmi", "nmi_geometric", "ami") if evaluation["nmi"] else ())]
 
 
 def same_recipe(kept: str, given: str) -> bool:
-    """Whether two recipes in full, as YAML, train the same: ``published`` does not change the results.
+    """Return whether two recipes in full, as YAML, train the same: ``published`` does not change the results.
 
     >>> same_recipe("{seed: 1, published: null}", "{seed: 1, published: []}"), same_recipe("seed: 1", "seed: [")
     (True, False)

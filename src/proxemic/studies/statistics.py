@@ -68,7 +68,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def format_estimate(estimate: Estimate | None, factor: float = 100) -> str:
-    """In percent, or times another factor.
+    """Format a mean with its interval in percent, or times another factor.
 
     >>> format_estimate(Estimate(0.92614, 0.00112, 5)), format_estimate(Estimate(0.5, None, 1)), format_estimate(None)
     ('92.61 ± 0.11', '50.00', '–')

@@ -21,7 +21,7 @@ def check_target(path: Path, kinds: Sequence[str]) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a target is a run directory."""
+    """Return whether a target is a run directory."""
     return (path / "recipe.yaml").is_file()
 
 

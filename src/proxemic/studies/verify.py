@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.files import readable, write_text
-from proxemic.published import PublishedFigure
-from proxemic.studies.beside_paper import PaperRow, page, tables_beside
+from proxemic.published import PublishedFigure, PublishedRow
+from proxemic.studies.beside_paper import page
 from proxemic.studies.targets import check_outputs, check_target, is_run
 from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
 
 if TYPE_CHECKING:
     from proxemic.data import ImageSource
     from proxemic.metrics import VerificationMetrics
-    from proxemic.training import EvaluationConfig
 
 SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
 """The sets that a model is evaluated on unless others are asked for."""
 
 _FAR = 1e-3
 _TAR = f"tar@far={_FAR:g}"
-_MEAN = "mean"
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,22 @@ class Verification:
             facts |= {"unfinished": self.stopped} if self.stopped else {}
             sets = {name: _summary(each) for name, each in self.sets.items()}
             return json.dumps(without_nan(facts | {"sets": sets}), indent=2)
-        rows = self.rows()
         if form == "csv":
-            return Table.of_records(rows).text("csv")
+            return Table.of_records(self.rows()).text("csv")
+        from proxemic.data.faces import VERIFICATION_SETS  # imports torch
+
         flipped = ", each picture with its mirror image" if self.flip else ""
         title = f"Verification by {self.distance} distance{flipped}; in percent, thresholds as they are"
         header = ["set", "pairs", "accuracy ± std", "threshold", "AUC", f"TAR@FAR={_FAR:g}"]
-        few = min(_different(metrics) for metrics in self.sets.values())
-        notes = [
-            f"A FAR of {_FAR:g} takes {math.ceil(1 / _FAR):,} different pairs to be measured, but there are {few:,}."
-        ]
-        return Table(header, [_cells(row) for row in rows], title, notes if few * _FAR < 1 else []).text(form)
+        rows = []
+        for name, pairs, accuracy, std, threshold, auc, tar in (row.values() for row in self.rows()):
+            shown = VERIFICATION_SETS[name].title if name in VERIFICATION_SETS else readable(name)
+            spread = "" if std is None else f" ± {100 * std:.2f}"
+            numbers = "" if pairs is None else f"{pairs:,}", f"{100 * accuracy:.2f}{spread}"
+            rows.append([shown, *numbers, "" if threshold is None else f"{threshold:.4f}", percent(auc), percent(tar)])
+        few = min(metrics.pairs - metrics.same for metrics in self.sets.values())
+        note = f"A FAR of {_FAR:g} takes {math.ceil(1 / _FAR):,} different pairs to be measured, but there are {few:,}."
+        return Table(header, rows, title, [note] if few * _FAR < 1 else []).text(form)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per set and, for several sets, one of their means; a TAR that cannot be measured is NaN."""
@@ -83,10 +86,10 @@ class Verification:
         if len(rows) == 1:
             return rows
         means = {key: fmean(row[key] for row in rows) for key in ("accuracy", "auc", _TAR)}
-        return [*rows, dict.fromkeys(rows[0]) | means | {"set": _MEAN}]
+        return [*rows, dict.fromkeys(rows[0]) | means | {"set": "mean"}]
 
     def against_paper(self) -> str:
-        """Markdown: the accuracies of a run beside those of the paper (Table V); other models raise `UserError`."""
+        """Write Markdown: the accuracies of a run beside the paper's (Table V); other models raise `UserError`."""
         from proxemic.studies.finished import Run  # imports torch
 
         accuracies = {name: metrics.accuracy.mean for name, metrics in self.sets.items()}
@@ -141,19 +144,24 @@ def verify(
     from proxemic.data.faces import read_own_pairs, read_verification_set
     from proxemic.metrics import pair_distances, verification_metrics
     from proxemic.models import takes_vectors
-    from proxemic.recipes.reader import own_backbone
+    from proxemic.recipes.reader import own_backbone, read_evaluation
     from proxemic.runs.embed import load_embedder, pick_device
     from proxemic.runs.faces import embed_faces
     from proxemic.studies.evaluation import check_made_by
-    from proxemic.training import RunDirectory
+    from proxemic.training import EvaluationConfig, RunDirectory
+    from proxemic.training.recipe import BatchConfig
 
+    config, batches, source = EvaluationConfig(), BatchConfig(), None
+    if is_run(target):
+        recipe = read_evaluation(RunDirectory(target).recipe)
+        config, batches, source = recipe.evaluation, recipe.batches, RunDirectory(target).locate(recipe.data)
+    workers = (batches if workers is None else BatchConfig(workers=workers)).workers  # which checks it
     of_vectors = takes_vectors(target)
     if of_vectors and table is None:
         raise UserError(
             f"{target} takes vectors, but the sets of pairs are pictures of faces: give --pairs FILE, a table of pairs "
             "of vectors with the columns first, second and same."
         )
-    config, source, workers = _settings(target, workers)
     place = _place(data, source, table, of_vectors)
     labels = source.labels if data is None and isinstance(source, OwnVectors) else None
     check_outputs([out], [target, place, table, labels])
@@ -196,33 +204,14 @@ def verify(
 
 
 def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies: Mapping[str, float]) -> str:
-    """Markdown: the accuracies of one run by set beside those that its recipe stands for (Table V)."""
-    ours = {name.replace("_", "-"): f"{100 * value:.2f}" for name, value in accuracies.items()}
+    """Write Markdown: the accuracies of one run by set beside those that its recipe stands for (Table V)."""
+    percents = {name.replace("_", "-"): f"{100 * value:.2f}" for name, value in accuracies.items()}
 
-    def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
-        def named(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
-            return f"{figure.dataset} {figure.metric}", ours.get(figure.dataset, MISSING)
-
-        return tables_beside(rows, named, lambda _: (recipe, 1))
+    def ours(_: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
+        return f"{figure.dataset} {figure.metric}", percents.get(figure.dataset, MISSING)
 
     introduction = "In percent, over ten folds. Ours of one run, – is not measured; theirs as printed."
-    return page([introduction], {title: recipe}, parts, "verify")
-
-
-def _settings(target: Path, workers: int | None) -> "tuple[EvaluationConfig, ImageSource | None, int]":
-    """How the model is evaluated, the source of its run, and how many processes load images."""
-    from proxemic.recipes.reader import read_evaluation
-    from proxemic.training import EvaluationConfig, RunDirectory
-    from proxemic.training.recipe import BatchConfig
-
-    config, batches, source = EvaluationConfig(), BatchConfig(), None
-    if is_run(target):
-        recipe = read_evaluation(RunDirectory(target).recipe)
-        config, batches = recipe.evaluation, recipe.batches
-        source = RunDirectory(target).locate(recipe.data)
-    if workers is not None:
-        batches = BatchConfig(workers=workers)  # which checks it
-    return config, source, batches.workers
+    return page(introduction, {title: recipe}, "verify", ours, lambda _: 1)
 
 
 def _place(data: Path | None, source: "ImageSource | None", table: Path | None, of_vectors: bool) -> Path:
@@ -230,27 +219,23 @@ def _place(data: Path | None, source: "ImageSource | None", table: Path | None, 
     from proxemic.data import FaceFolders, OwnVectors, RecordFaces
 
     if of_vectors:
-        place = source.root if data is None and isinstance(source, OwnVectors) else data
-        if place is None:
-            raise UserError("--data is missing: give the file of the vectors that the pairs name.")
-        return Path(place)
-    if table is None:
-        folder = source.root if isinstance(source, RecordFaces | FaceFolders) else None
-        what = "the sets, which holds lfw.bin, cfp_fp.bin and so on"
+        what, place = "file of the vectors that the pairs name", source.root if isinstance(source, OwnVectors) else None
+    elif table is None:
+        what = "folder of the sets, which holds lfw.bin, cfp_fp.bin and so on"
+        place = source.root if isinstance(source, RecordFaces | FaceFolders) else None
     else:
-        root = getattr(source, "root", None)
-        folder = Path(root) if root is not None and Path(root).is_dir() else table.parent
-        what = "the images that the pairs name"
-    folder = folder if data is None else data
-    if folder is None:
-        raise UserError(f"--data is missing: give the folder of {what}.")
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: give that of {what}, with --data.")
-    return folder
+        what, root = "folder of the images that the pairs name", getattr(source, "root", None)
+        place = root if root is not None and Path(root).is_dir() else table.parent
+    place = data or place
+    if place is None:
+        raise UserError(f"--data is missing: give the {what}.")
+    if not of_vectors and not Path(place).is_dir():
+        raise UserError(f"{place} is no folder: give the {what}, with --data.")
+    return Path(place)
 
 
 def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
-    accuracy = metrics.accuracy
+    accuracy, is_measured = metrics.accuracy, (metrics.pairs - metrics.same) * _FAR >= 1
     return {
         "pairs": metrics.pairs,
         "same": metrics.same,
@@ -260,23 +245,5 @@ def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
         "thresholds": accuracy.thresholds,
         "auc": metrics.auc,
         "eer": metrics.eer,
-        _TAR: metrics.tar_at_far[_FAR].tar if _different(metrics) * _FAR >= 1 else math.nan,
+        _TAR: metrics.tar_at_far[_FAR].tar if is_measured else math.nan,
     }
-
-
-def _different(metrics: "VerificationMetrics") -> int:
-    return metrics.pairs - metrics.same
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    from proxemic.data.faces import VERIFICATION_SETS
-
-    name, pairs, accuracy, std, threshold, auc, tar = row.values()
-    return [
-        VERIFICATION_SETS[name].title if name in VERIFICATION_SETS else readable(name),
-        "" if pairs is None else f"{pairs:,}",
-        f"{100 * accuracy:.2f}" + ("" if std is None else f" ± {100 * std:.2f}"),
-        "" if threshold is None else f"{threshold:.4f}",
-        percent(auc),
-        percent(tar),
-    ]

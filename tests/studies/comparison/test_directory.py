@@ -8,15 +8,6 @@ from proxemic.studies.comparison.directory import Comparison
 from proxemic.studies.comparison.tables import write_tables
 
 
-def test_a_directory_is_read_as_it_was_written(three: Comparison) -> None:
-    assert Comparison.read(three.path) == three
-    (three.path / "comparison.json").write_text('{"recipes": [')
-    with pytest.raises(UserError, match="cannot be read"):
-        Comparison.read(three.path)
-    with pytest.raises(UserError, match=r"no comparison\.json"):
-        Comparison.read(three.path / "runs")
-
-
 def test_a_run_of_another_recipe_is_refused(three: Comparison) -> None:
     run = three.cell(three.entries[1], 1).path
     (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text().replace("scale: 16", "scale: 17"))

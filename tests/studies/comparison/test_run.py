@@ -120,15 +120,12 @@ def test_more_recipes_and_seeds_are_added(recipes: list[str], tmp_path: Path) ->
     assert more.baseline_of(more.entries).slug == "second"
     assert plan_comparison(recipes[:1], None, tmp_path, ("--batches.size", "4")).seeds == (3,)
     assert plan_comparison(recipes[:1], None, tmp_path / "new").seeds == (0, 1, 2, 3, 4)
-
-
-def test_a_recipe_that_changed_is_refused(recipes: list[str], tmp_path: Path) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(Path(recipes[0]).read_text())
-    plan_comparison([str(mine)], [0], tmp_path / "out").write()
-    mine.write_text(mine.read_text().replace("lr: 0.002", "lr: 0.003"))
+    changed = tmp_path / "mine.yaml"
+    changed.write_text(Path(recipes[0]).read_text())
+    plan_comparison([str(changed)], [0], tmp_path / "out").write()
+    changed.write_text(changed.read_text().replace("lr: 0.002", "lr: 0.003"))
     with pytest.raises(UserError, match=r"mine\.yaml is no longer the one that .* was begun with"):
-        plan_comparison([str(mine)], [0], tmp_path / "out")
+        plan_comparison([str(changed)], [0], tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -147,11 +144,6 @@ def test_what_is_refused(given: dict[str, object], words: str, tmp_path: Path) -
 
 
 def test_folders_that_are_refused(recipes: list[str], tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.txt").write_text("all of it")
-    for name, words in (("other", "holds something else"), ("other/thesis.txt", "is a file")):
-        with pytest.raises(UserError, match=words):
-            plan_comparison(["glyphs-small"], [0], tmp_path / name)
     made = plan_comparison(["glyphs-small"], [0], tmp_path / "made", ("--training.epochs", "3"))
     made.write()
     with pytest.raises(UserError, match=r"begun with other flags \(--training.epochs 3\)"):

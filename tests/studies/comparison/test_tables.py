@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from comparisons import comparison, entry, finish
-from proxemic.studies.comparison.directory import Comparison
+from proxemic.studies.comparison.directory import Comparison, Result
+from proxemic.studies.comparison.statistics import seed_variation
 from proxemic.studies.comparison.tables import write_tables
 
-# Student's t, 0.975, from a printed table.
-T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
+T = {1: 12.706, 2: 4.303}  # Student's t, 0.975, from a printed table
 A, B, C = [0.50, 0.52, 0.57], [0.60, 0.61, 0.68], [0.70, 0.40]
 
 
@@ -26,18 +26,8 @@ def test_csv(three: Comparison) -> None:
     write_tables(three)
     rows = read(three.path / "results.csv")
     assert len(rows) == 8 * (3 + 1 + 1)
-    assert rows[0] == {
-        "recipe": "small/a",
-        "dataset": "small",
-        "loss": "ALoss",
-        "seed": "0",
-        "split": "test",
-        "metric": "recall@1",
-        "value": "0.5",
-        "epoch": "2",
-        "selected_on": "validation",
-        "seconds": "5.0",
-    }
+    first = "recipe=small/a dataset=small loss=ALoss seed=0 split=test metric=recall@1 value=0.5 epoch=2"
+    assert " ".join("=".join(item) for item in rows[0].items()) == f"{first} selected_on=validation seconds=5.0"
     assert {row["split"] for row in rows} == {"test", "untrained", "validation"}
     summary = {(row["recipe"], row["split"], row["metric"]): row for row in read(three.path / "summary.csv")}
     found = summary["small/b", "test", "recall@1"]
@@ -48,12 +38,8 @@ def test_csv(three: Comparison) -> None:
     differences = read(three.path / "differences.csv")
     # By hand: b less a is 0.10, 0.09, 0.11; c less a, of the two seeds that both have, is 0.20, -0.12.
     first, other = (row for row in differences if row["metric"] == "recall@1")
-    assert (first["recipe"], first["baseline"], first["excludes_zero"], first["n"]) == (
-        "small/b",
-        "small/a",
-        "yes",
-        "3",
-    )
+    told = [first[key] for key in ("recipe", "baseline", "excludes_zero", "n")]
+    assert told == ["small/b", "small/a", "yes", "3"]
     assert float(first["difference"]) == pytest.approx(0.10)
     assert float(first["half_width"]) == pytest.approx(T[2] * 0.01 / 3**0.5, rel=2e-4)
     assert (other["recipe"], other["excludes_zero"], other["n"]) == ("small/c", "no", "2")
@@ -152,18 +138,36 @@ def test_what_was_not_measured_is_never_filled(tmp_path: Path) -> None:
     assert {row["half_width"] for row in read(tmp_path / "summary.csv")} == {""}
 
 
-def test_the_best_is_not_one_chosen_on_the_test_classes(three: Comparison) -> None:
+def test_another_baseline_and_other_metrics(three: Comparison) -> None:
     for seed in range(3):
         finish(three.cell(three.entries[2], seed), {"recall@1": 0.9, "map@r": 0.9, "ndcg@8": 0.9})
     write_tables(three)
     text = (three.path / "table.md").read_text()
-    assert "| **63.00 ± 10.83** |" in text
+    assert "| **63.00 ± 10.83** |" in text  # the best is not one that was chosen on the test classes
     assert "| 90.00 ± 0.00 |" in text
-
-
-def test_another_baseline_and_other_metrics(three: Comparison) -> None:
     write_tables(Comparison(three.path, three.entries, three.seeds, baseline="*/b", metrics=("map@r",)))
     text = (three.path / "table.md").read_text()
     assert "Difference from `small/b`" in text
     assert "| `small/a` | -5.00 ± 1.24 * | 3 |" in text
     assert "recall@1" not in text
+
+
+def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
+    values = [[0.1, 0.2], [0.1, 0.3], [0.1, 0.2]]
+    results = [
+        {
+            seed: Result({"test": {"recall@1": each[seed] * factor, "map@r": each[seed]}}, 1, "validation", 1.0)
+            for seed in range(2)
+        }
+        for each, factor in zip(values, (0.5, 0.25, 1.0), strict=True)
+    ]
+    found = seed_variation(results, "map@r", "recall@1")
+    assert found is not None
+    assert found.ratio is not None
+    # 4.303: Student's t, 0.975, of two degrees of freedom.
+    logarithms = np.log([2, 4, 1])
+    half = 4.303 * np.std(logarithms, ddof=1) / 3**0.5
+    expected = np.exp([logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half])
+    assert found.ratio == pytest.approx(expected, rel=1e-3)
+    assert found.separability == pytest.approx(np.std([0.15, 0.2, 0.15], ddof=1) / math.sqrt(0.03 / 3))
+    assert seed_variation(results[:1], "map@r", "recall@1") is None

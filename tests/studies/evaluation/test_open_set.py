@@ -46,14 +46,12 @@ def test_half_of_the_classes_are_unknown(classes: int, each: int) -> None:
         assert in_gallery == (max(1, each // 2) if label in known else 0)
     again, _ = divide_open_set(content, seed=3)
     assert torch.equal(is_gallery, again)
-
-
-def test_a_seed_chooses_other_classes() -> None:
-    galleries = [divide_open_set(rows(12, 4), seed)[0] for seed in range(3)]
-    assert len({tuple(each.tolist()) for each in galleries}) == 3
+    assert classes < 7 or len({str(divide_open_set(content, seed)[0].tolist()) for seed in range(3)}) == 3
 
 
 def test_flags_say_which_rows_are_which() -> None:
+    is_gallery, is_query = divide_open_set(number_labels(["a", "a", None, "b", "b"]), seed=0)
+    assert (is_gallery | is_query).tolist() == [True, True, False, True, True]  # without a label, a row is neither
     is_query = torch.arange(24) % 4 == 0
     content = rows(6, 4, is_query=is_query, is_gallery=~is_query)
     assert content.labels is not None
@@ -65,12 +63,6 @@ def test_flags_say_which_rows_are_which() -> None:
     is_gallery, queries = divide_open_set(rows(6, 4, is_query=is_query, is_gallery=lacks), seed=0)
     assert torch.equal(is_gallery, lacks)
     assert torch.equal(queries, is_query)
-
-
-def test_rows_without_a_label_are_neither() -> None:
-    content = number_labels(["a", "a", None, "b", "b"])
-    is_gallery, is_query = divide_open_set(content, seed=0)
-    assert (is_gallery | is_query).tolist() == [True, True, False, True, True]
 
 
 def test_the_figures_are_those_of_the_metric(file: Path, here: Here) -> None:
@@ -131,8 +123,9 @@ def test_two_files_are_compared_each_at_its_own_threshold(file: Path, tmp_path: 
 
 def test_a_run_is_evaluated_on_its_test_classes(run: Path) -> None:
     evaluation = evaluate(run, open_set=True, resamples=0)
-    assert evaluation.open_set is not None
-    content = evaluation.open_set.sets[0].content()
+    found = evaluation.targets[0].open_set
+    assert found is not None
+    content = found.content()
     assert (content["gallery_classes"], content["non_mated_classes"], content["non_mated_queries"]) == (2, 2, 12)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from proxemic.studies.reality_check.cross_validation import CrossValidation, pla
 from proxemic.studies.reality_check.directory import RealityCheck
 from proxemic.studies.reality_check.search import CheckSpaces, PhaseSpace, default_stages, find_best
 from proxemic.studies.tuning.spaces import Range, load_space, recipe_value
+from proxemic.studies.tuning.stages import middle
 
 
 class FakeWorkers(Workers):
@@ -44,7 +46,7 @@ class FakeWorkers(Workers):
                 on_failure(job, self.outcome)
 
 
-CHECK = RealityCheck(("tiny",), folds=2, embedding_size=8)
+CHECK = RealityCheck(("tiny",), trials=2, folds=2, embedding_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def search(base: str, workers: Workers, out: Path) -> tuple[dict[str, Any], floa
     validation = validated(base, out, workers)
     spaces = CheckSpaces.of(validation.base, (), default_stages(validation.base), "mine.yaml")
     lines: list[str] = []
-    parameters, value = find_best(spaces, validation, trials=2, seed=0, report=lines.append)
+    parameters, value = find_best(spaces, validation, report=lines.append)
     return parameters, value, lines
 
 
@@ -79,14 +81,11 @@ def test_a_trial_is_the_mean_of_its_folds_and_the_first_is_the_recipe(base: str,
     assert all(line.endswith("map@r 25.00") for line in lines)
 
 
-def test_trials_that_diverge_are_noted_and_the_search_goes_on(base: str, tmp_path: Path) -> None:
+def test_trainings_that_diverge_fail_their_trial_and_others_end_the_search(base: str, tmp_path: Path) -> None:
     diverged = FakeWorkers(TrainingDiverged("The loss became nan: try a tenth of the learning rate."))
     with pytest.raises(UserError, match=r"None of the 2 trials worked.*became nan"):
-        search(base, diverged, tmp_path)
+        search(base, diverged, tmp_path / "diverged")
     assert {job.out.parent.name for job in diverged.jobs} == {"0", "1"}
-
-
-def test_a_failure_that_is_not_of_the_parameters_ends_the_search(base: str, tmp_path: Path) -> None:
     full = FakeWorkers(UserError("The disk is full."))
     with pytest.raises(UserError, match="fold-0: The disk is full"):
         search(base, full, tmp_path)
@@ -99,16 +98,6 @@ def test_a_schedule_that_waits_for_held_out_classes_is_refused() -> None:
     flags = ("--optim.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau")
     with pytest.raises(UserError, match="has the schedule ReduceLROnPlateau, which waits for held-out classes"):
         plan_folds(read(find_recipe("glyphs-small"), flags), "glyphs-small", CHECK)
-
-
-def test_the_best_trial_alone_keeps_its_weights(base: str, tmp_path: Path) -> None:
-    validation = validated(base, tmp_path, FakeWorkers({}))
-    weights = [tmp_path / f"trials/{trial}/fold-{fold}/model.safetensors" for trial in (0, 1) for fold in (0, 1)]
-    for file in weights:
-        file.parent.mkdir(parents=True)
-        file.touch()
-    validation.drop_weights("trials", but=tmp_path / "trials/1")
-    assert [file.exists() for file in weights] == [False, False, True, True]
 
 
 def test_one_phase_is_repeated_for_the_mean_epochs_of_the_folds(
@@ -125,13 +114,27 @@ def test_one_phase_is_repeated_for_the_mean_epochs_of_the_folds(
     assert len(workers.jobs) == 3
 
 
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (4, "--optim.lr 0.1 --second_phase null --training.epochs 5"),
+        (7, "--optim.lr 0.1 --second_phase.optim.lr 0.2 --second_phase.epochs 5 --training.epochs 10"),
+    ],
+)
+def test_without_a_second_phase_its_values_are_left_out(epoch: int, expected: str) -> None:
+    base = {"second_phase": {"epochs": 3}, "training": {"epochs": 8}}
+    validation: Any = SimpleNamespace(base=base, out=Path("out"), first_epochs=5)
+    flags = ["--optim.lr", "0.1", "--second_phase.optim.lr", "0.2"]
+    assert " ".join(CrossValidation._complete(validation, [{"epoch": epoch}], flags, Path("f")).flags) == expected
+
+
 def test_a_second_phase_in_which_nothing_varies_is_not_searched(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images", classes=1, images=1))
     workers = FakeWorkers({"validation": {"map@r": 0.25}})
     validation = validated(_read(recipe, ("--training.epochs=3", "--second_phase.epochs=1")), tmp_path / "out", workers)
     whole = [{"search": {"loss.proxies_per_class": {"low": 1, "high": 4, "int": True}}}]
     spaces = CheckSpaces.of(validation.base, (), whole, "mine.yaml")
-    parameters, value = find_best(spaces, validation, trials=2, seed=0, report=lambda _: None)
+    parameters, value = find_best(spaces, validation, report=lambda _: None)
     assert (set(parameters), value) == ({"loss.proxies_per_class"}, 0.25)
     assert {job.out.parents[1].name for job in workers.jobs} == {"trials"}
     assert all({"--second_phase=null", "--training.epochs=2"} <= {*job.flags} for job in workers.jobs)
@@ -157,7 +160,7 @@ def spaces_of(base: dict[str, Any], flags: tuple[str, ...] = (), space: str | No
 def after(recipe: Path, space: PhaseSpace) -> dict[str, Any]:
     """The recipe with its own values, as the first search may find them; of rates that it does not set, others."""
     own = {key: value for key, value in space.initial.items() if value is not None}
-    return read(recipe, space.flags({**space.middle(), **own}))
+    return read(recipe, space.flags({**middle(space.dimensions), **own}))
 
 
 def test_both_searches_begin_with_the_recipe_and_the_second_in_tighter_bounds() -> None:
@@ -167,7 +170,7 @@ def test_both_searches_begin_with_the_recipe_and_the_second_in_tighter_bounds() 
         spaces = spaces_of(base)
         assert apply_overrides(base, {**spaces.first.fixed, **spaces.first.initial}) == base, name
         known = {key: value for key, value in spaces.first.initial.items() if value is not None}
-        found = apply_overrides(base, {**spaces.first.fixed, **spaces.first.middle(), **known})
+        found = apply_overrides(base, {**spaces.first.fixed, **middle(spaces.first.dimensions), **known})
         second = spaces.second(found)
         rates = {key: each for key, each in second.dimensions.items() if key.startswith("second_phase.optim.")}
         assert all(second.initial[key] in each for key, each in rates.items() if not key.endswith("graph_lr")), name
@@ -213,13 +216,13 @@ def test_both_forms_of_the_warp_are_searched(name: str) -> None:
     for form, space in (("", None), ("-warp-off-first", "WarpedSoftmaxLoss")):
         recipe = find_recipe(name + form)
         spaces = spaces_of(read(recipe), space=space)
-        first = spaces.first.flags(spaces.first.middle())
+        first = spaces.first.flags(middle(spaces.first.dimensions))
         found = read(recipe, first)
         assert (found["loss"]["init_args"]["alpha"] is None) == (space is not None)
         second = spaces.second(found)
-        changed = read(recipe, (*first, *second.flags(second.middle())))
+        changed = read(recipe, (*first, *second.flags(middle(second.dimensions))))
         arguments = merge(changed["loss"], changed["second_phase"]["loss"])["init_args"]
-        assert (arguments["f1"], arguments["alpha"]) == (None, second.middle()["second_phase.loss.alpha"])
+        assert (arguments["f1"], arguments["alpha"]) == (None, middle(second.dimensions)["second_phase.loss.alpha"])
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,9 @@ def test_the_table_has_intervals_and_never_fills_a_cell() -> None:
         metrics = {"map@r": value, "r_precision": value, "recall@1": value}
         return {"separated": metrics, "concatenated": metrics, "complete": metrics}
 
+    assert result_rows({"one": {3: kinds(0.25)}})[0] == ResultRow("one", 3, "separated", "map@r", 0.25)
     text = markdown({"one": {0: kinds(0.25), 1: kinds(0.35)}, "two": {}}, expected=2)
     # t(0.975, 1 degree) · 0.0707 / √2 = 12.706 · 0.05
     assert text.splitlines()[2].count("30.00 ± 63.53") == 9
     assert text.splitlines()[3] == "| `two` |" + " – |" * 9
     assert "Not all are done: two 0." in text
-
-
-def test_a_row_per_value() -> None:
-    results = {"one": {0: {"complete": {"map@r": 0.25}}, 1: {"complete": {"map@r": 0.5}}}}
-    assert result_rows(results) == [ResultRow("one", n, "complete", "map@r", v) for n, v in ((0, 0.25), (1, 0.5))]

@@ -48,9 +48,6 @@ def test_the_curve_of_a_search_is_that_of_its_last_stage(tmp_path: Path) -> None
     assert curve.found.tolist() == [0.3, 0.9, 0.9, 0.9, 0.9]
     assert curve.full_runs.tolist() == pytest.approx([(8 + n * 6) / 8 for n in range(1, 6)])
     assert np.all((curve.low <= curve.expected) & (curve.expected <= curve.high))
-
-
-def test_curves_are_written_as_a_plot_and_its_numbers(tmp_path: Path) -> None:
     curves = [search_curve(searched(tmp_path / name), name) for name in ("a", "b")]
     paths = draw_search_curves(curves, tmp_path / "curves", "map@r")
     with Image.open(paths[0]) as picture:

@@ -11,11 +11,19 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 import warm
-from proxemic.errors import Interrupted, UserError
-from proxemic.studies.tuning import study as study_module
-from proxemic.studies.tuning.search import FinishedTrial, Trial, TrialFailed, finished_trials, search, spent
+from proxemic.errors import UserError
+from proxemic.studies.tuning import search as module
+from proxemic.studies.tuning.search import (
+    FinishedTrial,
+    Trial,
+    TrialFailed,
+    finished_trials,
+    open_storage,
+    open_study,
+    search,
+    spent,
+)
 from proxemic.studies.tuning.spaces import Choices, Range
-from proxemic.studies.tuning.study import open_storage, open_study
 
 DIMENSIONS = {"x": Range(0.01, 1, log=True), "kind": Choices(("flat", "steep")), "n": Range(1, 4, integer=True)}
 
@@ -40,7 +48,7 @@ def run(folder: Path, name: str = "s", objective: Any = height, **options: Any) 
     return finished_trials(open_study(url(folder), name))
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
 def test_the_same_seed_gives_the_same_trials(sampler: Any, tmp_path: Path) -> None:
     one = run(tmp_path, "one", sampler=sampler, trials=5, seed=3)
     again = run(tmp_path, "again", sampler=sampler, trials=5, seed=3)
@@ -51,7 +59,7 @@ def test_the_same_seed_gives_the_same_trials(sampler: Any, tmp_path: Path) -> No
     assert len({str(each.parameters) for each in one}) == 5
 
 
-@pytest.mark.parametrize("error", [Interrupted("Stopped."), KeyboardInterrupt(), UserError("The disk is full.")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("The disk is full.")])
 def test_a_trial_that_is_stopped_is_made_again_with_what_it_reported(error: BaseException, tmp_path: Path) -> None:
     seen: list[tuple[int, float]] = []
 
@@ -73,11 +81,6 @@ def test_a_trial_that_is_stopped_is_made_again_with_what_it_reported(error: Base
     frozen = open_study(url(tmp_path), "s").get_trials()
     assert [each.state.name for each in frozen] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
     assert frozen[2].intermediate_values == {1: 0.5, 2: 1.0, 3: 1.0}
-
-
-def test_tpe_is_better_than_its_first_trials(tmp_path: Path) -> None:
-    trials = run(tmp_path, trials=14)
-    assert sum(each.value or 0 for each in trials[-6:]) > sum(each.value or 0 for each in trials[:6])
 
 
 def test_the_first_trials_take_what_is_given_and_allowed_each_once(tmp_path: Path) -> None:
@@ -115,15 +118,13 @@ def test_a_budget_is_spent_and_no_more_trials_begin(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="begun with another budget"):
         run(tmp_path, "whole", climb, **{**options, "budget": 41})
 
-
-def test_trials_that_fail_before_their_first_step_spend_a_budget(tmp_path: Path) -> None:
     def refused(trial: Trial) -> float:
         if trial.number % 2:
             raise TrialFailed("alpha is -1.")
         return climb(trial)
 
-    trials = run(tmp_path, objective=refused, steps=8, budget=20)
-    assert [each.steps for each in trials] == [8, 0, 8, 0, 8]
+    # A trial that fails before its first step spends one, so that a budget ends.
+    assert [each.steps for each in run(tmp_path, objective=refused, steps=8, budget=20)] == [8, 0, 8, 0, 8]
 
 
 @pytest.mark.parametrize(("asked", "made"), [(None, 6), (4, 4), (9, 6)])
@@ -172,8 +173,6 @@ def test_failed_trials_are_kept_with_their_reason_and_the_search_goes_on(tmp_pat
     assert [each.failure for each in trials][3:5] == ["The loss is nan.", "The value is nan."]
     assert all(each.value is None for each in trials if each.state == "failed")
 
-
-def test_a_search_in_which_nothing_works_ends(tmp_path: Path) -> None:
     def never(trial: Trial) -> float:
         raise TrialFailed("There is no disk.")
 
@@ -183,10 +182,13 @@ def test_a_search_in_which_nothing_works_ends(tmp_path: Path) -> None:
         run(tmp_path, "few", never, trials=2)
 
 
-def test_settings_must_agree(tmp_path: Path) -> None:
+def test_studies_that_do_not_fit(tmp_path: Path) -> None:
     run(tmp_path, trials=1, settings={"recipe": "a"})
     with pytest.raises(UserError, match=r"begun with another recipe, trials: give the same"):
         run(tmp_path, trials=2, settings={"recipe": "b"})
+    optuna.create_study(storage=url(tmp_path), study_name="least")
+    with pytest.raises(UserError, match="does not maximise"):
+        run(tmp_path, "least", trials=1)
 
 
 @pytest.mark.parametrize(
@@ -199,17 +201,11 @@ def test_a_storage_that_cannot_be_opened(wrong: str, word: str) -> None:
     assert "secret" not in str(refusal.value)
 
 
-def test_a_study_that_minimises_is_refused(tmp_path: Path) -> None:
-    optuna.create_study(storage=url(tmp_path), study_name="s")
-    with pytest.raises(UserError, match="does not maximise"):
-        run(tmp_path, trials=1)
-
-
 def test_redis_keeps_a_journal_whose_running_trials_nobody_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = JournalFileBackend(str(tmp_path / "journal"))
-    monkeypatch.setattr(study_module, "JournalRedisBackend", lambda _: journal)
+    monkeypatch.setattr(module, "JournalRedisBackend", lambda _: journal)
     open_study("redis://one", "s").ask()  # of a process that was killed
     assert search(height, DIMENSIONS, storage="redis://one", study="s", trials=1).number == 1
 
@@ -217,72 +213,51 @@ def test_redis_keeps_a_journal_whose_running_trials_nobody_waits_for(
 PROGRAM = """
 import sys, time
 from pathlib import Path
+from proxemic.studies.tuning import search as module
 from proxemic.studies.tuning.spaces import Range
-from proxemic.studies.tuning.search import search
 
-folder, pause, hang = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+module.GRACE = 1
+folder, is_doomed = Path(sys.argv[1]), sys.argv[2] == "doomed"
+made = []
 
 def objective(trial):
+    made.append(trial.number)
     print(trial.number, trial.parameters["x"], flush=True)
-    time.sleep(1000 if trial.number == hang else pause)
+    if is_doomed and len(made) == 3:
+        (folder / "hangs").write_text(f"{trial.number} {trial.parameters['x']}")
+        time.sleep(1000)
+    time.sleep(0.1)
     return trial.parameters["x"]
 
-best = search(objective, {"x": Range(0, 1)}, storage=f"sqlite:///{folder / 'study.db'}", study="s", trials=12)
-print("best", best.value)
+storage = f"sqlite:///{folder / 'study.db'}"
+print("best", module.search(objective, {"x": Range(0, 1)}, storage=storage, study="s", trials=12).value)
 """
 
 
-def begin(folder: Path, pause: float = 0, hang: int = -1) -> warm.Process:
-    return warm.Process("-c", PROGRAM, folder, str(pause), str(hang))
-
-
-def test_two_processes_share_one_study(tmp_path: Path) -> None:
+def test_processes_share_one_study_and_the_trial_of_a_killed_one_is_made_again(tmp_path: Path) -> None:
     open_storage(url(tmp_path))  # makes the tables
-    processes = [begin(tmp_path, pause=0.1), begin(tmp_path, pause=0.1)]
-    outputs = [process.communicate(timeout=200) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert [error for _, error in outputs] == ["", ""]
-    lines = [output.splitlines() for output, _ in outputs]
-    assert lines[0][-1] == lines[1][-1], "each waits for the other"
-    made = [line for each in lines for line in each if not line.startswith("best")]
-    # Two that look at the same moment may begin one trial more.
-    assert [int(number) for number in sorted(line.split()[0] for line in made)] in (
-        sorted(range(12), key=str),
-        sorted(range(13), key=str),
-    )
-
-
-def test_the_trial_of_a_killed_process_is_made_again_with_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_storage(url(tmp_path))
-    doomed = begin(tmp_path, hang=4)
-    study = open_study(url(tmp_path), "s")
-    while not (len(trials := study.get_trials()) == 5 and trials[4].params):
+    doomed, *others = (warm.Process("-c", PROGRAM, tmp_path, kind) for kind in ("doomed", "other", "other"))
+    while not (tmp_path / "hangs").exists():
         assert doomed.poll() is None, doomed.communicate()
         time.sleep(0.05)
     time.sleep(0.2)
     doomed.kill()
-    doomed.communicate()
-    open_storage.cache_clear()
-    monkeypatch.setattr(study_module, "GRACE", 1)
-    made: list[tuple[int, float]] = []
-
-    def noted(trial: Trial) -> float:
-        made.append((trial.number, trial.parameters["x"]))
-        return trial.parameters["x"]
-
-    search(noted, {"x": Range(0, 1)}, storage=url(tmp_path), study="s", trials=12)
-    open_storage.cache_clear()
-    assert (4, study.get_trials()[4].params["x"]) in made
-    assert len(made) == 8
-    assert [each.number for each in finished_trials(study)][:5] == [0, 1, 2, 3, 4]
+    outputs = [process.communicate(timeout=200) for process in (doomed, *others)]
+    assert [process.returncode for process in others] == [0, 0], outputs
+    assert [error for _, error in outputs[1:]] == ["", ""]
+    lost, (one, other) = outputs[0][0].splitlines(), (output.splitlines() for output, _ in outputs[1:])
+    assert one[-1] == other[-1], "each waits for the other"
+    assert lost[2] == (tmp_path / "hangs").read_text()
+    made = [line for line in (*lost[:2], *one, *other) if not line.startswith("best")]
+    assert lost[2] in made, "with the same number and parameters"
+    # Those that look at the same moment may begin a trial more, and the retry has taken a number of its own.
+    assert 12 <= len({line.split()[0] for line in made}) == len(made) <= 14
 
 
 def test_a_trial_that_was_killed_before_its_first_heartbeat_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.studies.tuning.search.GRACE", 0.5)
+    monkeypatch.setattr(module, "GRACE", 0.5)
     with pytest.warns(UserWarning, match="Heartbeat of storage"):
         open_study(url(tmp_path), "s").ask()
     assert [each.number for each in run(tmp_path, trials=1)] == [1]
@@ -335,7 +310,7 @@ def test_a_full_disk_ends_the_search_in_one_sentence_and_another_goes_on(
 ) -> None:
     done = warm.run("-c", FULL, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    monkeypatch.setattr(study_module, "GRACE", 1)
+    monkeypatch.setattr(module, "GRACE", 1)
     for at, line in zip(("objective", "between", "beginning"), done.stdout.splitlines(), strict=True):
         storage = f"sqlite:///{tmp_path / at}.db"
         assert re.fullmatch(rf"The storage {storage} failed \(.+\): free some space, .* goes on\.", line)

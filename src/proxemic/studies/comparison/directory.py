@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from proxemic.errors import UserError
 from proxemic.files import write_text
@@ -23,7 +23,8 @@ class Result:
         epoch: The chosen epoch.
         selected_on: The split that chose it.
         seconds: Training time over all epochs.
-        test_classes: Number of test classes; None where that is not known.
+        test_classes: Number of test classes; None if that is not known.
+        history: One mapping per epoch.
     """
 
     values: Mapping[str, Mapping[str, float]]
@@ -31,6 +32,7 @@ class Result:
     selected_on: str
     seconds: float
     test_classes: int | None = None
+    history: Sequence[Mapping[str, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class Cell:
 
     @property
     def state(self) -> Literal["finished", "failed", "begun", "not begun"]:
-        """The state of the run."""
         if (self.path / "metrics.json").exists():
             return "finished"
         if self._failed.exists():
@@ -61,19 +62,14 @@ class Cell:
             raise UserError(
                 f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
             )
-        from proxemic.training import RunDirectory  # imports torch
+        from proxemic.runs.directory import RunDirectory  # imports torch
 
-        content = RunDirectory(self.path).read_metrics()
-        seconds = sum(row["seconds"] for row in self.history())
+        run = RunDirectory(self.path)
+        content, history = run.read_metrics(), run.read_history()
         splits = ("test", "start", "untrained", "validation", "measured", "measured_before")
         values = {split: values for split in splits if (values := content.get(split)) is not None}
-        return Result(values, content["epoch"], content["selected_on"], seconds, content.get("test_classes"))
-
-    def history(self) -> list[dict[str, float]]:
-        """One mapping per epoch."""
-        from proxemic.training import RunDirectory  # imports torch
-
-        return RunDirectory(self.path).read_history()
+        seconds = sum(row["seconds"] for row in history)
+        return Result(values, content["epoch"], content["selected_on"], seconds, content.get("test_classes"), history)
 
     @property
     def failure(self) -> str | None:
@@ -93,9 +89,8 @@ class Cell:
         return self.path.with_name(f"{self.path.name}.failed")
 
 
-@dataclass(frozen=True)
-class _NamedRecipe:
-    """What ``comparison.json`` keeps of an `Entry`, whose values are in a file."""
+class _NamedRecipe(TypedDict):
+    """What ``comparison.json`` has of an `Entry`, whose values are in a file."""
 
     name: str
     slug: str
@@ -144,20 +139,18 @@ class Comparison:
         """Read the comparison in a directory; `UserError` if there is none, or it is damaged."""
         empty = cls(path, (), ())
         kept = empty.directory.read()
-        texts = [empty.recipe_file(each.slug) for each in kept.recipes]
-        if missing := [file for file in texts if not file.is_file()]:
-            raise UserError(f"{missing[0]}, a recipe of the comparison, is missing: put the file back from a copy.")
-        entries = tuple(
-            Entry(**vars(each), yaml=file.read_text(encoding="utf-8"))
-            for each, file in zip(kept.recipes, texts, strict=True)
-        )
+        try:
+            texts = [empty.recipe_file(each["slug"]).read_text(encoding="utf-8") for each in kept.recipes]
+        except OSError as error:
+            raise UserError(f"A recipe of the comparison cannot be read ({error}): put it back from a copy.") from error
+        entries = tuple(Entry(**each, yaml=text) for each, text in zip(kept.recipes, texts, strict=True))
         return cls(path, entries, kept.seeds, kept.flags, kept.baseline, kept.metrics)
 
     def write(self) -> None:
-        """Write what is compared; `read` gives it back."""
+        """Write what is compared; `read` returns it."""
         for entry in self.entries:
             write_text(self.recipe_file(entry.slug), entry.yaml)
-        recipes = tuple(_NamedRecipe(each.name, each.slug, each.dataset, each.loss) for each in self.entries)
+        recipes = tuple(_NamedRecipe(name=e.name, slug=e.slug, dataset=e.dataset, loss=e.loss) for e in self.entries)
         self.directory.write(_Settings(recipes, self.seeds, self.flags, self.baseline, self.metrics))
 
     def recipe_file(self, slug: str) -> Path:
@@ -165,11 +158,11 @@ class Comparison:
         return self.path / "recipes" / f"{slug}.yaml"
 
     def cell(self, entry: Entry, seed: int) -> Cell:
-        """One recipe with one seed."""
+        """Return one recipe with one seed."""
         return Cell(entry, seed, self.path / "runs" / entry.slug / f"seed-{seed}")
 
     def cells(self) -> Iterator[Cell]:
-        """All cells, seed by seed, so that all recipes of an unfinished comparison have results."""
+        """Return all cells, seed by seed, so that all recipes of an unfinished comparison have results."""
         return (self.cell(entry, seed) for seed in self.seeds for entry in self.entries)
 
     def results(self) -> dict[Entry, dict[int, Result]]:
@@ -220,5 +213,5 @@ class Comparison:
 
 
 def computed_metrics(entry: Entry) -> list[str]:
-    """Names of the metrics that the runs of a recipe have."""
+    """Return the names of the metrics that the runs of a recipe have."""
     return metric_names(entry.recipe["evaluation"])

@@ -1,7 +1,7 @@
 """What is compared: recipes, each read once, with the data set and the loss that it stands for in the tables."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -58,11 +58,11 @@ class Entry:
         return self.recipe["evaluation"]["select_on"]
 
     def with_seed(self, seed: int) -> str:
-        """All values as YAML, with another seed."""
+        """Return all values as YAML, with another seed."""
         return self.yaml.replace("\nseed: 0\n", f"\nseed: {seed}\n")
 
     def is_named(self, word: str) -> bool:
-        """Whether ``word`` is its name, path or a pattern of its name."""
+        """Return whether ``word`` is its name, path or a pattern of its name."""
         return _matches(self.name, word) or self.name == str(Path(word).resolve()) or self.title == word
 
 
@@ -80,7 +80,17 @@ def find_names(words: Sequence[str]) -> list[str]:
             "A comparison needs recipes: name some that proxemic recipes list prints, patterns such as "
             "'glyphs-small/*', or YAML files."
         )
-    return list(dict.fromkeys(name for word in words for name in _names(word)))
+    known, found = list_recipes(), dict[str, None]()
+    for word in words:
+        if re.search(r"[*?]", word) and not Path(word).is_file():
+            matching = [name for name in known if _matches(name, word)]
+            if not matching:
+                raise UserError(f"No recipe is called {word!r}: see the names with proxemic recipes list.")
+        else:
+            path = find_recipe(word)
+            matching = [word if word in known else str(path.resolve())]
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -90,54 +100,35 @@ def _matches(name: str, pattern: str) -> bool:
     [False, True, True]
     """
     signs = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return (
-        re.fullmatch("".join(signs.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*|\?)", pattern)), name)
-        is not None
-    )
-
-
-def _names(word: str) -> Iterator[str]:
-    names = list_recipes()
-    if re.search(r"[*?]", word) and not Path(word).is_file():
-        matching = [name for name in names if _matches(name, word)]
-        if not matching:
-            raise UserError(f"No recipe is called {word!r}: see the names with proxemic recipes list.")
-        yield from matching
-    else:
-        path = find_recipe(word)
-        yield word if word in names else str(path.resolve())
+    parts = (signs.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*|\?)", pattern))
+    return re.fullmatch("".join(parts), name) is not None
 
 
 def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *, own_code: bool = False) -> Entry:
     """Read a recipe by a name that `find_names` returns; its slug differs from those of the entries ``before`` it.
 
-    With ``own_code`` the recipe is to be trained: what it names, also in the current directory, is made once to try it.
+    With ``own_code``, for training, the objects that it names are made once to try them.
     """
-    from proxemic.recipes.reader import read_recipe
+    from proxemic.recipes.reader import read_recipe  # imports torch
 
     try:
         read = read_recipe(find_recipe(name), [*flags, "--seed", "0"], own_code=own_code)
         if own_code:
-            _ = read.recipe  # what a class refuses is said before the first training
+            _ = read.recipe
     except (UserError, ValueError) as error:
         where = "" if str(error).startswith(str(find_recipe(name))) else f"{name}: "
         raise UserError(f"{where}{error}") from error
-    recipe = yaml.safe_load(read.yaml)
-    slug, dataset = (
-        (Path(name).stem, data_key(recipe)) if _is_file(name) else (name.replace("/", "-"), name.partition("/")[0])
-    )
-    slug = _number(slug, "{}-{}", lambda each: each not in [entry.slug for entry in before])
-    other_images = {entry.dataset for entry in before if _test_images(entry.recipe) != _test_images(recipe)}
-    dataset = _number(dataset, "{} ({})", lambda each: each not in other_images)
-    return Entry(name, slug, dataset, _loss_label(recipe["loss"]), read.yaml)
+    recipe, is_file = yaml.safe_load(read.yaml), _is_file(name)
+    stem, dataset = (Path(name).stem, data_key(recipe)) if is_file else (name.replace("/", "-"), name.partition("/")[0])
+    slugs = [entry.slug for entry in before]
+    slug = next(each for n in count(1) if (each := f"{stem}-{n}" if n > 1 else stem) not in slugs)
+    others = {entry.dataset for entry in before if _test_images(entry.recipe) != _test_images(recipe)}
+    table = next(each for n in count(1) if (each := f"{dataset} ({n})" if n > 1 else dataset) not in others)
+    return Entry(name, slug, table, _loss_label(recipe["loss"]), read.yaml)
 
 
 def _is_file(name: str) -> bool:
     return Path(name).suffix in (".yaml", ".yml")
-
-
-def _number(name: str, form: str, fits: Callable[[str], bool]) -> str:
-    return next(filter(fits, (name if number == 1 else form.format(name, number) for number in count(1))))
 
 
 def _test_images(recipe: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -34,7 +34,7 @@ def draw_points(comparison: Comparison) -> None:
                 axes.set_visible(False)
         labels = [f"{entry.label}{MARKS[entry.selected_on]}" for entry in entries]
         row[0].set_yticks(range(len(entries)), labels, fontsize=8, parse_math=False)
-    figure.supxlabel(_caption(comparison, "percent; point: mean, bar: 95% interval, dots: seeds"), fontsize=8)
+    _caption(figure, comparison, "percent; point: mean, bar: 95% interval, dots: seeds")
     for kind in ("png", "svg"):
         save_figure(figure, comparison.path / f"points.{kind}", dpi=150)
 
@@ -66,14 +66,14 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
 
 def draw_curves(comparison: Comparison) -> None:
     """Write ``curves.png``: the metric that chose the epoch against the epoch, a mean with its 95% band per recipe."""
-    datasets = comparison.datasets()
+    results, datasets = comparison.results(), comparison.datasets()
     most = max(map(len, datasets.values()))
     figure = Figure(figsize=(7.5, len(datasets) * max(3.0, 0.19 * most + 0.6)), layout="constrained")
     rows = figure.subplots(len(datasets), squeeze=False)[:, 0]
     for axes, (name, entries) in zip(rows, datasets.items(), strict=True):
         metrics = dict.fromkeys(entry.recipe["evaluation"]["metric"] for entry in entries)
         for place, entry in enumerate(entries):
-            _curve(axes, comparison, entry, place)
+            _curve(axes, results[entry], entry, place)
         axes.set_title(name, fontsize=10, parse_math=False)
         axes.set_xlabel("epoch", fontsize=8)
         axes.set_ylabel(f"{', '.join(metrics)} on held-out classes, %", fontsize=8)
@@ -89,16 +89,15 @@ def draw_curves(comparison: Comparison) -> None:
                 text.set_parse_math(False)
         else:
             axes.text(0.5, 0.5, "nothing to show", ha="center", va="center", transform=axes.transAxes)
-    figure.supxlabel(_caption(comparison, "line: mean over seeds, band: 95% interval"), fontsize=8)
+    _caption(figure, comparison, "line: mean over seeds, band: 95% interval")
     save_figure(figure, comparison.path / "curves.png", dpi=150)
 
 
-def _curve(axes: Axes, comparison: Comparison, entry: Entry, place: int) -> None:
+def _curve(axes: Axes, results: Mapping[int, Result], entry: Entry, place: int) -> None:
     metric = entry.recipe["evaluation"]["metric"]
     values: dict[float, list[float]] = {}
-    for seed in comparison.seeds:
-        cell = comparison.cell(entry, seed)
-        for row in cell.history() if cell.state == "finished" else ():
+    for result in results.values():
+        for row in result.history:
             if metric in row:
                 values.setdefault(row["epoch"], []).append(100 * row[metric])
     if not values:
@@ -113,6 +112,6 @@ def _curve(axes: Axes, comparison: Comparison, entry: Entry, place: int) -> None
     axes.fill_between(epochs, low, high, color=colour, alpha=0.13, linewidth=0)
 
 
-def _caption(comparison: Comparison, text: str) -> str:
+def _caption(figure: Figure, comparison: Comparison, text: str) -> None:
     used = {entry.selected_on for entry in comparison.entries}
-    return "\n".join([text, *(FOOTNOTES[each] for each in FOOTNOTES if each in used)])
+    figure.supxlabel("\n".join([text, *(note for split, note in FOOTNOTES.items() if split in used)]), fontsize=8)

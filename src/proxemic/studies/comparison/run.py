@@ -16,6 +16,7 @@ from proxemic.studies.comparison.against_paper import against_paper
 from proxemic.studies.comparison.directory import Comparison, computed_metrics
 from proxemic.studies.comparison.entries import find_names, read_entry
 from proxemic.studies.comparison.tables import write_tables
+from proxemic.studies.directories import format_seconds, time_left
 from proxemic.studies.jobs import Job, Workers
 from proxemic.studies.recipe_content import same_recipe
 
@@ -104,7 +105,7 @@ def plan_comparison(
         elif not same_recipe(known.yaml, new.yaml):
             raise UserError(
                 f"The recipe {name} is no longer the one that {out} was begun with: give another --out, or go on with "
-                f"the recipe as it was by proxemic compare --resume {out}"
+                f"the recipe as it was by {before.directory.resume}"
             )
     if seeds is None:
         seeds = () if before.seeds else range(5)
@@ -115,19 +116,16 @@ def plan_comparison(
 
 
 def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
-    if baseline is not None:
-        if not any(entry.is_named(baseline) for entry in comparison.entries):
-            names = ", ".join(entry.title for entry in comparison.entries)
-            raise UserError(f"--baseline is {baseline}, but must be one of the recipes compared: {names}.")
-        comparison = replace(comparison, baseline=baseline)
+    if baseline is not None and not any(entry.is_named(baseline) for entry in comparison.entries):
+        names = ", ".join(entry.title for entry in comparison.entries)
+        raise UserError(f"--baseline is {baseline}, but must be one of the recipes compared: {names}.")
     computed = dict.fromkeys(metric for entry in comparison.entries for metric in computed_metrics(entry))
-    for metric in metrics:
-        if metric not in computed:
-            raise UserError(
-                f"--metrics has {metric}, but these are computed: {', '.join(computed)}; others by flags such as "
-                "--evaluation.recall_at [1,10]."
-            )
-    return replace(comparison, metrics=tuple(metrics)) if metrics else comparison
+    if unknown := [metric for metric in metrics if metric not in computed]:
+        raise UserError(
+            f"--metrics has {unknown[0]}, but these are computed: {', '.join(computed)}; others by flags such as "
+            "--evaluation.recall_at [1,10]."
+        )
+    return replace(comparison, baseline=baseline or comparison.baseline, metrics=tuple(metrics) or comparison.metrics)
 
 
 def _begun(out: Path) -> Comparison | None:
@@ -139,70 +137,51 @@ def finish_comparison(
     comparison: Comparison, *, workers: int = 1, report: Callable[[str], object] | None = None
 ) -> None:
     """Train what is not finished, and write tables and plots."""
-    if workers < 1:
-        raise ValueError(f"--workers is {workers}, but must be at least 1.")
-    with comparison.directory.at_work(alone=True):
-        kept = _begun(comparison.path)
+    report = report or getLogger("proxemic").info
+    pool = Workers(workers)
+    with comparison.directory.at_work(alone=True), pool:
+        begun = _begun(comparison.path)
         # Another process may have added what this one, which read the directory before, would forget.
-        if kept and not ({*kept.entries} <= {*comparison.entries} and {*kept.seeds} <= {*comparison.seeds}):
+        if begun and not ({*begun.entries} <= {*comparison.entries} and {*begun.seeds} <= {*comparison.seeds}):
             raise UserError(f"Another process has added to {comparison.path} in the meantime: give the command again.")
-        _finish(comparison, workers, report or getLogger("proxemic").info)
+        cells = list(comparison.cells())
+        waiting = {cell.path: cell for cell in cells if cell.result() is None}
+        comparison.write()
+        report(
+            f"{comparison.path}: {len(comparison.entries)} recipes × {len(comparison.seeds)} seeds, {len(cells)} "
+            f"cells, {len(cells) - len(waiting)} finished before"
+        )
+        began, numbers = time.monotonic(), itertools.count(1)
 
+        def on_result(job: Job, metrics: Mapping[str, Any]) -> None:
+            cell, result = waiting[job.out], waiting[job.out].result()
+            name = comparison.shown_metrics([cell.entry])[0]
+            assert result is not None
+            value, duration = f"{100 * metrics['test'][name]:.2f}", format_seconds(result.seconds)
+            tell(f"{cell}: {name} {value}, epoch {result.epoch}, {duration} of training")
 
-def _finish(comparison: Comparison, workers: int, report: Callable[[str], object]) -> None:
-    cells = list(comparison.cells())
-    waiting = {cell.path: cell for cell in cells if cell.result() is None}
-    comparison.write()
-    report(
-        f"{comparison.path}: {len(comparison.entries)} recipes × {len(comparison.seeds)} seeds, {len(cells)} cells, "
-        f"{len(cells) - len(waiting)} finished before"
-    )
-    for cell in waiting.values():
-        cell.forget_failure()
-    began, numbers = time.monotonic(), itertools.count(1)
+        def on_failure(job: Job, error: Exception) -> None:
+            # How the comparison goes on is said at its end; the run by itself would have other threads.
+            reason = re.sub(r" Then continue with proxemic train --resume \S+\.$", "", str(error))
+            waiting[job.out].fail(reason)
+            tell(f"{waiting[job.out]} FAILED: {reason}")
 
-    def on_result(job: Job, metrics: Mapping[str, Any]) -> None:
-        cell = waiting[job.out]
-        name = comparison.shown_metrics([cell.entry])[0]
-        result = cell.result()
-        assert result is not None
-        duration = f"{_duration(result.seconds)} of training"
-        tell(f"{cell}: {name} {100 * metrics['test'][name]:.2f}, epoch {result.epoch}, {duration}")
+        def tell(line: str) -> None:
+            write_tables(comparison)
+            number = next(numbers)
+            left = len(waiting) - number
+            rest = f"; {left} left, about {time_left(began, number, left)}" if left else ""
+            report(f"[{number}/{len(waiting)}] {line}{rest}")
 
-    def on_failure(job: Job, error: Exception) -> None:
-        cell = waiting[job.out]
-        # How the comparison goes on is said at its end; the run by itself would have other threads.
-        reason = re.sub(r" Then continue with proxemic train --resume \S+\.$", "", str(error))
-        cell.fail(reason)
-        tell(f"{cell} FAILED: {reason}")
-
-    def tell(line: str) -> None:
-        write_tables(comparison)
-        number = next(numbers)
-        left = len(waiting) - number
-        rest = f"; {left} left, about {_duration((time.monotonic() - began) / number * left)}" if left else ""
-        report(f"[{number}/{len(waiting)}] {line}{rest}")
-
-    jobs = [
-        Job(comparison.recipe_file(cell.entry.slug), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()
-    ]
-    try:
-        with Workers(workers) as pool:
+        jobs = []
+        for cell in waiting.values():
+            cell.forget_failure()
+            jobs.append(Job(comparison.recipe_file(cell.entry.slug), ("--seed", str(cell.seed)), cell.path))
+        try:
             pool.run(jobs, on_result=on_result, on_failure=on_failure)
-    finally:
-        write_tables(comparison)
-    from proxemic.studies.comparison.plots import draw_curves, draw_points
+        finally:
+            write_tables(comparison)
+        from proxemic.studies.comparison.plots import draw_curves, draw_points
 
-    draw_points(comparison)
-    draw_curves(comparison)
-
-
-def _duration(seconds: float) -> str:
-    """Format a duration for people.
-
-    >>> _duration(7.4), _duration(190), _duration(9000)
-    ('7 s', '3 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        draw_points(comparison)
+        draw_curves(comparison)

@@ -35,7 +35,7 @@ def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Est
 
 
 def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> Estimate | None:
-    """By how much a test metric exceeds the baseline's with the same seed; None without a common seed."""
+    """Return by how much a test metric exceeds the baseline's with the same seed; None without a common seed."""
     base = metric_values(baseline, metric)
     pairs = [value - base[seed] for seed, value in metric_values(results, metric).items() if seed in base]
     return t_interval(pairs) if pairs else None

@@ -19,7 +19,6 @@ from proxemic.studies.comparison.entries import find_names, read_entry
 from proxemic.studies.comparison.run import finish_comparison, plan_comparison
 from proxemic.studies.comparison.statistics import mean
 from proxemic.studies.statistics import Estimate
-from proxemic.training import Recipe
 
 with optional_dependency("train"):
     from matplotlib.figure import Figure
@@ -107,34 +106,27 @@ def plan_sweep(
     names: dict[Sweep, list[str]] = {}
     for sweep in sweeps:
         for point in sweep.points():
-            varied = [f"--{key}={value}" for key, value in point.items()]
             setting = ", ".join(f"{key}={value}" for key, value in point.items())
             try:
-                read = read_recipe(path, [*flags, *varied], own_code=True)
-                _try_losses(read.recipe)
+                read = read_recipe(path, [*flags, *(f"--{key}={value}" for key, value in point.items())], own_code=True)
+                with torch.random.fork_rng(devices=[]):  # the losses refuse values that no training could begin with
+                    for phase in filter(None, (read.recipe, read.recipe.second_phase)):
+                        # How many classes there are is unknown before the images are; a list of margins has one each.
+                        margin = getattr(phase.loss, "keywords", {}).get("margin")
+                        classes, model = len(margin) if isinstance(margin, list) else 4, read.recipe.model
+                        make_loss(phase.loss, classes, model.embedding_size, normalized=model.normalize)
             except (UserError, ValueError) as error:
                 raise UserError(f"--vary {setting}: {error}") from error
             stem = ",".join(f"{axis.name}={point[axis.keys[0]]}" for axis in sweep.axes)
             file = out / "values" / f"{stem.replace('/', '_')}.yaml"
             texts[file] = f"# {recipe} with {setting}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
-    for file, text in texts.items():
-        if file.exists() and file.read_text(encoding="utf-8") != text:
-            raise UserError(f"{out} was begun with another recipe or other flags: give the same, or another --out.")
+    if any(file.exists() and file.read_text(encoding="utf-8") != text for file, text in texts.items()):
+        raise UserError(f"{out} was begun with another recipe or other flags: give the same, or another --out.")
     for file, text in texts.items():
         write_text(file, text)
     files = [file for points in names.values() for file in points]
     return plan_comparison(files, seeds, out / "comparison", metrics=[metric], own_code=True), names
-
-
-def _try_losses(recipe: Recipe) -> None:
-    """Make the losses for a few classes, which refuses values that no training could begin with."""
-    with torch.random.fork_rng(devices=[]):
-        for phase in filter(None, (recipe, recipe.second_phase)):
-            # How many classes there are is known once the images are; a list of margins has one for each.
-            margin = getattr(phase.loss, "keywords", {}).get("margin")
-            classes = len(margin) if isinstance(margin, list) else 4
-            make_loss(phase.loss, classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
 
 
 def run_sweep(
@@ -148,7 +140,7 @@ def run_sweep(
     finish_comparison(comparison, workers=workers, report=report)
     comparison.check_finished()
     results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
-    return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
+    return {sweep: [results[name] for name in files] for sweep, files in names.items()}
 
 
 def plot_sweep(sweep: Sweep, results: Sequence[Mapping[int, Result]], metric: str, recipe: str) -> Figure:
@@ -166,7 +158,11 @@ def _curve(
 ) -> tuple[Figure, Any]:
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes = figure.subplots()
-    places = _places(axis.values)
+    try:
+        places = [float(value) for value in axis.values]
+        is_log = min(places) > 0 and max(places) / min(places) > 8
+    except ValueError:
+        places, is_log = [float(place) for place in range(len(axis.values))], False
     axes.errorbar(
         places,
         [100 * estimate.mean for estimate in means],
@@ -176,8 +172,7 @@ def _curve(
     for place, by_seed in zip(places, results, strict=True):
         values = [100 * result.values["test"][metric] for result in by_seed.values()]
         axes.plot([place] * len(values), values, ".", color="#4477aa", alpha=0.45, markeredgewidth=0)
-    numbers = places != list(range(len(places)))
-    if numbers and min(places) > 0 and max(places) / min(places) > 8:
+    if is_log:
         axes.set_xscale("log")
         axes.minorticks_off()
     axes.set_xticks(places, axis.values)
@@ -206,11 +201,3 @@ def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str
     axes.set_ylabel(" = ".join(up.keys), parse_math=False)
     figure.colorbar(image, ax=axes).set_label(f"test {metric}, %")
     return figure, axes
-
-
-def _places(values: Sequence[str]) -> list[float]:
-    """Return the values themselves if they are numbers, and otherwise their indices."""
-    try:
-        return [float(value) for value in values]
-    except ValueError:
-        return [float(place) for place in range(len(values))]

@@ -1,6 +1,6 @@
 """The tables of a comparison: CSV for programs, Markdown for people. A cell that was not measured is never filled."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from proxemic.files import write_csv, write_text
 from proxemic.studies.comparison.directory import Comparison, Result
@@ -21,19 +21,21 @@ def write_tables(comparison: Comparison) -> None:
     """Write results, summary, differences and spread as CSV, and ``table.md``, from what is finished."""
     results = comparison.results()
     for name, header, rows in (
-        ("results.csv", RESULTS, _result_rows(results)),
-        ("summary.csv", SUMMARY, _summary_rows(results)),
-        ("differences.csv", DIFFERENCES, _difference_rows(comparison, results)),
-        ("spread.csv", SPREAD, _variation_rows(comparison, results)),
+        ("results", "recipe dataset loss seed split metric value epoch selected_on seconds", _result_rows(results)),
+        ("summary", "recipe dataset loss selected_on split metric mean half_width n", _summary_rows(results)),
+        (
+            "differences",
+            "dataset recipe baseline metric difference half_width n excludes_zero",
+            _difference_rows(comparison, results),
+        ),
+        (
+            "spread",
+            "dataset metric seeds recipes against ratio ratio_low ratio_high n",
+            _variation_rows(comparison, results),
+        ),
     ):
-        write_csv(comparison.path / name, header, rows)
+        write_csv(comparison.path / f"{name}.csv", header.split(), rows)
     write_text(comparison.path / "table.md", markdown(comparison, results))
-
-
-RESULTS = ("recipe", "dataset", "loss", "seed", "split", "metric", "value", "epoch", "selected_on", "seconds")
-SUMMARY = ("recipe", "dataset", "loss", "selected_on", "split", "metric", "mean", "half_width", "n")
-DIFFERENCES = ("dataset", "recipe", "baseline", "metric", "difference", "half_width", "n", "excludes_zero")
-SPREAD = ("dataset", "metric", "seeds", "recipes", "against", "ratio", "ratio_low", "ratio_high", "n")
 
 
 def _result_rows(results: _Results) -> Iterator[tuple[object, ...]]:
@@ -47,86 +49,82 @@ def _result_rows(results: _Results) -> Iterator[tuple[object, ...]]:
 
 def _summary_rows(results: _Results) -> Iterator[tuple[object, ...]]:
     for entry, seeds in results.items():
-        about = (entry.title, entry.dataset, entry.loss, entry.selected_on)
-        for split, metric in _measured(seeds.values()):
+        splits = [item for result in seeds.values() for item in result.values.items()]
+        for split, metric in dict.fromkeys((split, metric) for split, values in splits for metric in values):
             estimate = mean(seeds, metric, split)
             assert estimate is not None
-            yield (*about, split, metric, estimate.mean, estimate.half_width, estimate.n)
+            about = (entry.title, entry.dataset, entry.loss, entry.selected_on, split, metric)
+            yield (*about, estimate.mean, estimate.half_width, estimate.n)
 
 
 def _difference_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
     for dataset, entries in comparison.datasets().items():
         baseline = comparison.baseline_of(entries)
         for entry in entries:
-            for split, metric in _measured(results[entry].values()):
-                estimate = difference(results[entry], results[baseline], metric) if split == "test" else None
-                if entry != baseline and estimate is not None:
-                    excludes = {True: "yes", False: "no", None: None}[estimate.excludes_zero]
-                    row = (dataset, entry.title, baseline.title, metric, estimate.mean, estimate.half_width, estimate.n)
-                    yield (*row, excludes)
+            for metric in _tested(results[entry]) if entry != baseline else ():
+                if found := difference(results[entry], results[baseline], metric):
+                    excludes = {True: "yes", False: "no", None: None}[found.excludes_zero]
+                    about = (dataset, entry.title, baseline.title, metric)
+                    yield (*about, found.mean, found.half_width, found.n, excludes)
 
 
 def _variation_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
     for dataset, entries in comparison.datasets().items():
-        first = comparison.shown_metrics(entries)[0]
-        by_seed = [results[entry] for entry in entries]
-        for split, metric in _measured(result for seeds in by_seed for result in seeds.values()):
-            variation = seed_variation(by_seed, metric, first) if split == "test" else None
-            if variation is not None:
-                ratio = variation.ratio or (None, None, None)
-                yield (dataset, metric, variation.seeds, variation.recipes, first, *ratio, variation.n)
+        first, by_seed = comparison.shown_metrics(entries)[0], [results[entry] for entry in entries]
+        for metric in dict.fromkeys(metric for seeds in by_seed for metric in _tested(seeds)):
+            if found := seed_variation(by_seed, metric, first):
+                ratio = found.ratio or (None, None, None)
+                yield (dataset, metric, found.seeds, found.recipes, first, *ratio, found.n)
 
 
-def _measured(results: Iterable[Result]) -> list[tuple[str, str]]:
-    """Return splits with their metrics, each once."""
-    return list(dict.fromkeys((split, name) for each in results for split, of in each.values.items() for name in of))
+def _tested(seeds: Mapping[int, Result]) -> list[str]:
+    """Return the metrics that a recipe has on the test classes."""
+    return list(dict.fromkeys(metric for result in seeds.values() for metric in result.values.get("test", ())))
 
 
 def markdown(comparison: Comparison, results: _Results | None = None) -> str:
     """Write a table per data set, with what is not finished and what failed."""
     results = comparison.results() if results is None else results
-    parts = [_title(comparison, results)]
+    cells, finished = len(list(comparison.cells())), sum(len(seeds) for seeds in results.values())
+    title = (
+        f"{len(comparison.entries)} recipes × {len(comparison.seeds)} seeds ({', '.join(map(str, comparison.seeds))}), "
+        "evaluated on the test classes, in percent: mean ± 95% interval over seeds (t distribution)."
+    )
+    if finished < cells:
+        title += f" **{cells - finished} of {cells} cells are not finished**; what was not measured is {MISSING}."
+    parts = ["# Comparison", title]
+    if comparison.flags:
+        parts.append(f"Flags of all recipes: `{' '.join(comparison.flags)}`")
     for dataset, entries in comparison.datasets().items():
         parts += [f"## {dataset}", *_tables(comparison, entries, results)]
-    failures = [f"- {cell}: {cell.failure}" for cell in comparison.failed()]
-    if failures:
-        parts += ["## Failed", "\n".join(failures)]
+    if failed := comparison.failed():
+        parts += ["## Failed", "\n".join(f"- {cell}: {cell.failure}" for cell in failed)]
     return "\n\n".join(parts) + "\n"
 
 
-def _title(comparison: Comparison, results: _Results) -> str:
-    cells, finished = len(list(comparison.cells())), sum(len(seeds) for seeds in results.values())
-    text = (
-        f"# Comparison\n\n{len(comparison.entries)} recipes × {len(comparison.seeds)} seeds "
-        f"({', '.join(map(str, comparison.seeds))}), evaluated on the test classes, in percent: mean ± 95% interval "
-        "over seeds (t distribution)."
-    )
-    if finished < cells:
-        text += f" **{cells - finished} of {cells} cells are not finished**; what was not measured is {MISSING}."
-    return text + (f"\n\nFlags of all recipes: `{' '.join(comparison.flags)}`" if comparison.flags else "")
-
-
 def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
-    metrics = comparison.shown_metrics(entries)
+    metrics, baseline = comparison.shown_metrics(entries), comparison.baseline_of(entries)
+    names = {entry: f"`{entry.title}`{MARKS[entry.selected_on]}" for entry in entries}
     means = {(entry, metric): mean(results[entry], metric) for entry in entries for metric in metrics}
-    best = {metric: _best({entry: means[entry, metric] for entry in entries}) for metric in metrics}
+    # What was chosen on the test classes does not compete with what was not.
+    fair = [entry for entry in entries if entry.selected_on != "test" and results[entry]] or entries
 
     def cell(entry: Entry, metric: str) -> str:
-        text = format_estimate(means[entry, metric])
-        return f"**{text}**" if entry in best[metric] else text
+        best = max((found.mean for each in fair if (found := means[each, metric])), default=None)
+        found, text = means[entry, metric], format_estimate(means[entry, metric])
+        return f"**{text}**" if entry in fair and found and found.mean == best else text
 
-    yield Table(
-        ["recipe", "loss", *metrics, "seeds"],
-        [
-            [_name(entry), entry.loss, *(cell(entry, metric) for metric in metrics), _seeds(comparison, entry)]
-            for entry in entries
-        ],
-        align="ll" + "r" * (len(metrics) + 1),
-    ).text("markdown")
-    used = {entry.selected_on for entry in entries}
-    yield from (FOOTNOTES[each] for each in FOOTNOTES if each in used)
-    rounded = [_name(entry) for entry in entries if entry.recipe["evaluation"]["precision"] != "32-true"]
-    if rounded:
+    def seeds(entry: Entry) -> str:
+        states = [comparison.cell(entry, seed).state for seed in comparison.seeds]
+        finished, failed = states.count("finished"), states.count("failed")
+        text = str(finished) if finished == len(states) else f"{finished} of {len(states)}"
+        return f"{text}, {failed} failed" if failed else text
+
+    rows = [[names[entry], entry.loss, *(cell(entry, each) for each in metrics), seeds(entry)] for entry in entries]
+    header = ["recipe", "loss", *metrics, "seeds"]
+    yield Table(header, rows, align="ll" + "r" * (len(metrics) + 1)).text("markdown")
+    yield from (note for split, note in FOOTNOTES.items() if split in {entry.selected_on for entry in entries})
+    if rounded := [names[entry] for entry in entries if entry.recipe["evaluation"]["precision"] != "32-true"]:
         yield f"Computed in bf16-mixed: {', '.join(rounded)}."
     from proxemic.metrics import FEWEST_CLASSES  # imports torch
 
@@ -136,37 +134,28 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
             f"Few test classes: {min(classes)}. The intervals are over seeds on these classes alone: other classes may "
             "give quite other values, and other differences."
         )
-    yield from _differences(comparison, entries, results)
-    yield from _variations(entries, results, metrics)
-
-
-def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
-    metrics, baseline = comparison.shown_metrics(entries), comparison.baseline_of(entries)
-    others = [entry for entry in entries if entry != baseline]
-    if not others:
-        return
     rows = []
-    for entry in others:
-        estimates = [difference(results[entry], results[baseline], metric) for metric in metrics]
-        pairs = max([0, *(estimate.n for estimate in estimates if estimate)])
-        rows.append([_name(entry), *map(_difference, estimates), str(pairs)])
-    yield f"Difference from {_name(baseline)}, paired by seed; * where the 95% interval, each by itself, excludes 0:"
-    yield Table(["recipe", *metrics, "pairs"], rows).text("markdown")
-
-
-def _variations(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
+    for entry in entries:
+        if entry != baseline:
+            found = [difference(results[entry], results[baseline], metric) for metric in metrics]
+            pairs = max([0, *(each.n for each in found if each)])
+            rows.append([names[entry], *map(_difference, found), str(pairs)])
+    if rows:
+        first = names[baseline]
+        yield f"Difference from {first}, paired by seed; * where the 95% interval, each by itself, excludes 0:"
+        yield Table(["recipe", *metrics, "pairs"], rows).text("markdown")
     by_recipe = [results[entry] for entry in entries]
     variations = {metric: seed_variation(by_recipe, metric, metrics[0]) for metric in metrics}
     rows = [
         [
             metric,
-            f"{100 * variation.seeds:.2f}",
-            f"{100 * variation.recipes:.2f}",
-            f"{variation.separability:.1f}",
-            "{:.2f} ({:.2f} to {:.2f})".format(*variation.ratio) if variation.ratio else MISSING,
+            f"{100 * found.seeds:.2f}",
+            f"{100 * found.recipes:.2f}",
+            f"{found.separability:.1f}",
+            "{:.2f} ({:.2f} to {:.2f})".format(*found.ratio) if found.ratio else MISSING,
         ]
-        for metric, variation in variations.items()
-        if variation is not None
+        for metric, found in variations.items()
+        if found is not None
     ]
     if rows:
         yield "Standard deviations in percent; ratios are geometric means over recipes with their 95% interval:"
@@ -174,26 +163,8 @@ def _variations(entries: Sequence[Entry], results: _Results, metrics: Sequence[s
         yield Table(["metric", "over seeds", "of recipes' means", "recipes / seeds", ratio], rows).text("markdown")
 
 
-def _best(means: Mapping[Entry, Estimate | None]) -> list[Entry]:
-    """Those with the highest mean; what was chosen on the test classes does not compete with what was not."""
-    values = {entry: estimate.mean for entry, estimate in means.items() if estimate}
-    fair = {entry: value for entry, value in values.items() if entry.selected_on != "test"} or values
-    return [entry for entry, value in fair.items() if value == max(fair.values())]
-
-
-def _seeds(comparison: Comparison, entry: Entry) -> str:
-    states = [comparison.cell(entry, seed).state for seed in comparison.seeds]
-    finished, failed = states.count("finished"), states.count("failed")
-    text = str(finished) if finished == len(states) else f"{finished} of {len(states)}"
-    return f"{text}, {failed} failed" if failed else text
-
-
 def _difference(estimate: Estimate | None) -> str:
     if estimate is None:
         return MISSING
     sign = "+" if estimate.mean > 0 else ""
     return f"{sign}{format_estimate(estimate)}{' *' if estimate.excludes_zero else ''}"
-
-
-def _name(entry: Entry) -> str:
-    return f"`{entry.title}`{MARKS[entry.selected_on]}"

@@ -1,6 +1,6 @@
 """Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from proxemic.runs.directory import split_fingerprint
 from proxemic.runs.embed import embed_images, load_embedder, pick_device
 from proxemic.studies.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.studies.targets import is_run
-from proxemic.training import EvaluationConfig, RunDirectory
+from proxemic.training import RunDirectory
 
 
 def evaluate_models(
@@ -39,7 +39,11 @@ def evaluate_models(
             "--by category needs categories, but these images have none: give --data.root a table with a column "
             "category."
         )
-    trained = _trained_classes(paths, images.class_names)
+    # The labels of the classes whose names a model was trained on; None if those of one model are unknown.
+    classes, trained = [RunDirectory.of_model(path).read_classes() for path in paths], None
+    if None not in classes:
+        names = {name for each in classes if each is not None for name in each.trained}
+        trained = [label for label, name in enumerate(images.class_names) if name in names]
     targets = []
     for path in paths:
         model, preprocessing = load_embedder(path, own_backbone(path))
@@ -61,7 +65,7 @@ def evaluate_models(
         target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
         target = replace(target, images=images, precision=precision, stopped=RunDirectory.of_model(path).stopped)
         target = target.with_categories() if by_category else target
-        targets.append(_with_parts(target, content, trained, request.evaluation))
+        targets.append(target if trained is None else _with_parts(target, trained))
     return targets
 
 
@@ -75,32 +79,17 @@ def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: C
         )
 
 
-def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
-    """Return the labels of the classes whose names a model was trained on; None if those of one model are unknown."""
-    names: set[str] = set()
-    for path in paths:
-        classes = RunDirectory.of_model(path).read_classes()
-        if classes is None:
-            return None
-        names.update(classes.trained)
-    return frozenset(label for label, name in enumerate(class_names) if name in names)
-
-
-def _with_parts(
-    target: TargetMetrics, content: LabelledEmbeddings, trained: Collection[int] | None, config: EvaluationConfig
-) -> TargetMetrics:
+def _with_parts(target: TargetMetrics, trained: Sequence[int]) -> TargetMetrics:
     """Add the metrics of the unseen and the seen classes, where there are both; each part searches itself alone."""
-    labels = content.rows.labels
-    if trained is None or labels is None:
-        return target
-    is_seen = torch.isin(labels, torch.tensor(sorted(trained), dtype=torch.int64))
-    query_is_seen = is_seen if content.rows.is_query is None else is_seen[content.rows.is_query]
-    parts = []
-    for split, rows, queries in (("unseen", ~is_seen, ~query_is_seen), ("seen", is_seen, query_is_seen)):
+    rows, parts = target.rows, []
+    assert rows.labels is not None
+    is_seen = torch.isin(rows.labels, torch.tensor(trained, dtype=torch.int64))
+    for split, chosen in (("unseen", ~is_seen), ("seen", is_seen)):
+        queries = chosen if rows.is_query is None else chosen[rows.is_query]
         if 0 < len(trained) < target.classes and bool((queries & target.metrics.evaluated).any()):
-            kept = rows.nonzero().squeeze(1)
-            part = LabelledEmbeddings(content.embeddings[kept], content.rows.take(kept))
-            parts.append(evaluate_rows(target.name, split, part, config))
+            kept = chosen.nonzero().squeeze(1)
+            part = LabelledEmbeddings(target.content.embeddings[kept], rows.take(kept))
+            parts.append(evaluate_rows(target.name, split, part, target.config))
     return replace(target, trained_on=len(trained), parts=tuple(parts))
 
 
@@ -117,9 +106,9 @@ def choose_images(
 ) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
     """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
+    recipe = run and run.recipe
     if run is not None:
         run.check_run()
-    recipe = run and run.recipe
     if "evaluation.precision" not in overrides and "precision" not in (overrides.get("evaluation") or ()):
         # Not that of the first run's recipe: two models are compared as the later commands compute them.
         overrides = _added(overrides, "evaluation.precision", "32-true")
@@ -156,7 +145,7 @@ def choose_images(
 
 
 def _take_vectors(paths: Sequence[Path], files: Sequence[Path]) -> bool:
-    """Whether all the models take vectors, which the files must hold then, and not otherwise, by their names."""
+    """Return whether the models take vectors, and check by their names that the files hold what the models take."""
     first, *others = (takes_vectors(path) for path in paths)
     if any(other != first for other in others):
         raise UserError(f"Of {paths[0]} and {paths[1]} one takes images and one vectors: evaluate the two one by one.")
@@ -178,25 +167,20 @@ def _load(
 ) -> tuple[ImageSet, str, Sequence[str]]:
     """Return the images, their split, and notes; ``trained_on`` is the source of the first run's images."""
     same, moved, given = type(trained_on) is type(source), None, False
-    if isinstance(trained_on, OwnSource) and isinstance(source, OwnSource):
-        same = _place(trained_on) == _place(source)
-        if not same and split is None:
-            moved = _moved_splits(source, RunDirectory(paths[0]))
-    if isinstance(source, OwnSource) and not same and moved is None and split != "all":
-        given = source.gives_splits()
-        split = split or ("test" if given else "all")
-    split = split or "test"
-    if split == "all":
-        if not isinstance(source, OwnSource):
-            raise UserError(
-                f"--split all is for folders and tables of images: {type(source).__name__} has train and test."
-            )
-        images, notes = source.load_unsplit()
-        return images, split, notes
-    if given and isinstance(source, OwnSource):
-        images, notes = source.load_split(split)
-        return images, split, notes
-    splits = moved or source.load()
+    if isinstance(source, OwnSource):
+        if isinstance(trained_on, OwnSource):
+            places = [each.root and Path(each.root).resolve() for each in (trained_on, source)]
+            same = places[0] == places[1]
+            moved = None if same or split else _moved_splits(source, RunDirectory(paths[0]))
+        if not same and moved is None and split != "all":
+            given = source.gives_splits()
+            split = split or ("test" if given else "all")
+        if split and (split == "all" or given):
+            images, notes = source.load_unsplit() if split == "all" else source.load_split(split)
+            return images, split, notes
+    elif split == "all":
+        raise UserError(f"--split all is for folders and tables of images: {type(source).__name__} has train and test.")
+    split, splits = split or "test", moved or source.load()
     for path in paths:
         # Split anew, other images may put classes of the training into the test.
         if (same or moved) and is_run(path):
@@ -224,7 +208,3 @@ def _moved_splits(source: OwnSource, run: RunDirectory) -> Splits | None:
     except ValueError:
         return None
     return splits if run.has_images(split_fingerprint(splits)) else None
-
-
-def _place(source: OwnSource) -> Path | None:
-    return source.root and Path(source.root).resolve()

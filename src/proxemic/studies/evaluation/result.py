@@ -7,16 +7,126 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from proxemic.files import readable, write_text
-from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, RetrievalMetrics, paired_differences
+from proxemic.metrics import (
+    FEWEST_CLASSES,
+    Interval,
+    OpenSetIdentification,
+    PairedDifference,
+    RetrievalMetrics,
+    paired_differences,
+)
+from proxemic.metrics.confidence import AveragedOver
 from proxemic.runs.evaluate import computed_in
-from proxemic.studies.evaluation.open_set import OpenSetComparison
 from proxemic.studies.evaluation.rows import TargetMetrics
-from proxemic.studies.evaluation.table import MetricTable
 from proxemic.studies.statistics import few_classes
-from proxemic.tables import Format, Table, format_of, percent, without_nan
+from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
 
 _IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
+
+
+_NO_INTERVAL = Interval(math.nan, math.nan, math.nan)
+_NO_DIFFERENCE = PairedDifference(math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class MetricTable:
+    """The metrics of one model with intervals, or of two on the same queries with differences, by name.
+
+    ``chance`` is what a random order gives; None shows no such column to people.
+    """
+
+    values: Sequence[Mapping[str, float]]
+    split: str
+    level: float
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    differences: Mapping[str, PairedDifference] = field(default_factory=dict)
+    chance: Mapping[str, float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        models: Sequence[RetrievalMetrics] | Sequence[OpenSetIdentification],
+        values: Sequence[Mapping[str, float]],
+        labels: Tensor,
+        split: str,
+        level: float,
+        resamples: int,
+        *,
+        average: AveragedOver = "queries",
+        chance: Mapping[str, float] | None = None,
+    ) -> "MetricTable":
+        """Compute intervals, or differences, by the bootstrap over the classes; 0 resamples compute neither."""
+        intervals: Mapping[str, Interval] = {}
+        differences: Mapping[str, PairedDifference] = {}
+        options: Any = {"level": level, "resamples": resamples}
+        if resamples and len(models) == 1:
+            bounds = models[0].intervals(**options)
+            intervals = {name: each for name, each in bounds.items() if not math.isnan(each.low)}
+        elif resamples:
+            first, second = (
+                {name: each.double() for name, each in model.per_query.items() if not math.isnan(named[name])}
+                for model, named in zip(models, values, strict=True)
+            )
+            differences = paired_differences(first, second, labels, average=average, **options)
+        return cls(values, split, level, intervals, differences, chance)
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether there are intervals, or differences."""
+        return bool(self.intervals or self.differences)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per metric; missing values are NaN.
+
+        The columns are metric, split, value, chance, low and high; for two models metric, split, first, second,
+        difference, low, high and p_value.
+        """
+        rows: list[dict[str, Any]] = []
+        for name, value in self.values[0].items():
+            if len(self.values) == 1:
+                interval = self.intervals.get(name, _NO_INTERVAL)
+                known = {"value": value, "chance": (self.chance or {}).get(name, math.nan)}
+                known |= {"low": interval.low, "high": interval.high}
+            else:
+                second = self.values[1][name]
+                known = {"first": value, "second": second} | vars(self.differences.get(name, _NO_DIFFERENCE))
+                known |= {"difference": value - second}
+            rows.append({"metric": name, "split": self.split} | known)
+        return rows
+
+    def cells(self, bounds: bool | None = None) -> tuple[list[str], list[list[str]]]:
+        """Return header and rows as papers print them, in percent, thresholds as they are; by default with bounds."""
+        one, bounds = len(self.values) == 1, self.has_bounds if bounds is None else bounds
+        header = ["metric", *([self.split] if one else ["A", "B"]), *(["chance"] if self.chance is not None else [])]
+        header += [] if one else ["A - B"]
+        header += [f"{100 * self.level:g}% interval"] * bounds + ["p"] * (bounds and not one)
+        rows = []
+        for row in self.rows():
+            name, is_threshold = row["metric"], row["metric"].startswith("threshold")
+            show = _as_it_is if is_threshold else percent
+            cells = [name, *(show(row[key]) for key in (["value"] if one else ["first", "second"]))]
+            cells += [percent(self.chance.get(name))] if self.chance is not None else []
+            if not one:
+                cells.append(show(row["difference"]) if is_threshold else f"{100 * row['difference']:+.2f}")
+            if bounds:
+                cells.append(MISSING if math.isnan(row["low"]) else f"{show(row['low'])} … {show(row['high'])}")
+            if bounds and not one:
+                cells.append(_as_it_is(row["p_value"]))
+            rows.append(cells)
+        return header, rows
+
+    def bounds(self) -> dict[str, Any]:
+        """Return intervals and differences for JSON, as far as there are any."""
+        intervals = {name: [each.low, each.high] for name, each in self.intervals.items()}
+        named = {"intervals": intervals, "differences": {name: vars(each) for name, each in self.differences.items()}}
+        return {name: values for name, values in named.items() if values}
+
+
+def _as_it_is(value: float) -> str:
+    return MISSING if math.isnan(value) else f"{value:.4f}"
 
 
 @dataclass(frozen=True)
@@ -25,59 +135,51 @@ class Evaluation:
 
     Args:
         targets: One or two, on the same queries.
-        level: Confidence level of the intervals.
-        intervals: The interval of each metric of a single model; empty with few classes or without resamples.
-        differences: By how much the first of two models exceeds the second; empty without resamples.
+        table: Their metrics, intervals and differences.
         parts: The evaluations of the unseen classes alone, and of those trained on, where there are both.
         categories: The evaluations of the queries of each category.
         open_set: Open-set identification, if that was asked for.
     """
 
     targets: tuple[TargetMetrics, ...]
-    level: float
-    intervals: Mapping[str, Interval] = field(default_factory=dict)
-    differences: Mapping[str, PairedDifference] = field(default_factory=dict)
+    table: MetricTable
     parts: tuple["Evaluation", ...] = ()
     categories: tuple["Evaluation", ...] = ()
-    open_set: OpenSetComparison | None = None
+    open_set: MetricTable | None = None
 
     @classmethod
     def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
         """Compute intervals, or differences, by the bootstrap; 0 resamples compute neither."""
-        first = targets[0].metrics
-        intervals: dict[str, Interval] = {}
-        differences: dict[str, PairedDifference] = {}
-        if resamples and len(targets) == 1:
-            bounds = first.intervals(level=level, resamples=resamples)
-            intervals = {name: interval for name, interval in bounds.items() if not math.isnan(interval.low)}
-        elif resamples:
-            differences = paired_differences(
-                first.per_query,
-                targets[1].metrics.per_query,
-                first.labels,
-                average=first.average,
-                level=level,
-                resamples=resamples,
-            )
         parts, categories = (
             tuple(cls.of(part, level, resamples) for part in zip(*groups, strict=True))
             for groups in ([each.parts for each in targets], [each.categories for each in targets])
         )
-        sets = [each.open_set for each in targets if each.open_set is not None]
-        open_set = OpenSetComparison.of(sets, level, resamples) if sets else None
-        return cls(tuple(targets), level, intervals, differences, parts, categories, open_set)
+        bootstrap, metrics = (level, resamples), [each.metrics for each in targets]
+        first, split = metrics[0], targets[0].split
+        # The queries and their matches, and so chance, are the same for two models.
+        table = MetricTable.of(
+            metrics, metrics, first.labels, split, *bootstrap, average=first.average, chance=first.chance
+        )
+        open_set = None
+        if sets := [each.open_set for each in targets if each.open_set is not None]:
+            found, values = [each.found for each in sets], [each.values for each in sets]
+            open_set = MetricTable.of(found, values, found[0].mated.labels, "open set", *bootstrap)
+        return cls(tuple(targets), table, parts, categories, open_set)
+
+    @property
+    def intervals(self) -> Mapping[str, Interval]:
+        """The interval of each metric of a single model; empty with few classes or without resamples."""
+        return self.table.intervals
+
+    @property
+    def differences(self) -> Mapping[str, PairedDifference]:
+        """By how much the first of two models exceeds the second; empty without resamples."""
+        return self.table.differences
 
     @property
     def metrics(self) -> RetrievalMetrics:
         """The metrics of the first model."""
         return self.targets[0].metrics
-
-    @property
-    def _table(self) -> MetricTable:
-        first = self.targets[0]
-        values = [each.metrics for each in self.targets]
-        # The queries and their matches, and so chance, are the same for two models.
-        return MetricTable(values, first.split, self.level, self.intervals, self.differences, self.metrics.chance)
 
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
@@ -89,12 +191,12 @@ class Evaluation:
             return json.dumps(self._content(), indent=2)
         if form == "csv":
             return Table.of_records(self.rows()).text("csv")
-        whole, *parts = [
-            Table(*each._table.cells(each._table.has_bounds), each._title(), each._notes()).text(form)
-            for each in (self, *self.parts)
-        ]
-        categories = [self._category_table(form)] if self.categories else []
-        return "\n\n".join([whole, *categories, *parts, *([self.open_set.text(form)] if self.open_set else [])])
+        tables = [Table(*each.table.cells(), each._title(), each._notes()) for each in (self, *self.parts)]
+        if self.categories:
+            tables.insert(1, self._category_table())
+        if self.open_set and (first := self.targets[0].open_set):
+            tables.append(Table(*self.open_set.cells(), first.title, first.notes))
+        return "\n\n".join(table.text(form) for table in tables)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of `MetricTable`: of the whole, of the categories, of the parts, of the open set.
@@ -105,9 +207,9 @@ class Evaluation:
         rows = [
             ({"category": readable(each.targets[0].category or "")} if with_category else {}) | row
             for each in (self, *self.categories, *self.parts)
-            for row in each._table.rows()
+            for row in each.table.rows()
         ]
-        of_open_set = self.open_set.table.rows() if self.open_set else []
+        of_open_set = self.open_set.rows() if self.open_set else []
         return rows + [({"category": ""} if with_category else {}) | row for row in of_open_set]
 
     def class_rows(self) -> list[dict[str, Any]]:
@@ -148,37 +250,36 @@ class Evaluation:
             )
         ]
 
-    def _category_table(self, form: Format) -> str:
-        bounds = any(each._table.has_bounds for each in self.categories)
-        header = ["category", "classes", "queries", *self.categories[0]._table.cells(bounds)[0]]
+    def _category_table(self) -> Table:
+        bounds = any(each.table.has_bounds for each in self.categories)
+        header = ["category", "classes", "queries", *self.categories[0].table.cells(bounds)[0]]
         rows = []
         for each in self.categories:
             target = each.targets[0]
             named = [readable(target.category or ""), f"{target.classes:,}", f"{target.metrics.queries:,}"]
-            first, *others = each._table.cells(bounds)[1]
+            first, *others = each.table.cells(bounds)[1]
             rows += [[*named, *first], *(["", "", "", *row] for row in others)]
         few = min(each.targets[0].classes for each in self.categories) < FEWEST_CLASSES
         notes = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
-        return Table(header, rows, "By category; the queries of each search all images", notes).text(form)
+        return Table(header, rows, "By category; the queries of each search all images", notes)
 
     def _content(self) -> dict[str, Any]:
-        """For JSON: the metrics of one model by split, or those of two models and their differences."""
+        """Return, for JSON, the metrics of one model by split, or those of two models and their differences."""
         summaries = [_summary(target) for target in self.targets]
-        more: dict[str, Any] = {"level": self.level} if self.intervals or self.differences else {}
+        more: dict[str, Any] = {"level": self.table.level} if self.table.has_bounds else {}
         if self.categories:
             more["categories"] = {part.targets[0].category: part._content() for part in self.categories}
         if self.parts:
             more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
-        if self.open_set:
-            alone = self.open_set.sets[0].content() if len(summaries) == 1 else {}
-            more["open_set"] = alone | self.open_set.table.bounds()
+        if self.open_set and (first := self.targets[0].open_set):
+            more["open_set"] = (first.content() if len(summaries) == 1 else {}) | self.open_set.bounds()
         if len(summaries) == 1:
-            return without_nan(summaries[0] | self._table.bounds() | more)
+            return without_nan(summaries[0] | self.table.bounds() | more)
         models = [
             {"model": target.name} | each | ({"open_set": target.open_set.content()} if target.open_set else {})
             for target, each in zip(self.targets, summaries, strict=True)
         ]
-        return without_nan({"models": models} | self._table.bounds() | more)
+        return without_nan({"models": models} | self.table.bounds() | more)
 
     def _title(self) -> str:
         target = self.targets[0]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxemic.data import ImageSet, RowGroups
+from proxemic.data import ImageSet
 from proxemic.data.embeddings import PRECISION, LabelledEmbeddings, RowLabels, read_embeddings
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
 from proxemic.data.formats.vectors import read_metadata
@@ -22,20 +22,17 @@ from proxemic.training import EvaluationConfig
 class TargetMetrics:
     """The metrics of one model or file of embeddings on a split, or on its ``seen`` or ``unseen`` classes.
 
-    ``metric`` ranks classes and queries from worst to best. ``trained_on`` is the number of classes that the models
-    were trained on, if known; ``parts`` are the metrics of the unseen and the seen classes, ``categories`` those of the
-    queries of each category, which have its name in ``category``. ``open_set`` is its open-set identification;
-    ``content`` what was evaluated, by ``config``, and ``images`` the images that were embedded in ``precision``,
-    which is None if it is not known. ``stopped`` says where the run of the model stopped, if it is unfinished.
+    ``content`` was evaluated by ``config``; ``images`` are those that were embedded in ``precision``, None if it is
+    unknown. ``trained_on`` is the number of classes that the models were trained on, if known. ``parts`` are the
+    metrics of the unseen and the seen classes, ``categories`` those of the queries of each category, with its name in
+    ``category``. ``stopped`` says where the run of the model stopped, if it is unfinished.
     """
 
     name: str
     split: str
-    rows: RowLabels
-    metrics: RetrievalMetrics
-    metric: str
     content: LabelledEmbeddings
     config: EvaluationConfig
+    metrics: RetrievalMetrics
     images: ImageSet | None = None
     trained_on: int | None = None
     parts: tuple["TargetMetrics", ...] = ()
@@ -44,6 +41,17 @@ class TargetMetrics:
     open_set: OpenSet | None = None
     precision: str | None = None
     stopped: str | None = None
+
+    @property
+    def rows(self) -> RowLabels:
+        """Labels, roles and names of what was evaluated."""
+        return self.content.rows
+
+    @property
+    def metric(self) -> str:
+        """The metric that ranks classes and queries from worst to best."""
+        # A metric of one's own has no value per class.
+        return self.config.metric if self.config.metric in self.metrics.per_query else "map@r"
 
     @property
     def classes(self) -> int:
@@ -79,9 +87,7 @@ def evaluate_rows(
 ) -> TargetMetrics:
     """Evaluate embeddings by their labels; with a seed, also where half of the classes are not in the gallery."""
     metrics = evaluate_embeddings(content.embeddings, content.rows, config)
-    # A metric of one's own has no value per class.
-    metric = config.metric if config.metric in metrics.per_query else "map@r"
-    target = TargetMetrics(str(name), split, content.rows, metrics, metric, content, config)
+    target = TargetMetrics(str(name), split, content, config, metrics)
     if open_set_seed is None:
         return target
     return replace(target, open_set=identify_open_set(str(name), content, config.distance, open_set_seed))
@@ -89,10 +95,10 @@ def evaluate_rows(
 
 def evaluate_files(
     paths: Sequence[Path],
+    *,
     labels: Path | None,
     gallery: Path | None,
     gallery_labels: Path | None,
-    *,
     by_category: bool,
     open_set_seed: int | None,
     overrides: Mapping[str, object],
@@ -110,43 +116,31 @@ def evaluate_files(
     if gallery is not None:
         contents = [join_query_gallery(contents[0], read_embeddings(gallery, gallery_labels))]
     if len(contents) > 1:
-        _check_same_rows(paths, *contents)
-    for file in (labels, gallery_labels):
-        if (
-            file is not None
-            and file.suffix.lower() != ".npy"
-            and (unused := read_table(file, EMBEDDING_COLUMNS).unused)
-        ):
-            report(f"{file} has columns that are not used: {', '.join(unused)}.")
-    targets = [
-        replace(
-            evaluate_rows(path, "all", content, config, open_set_seed), precision=read_metadata(path).get(PRECISION)
-        )
-        for path, content in zip(paths, contents, strict=True)
-    ]
-    return [target.with_categories() for target in targets] if by_category else targets
-
-
-def _check_same_rows(paths: Sequence[Path], first: LabelledEmbeddings, second: LabelledEmbeddings) -> None:
-    for name, one, other in (
-        ("number of rows", len(first.embeddings), len(second.embeddings)),
-        ("paths", first.rows.paths, second.rows.paths),
-        ("labels", first.rows.label_texts(), second.rows.label_texts()),
-        ("is_query or is_gallery", _roles(first), _roles(second)),
-        ("sequence", _texts(first.rows.sequences), _texts(second.rows.sequences)),
-        ("category", _texts(first.rows.categories), _texts(second.rows.categories)),
-    ):
-        if one is not None and other is not None and one != other:
+        for name, one, other in zip(("number of rows", *_COMPARED), *map(_compared, contents), strict=True):
+            if one is None or other is None or one == other:
+                continue
             raise UserError(
-                f"{paths[0]} and {paths[1]} differ in {name}, but two models are compared on the same queries, row by "
-                "row."
+                f"{paths[0]} and {paths[1]} differ in {name}, but two models are compared on the same queries, "
+                "row by row."
             )
+    for file in filter(None, (labels, gallery_labels)):
+        unused = () if file.suffix.lower() == ".npy" else read_table(file, EMBEDDING_COLUMNS).unused
+        if unused:
+            report(f"{file} has columns that are not used: {', '.join(unused)}.")
+    targets = []
+    for path, content in zip(paths, contents, strict=True):
+        target = evaluate_rows(path, "all", content, config, open_set_seed)
+        target = replace(target, precision=read_metadata(path).get(PRECISION))
+        targets.append(target.with_categories() if by_category else target)
+    return targets
 
 
-def _texts(groups: RowGroups | None) -> tuple[str | None, ...] | None:
-    return None if groups is None else groups.texts()
+_COMPARED = ("paths", "labels", "is_query or is_gallery", "sequence", "category")
 
 
-def _roles(content: LabelledEmbeddings) -> list[list[bool]]:
-    everyone = [True] * len(content.embeddings)
-    return [everyone if role is None else role.tolist() for role in (content.rows.is_query, content.rows.is_gallery)]
+def _compared(content: LabelledEmbeddings) -> tuple[object, ...]:
+    """Return the number of rows and what `_COMPARED` names, which two models must share; None is unknown."""
+    rows, count = content.rows, len(content.embeddings)
+    roles = [[True] * count if role is None else role.tolist() for role in (rows.is_query, rows.is_gallery)]
+    sequences, categories = (groups and groups.texts() for groups in (rows.sequences, rows.categories))
+    return count, rows.paths, rows.label_texts(), roles, sequences, categories

@@ -10,16 +10,19 @@ from proxemic.errors import TrainingDiverged, UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
 from proxemic.studies.jobs import Job, Workers
-from proxemic.studies.reality_check.directory import RealityCheck, recipe_file
+from proxemic.studies.reality_check.directory import RealityCheck, all_training_classes, recipe_file
 from proxemic.typed_json import read_typed
 
 with optional_dependency("train"):
+    import torch
     import yaml
+    from torch.nn.functional import normalize
 
     from proxemic.recipes.flags import as_flags, read_flags
     from proxemic.recipes.reader import read_recipe
+    from proxemic.runs.embed import embed_images, load_embedder, pick_device
+    from proxemic.runs.evaluate import evaluate_embeddings
     from proxemic.training import EvaluationConfig, RunDirectory
-
 
 Results = dict[str, dict[str, float]]
 """The metrics of one repetition by kind: ``separated``, ``concatenated`` and ``complete``."""
@@ -54,29 +57,22 @@ def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[
 
 
 class CrossValidation:
-    """Trains the folds of one recipe, and the model on all training classes, with any flags.
-
-    Args:
-        out: The folder of the recipe in the directory of a check.
-        base: The recipe in full, as YAML.
-        check: The settings.
-        workers: The processes that train.
-    """
+    """Train the folds of one recipe in full, and the model on all training classes, with any flags, into a folder."""
 
     def __init__(self, out: Path, base: str, check: RealityCheck, workers: Workers) -> None:
-        self.out, self.workers, self.folds, self.metric = out, workers, check.folds, check.metric
+        self.out, self.workers, self.check = out, workers, check
         self.base: dict[str, Any] = yaml.safe_load(base)
         for name, text in plan_folds(self.base, out.name, check).items():
             write_text(recipe_file(out, name), text)
         write_text(recipe_file(out), base)
 
     def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
-        """Mean over the folds of the metric on their validation classes, at each fold's best epoch.
+        """Return the mean over the folds of the metric on their validation classes, at each fold's best epoch.
 
         ``first`` is the folder of a trial of the first phase, whose runs those in ``folder`` continue.
         """
-        jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.folds)]
-        return fmean(result["validation"][self.metric] for result in self._run(jobs))
+        jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.check.folds)]
+        return fmean(result["validation"][self.check.metric] for result in self._run(jobs))
 
     def drop_weights(self, trials: str, *, but: Path | None = None) -> None:
         """Drop the weights of all trials but one in the folders that match a pattern: those of 50 would fill a disk."""
@@ -90,13 +86,13 @@ class CrossValidation:
         return self.base["training"]["epochs"] - (self.base["second_phase"] or {"epochs": 0})["epochs"]
 
     def repeat(self, number: int, flags: Sequence[str]) -> Results:
-        """Separated, concatenated and complete results on the test classes, for one seed."""
+        """Evaluate on the test classes for one seed: separated, concatenated and complete."""
         folder = self.out / "repeats" / str(number)
         kept = folder / "results.json"
         if kept.exists():
             return read_typed(kept, Results)
         seeded = [*flags, "--seed", str(number)]
-        jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.folds)]
+        jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.check.folds)]
         folds = self._run(jobs)
         (complete,) = self._run([self._complete(folds, seeded, folder)])
         results = {
@@ -114,7 +110,7 @@ class CrossValidation:
         return Job(recipe_file(self.out, name), tuple(flags), folder / name, test, first and first / name)
 
     def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
-        """One model on all training classes, for as many epochs as the folds needed."""
+        """Describe the training of one model on all training classes, for as many epochs as the folds needed."""
         total = _rounded_up(result["epoch"] for result in folds)
         length: list[str] = []
         if self.base["second_phase"] is not None:
@@ -145,7 +141,7 @@ class CrossValidation:
 
 
 def _rounded_up(epochs: Iterable[int]) -> int:
-    """Their mean, rounded up to a multiple of 5.
+    """Return the mean, rounded up to a multiple of 5.
 
     >>> _rounded_up([3, 8]), _rounded_up([5, 5]), _rounded_up([0, 0])
     (10, 5, 0)
@@ -153,19 +149,8 @@ def _rounded_up(epochs: Iterable[int]) -> int:
     return 5 * math.ceil(fmean(epochs) / 5)
 
 
-def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same data without validation classes: the folds take theirs from the training classes."""
-    return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
-
-
 def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     """Evaluate the concatenated unit embeddings of several runs' models on the test classes that the runs share."""
-    import torch
-    from torch.nn.functional import normalize
-
-    from proxemic.runs.embed import embed_images, load_embedder, pick_device
-    from proxemic.runs.evaluate import evaluate_embeddings
-
     recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
     test = recipe.load().test_images
     size, workers = recipe.evaluation.batch_size, recipe.batches.workers

@@ -1,5 +1,6 @@
 """The settings of a reality check, and where its files are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class RealityCheck:
 
 
 def directory_of(path: Path) -> StudyDirectory[RealityCheck]:
-    """Return the directory of a check; it has a folder for each recipe."""
+    """Describe the directory of a check; it has a folder for each recipe."""
     return StudyDirectory(path, "reality-check.json", "reality check", "reality-check", RealityCheck)
 
 
@@ -45,3 +46,8 @@ def folder_of(recipe: str) -> str:
 def recipe_file(out: Path, name: str = "base") -> Path:
     """Return the file of a recipe in the folder of a loss: ``base``, or a derived one such as ``fold-0``."""
     return out / "recipes" / f"{name}.yaml"
+
+
+def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same data without validation classes: the folds take theirs from the training classes."""
+    return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}

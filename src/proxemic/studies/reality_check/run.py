@@ -12,14 +12,11 @@ from proxemic.extras import optional_dependency
 from proxemic.files import new_directory, write_csv, write_json, write_text
 from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.studies.comparison.entries import find_names
-from proxemic.studies.directories import StudyDirectory
 from proxemic.studies.jobs import Workers
-from proxemic.studies.reality_check.against_paper import reality_against_paper
 from proxemic.studies.reality_check.cross_validation import CrossValidation, plan_folds
 from proxemic.studies.reality_check.directory import RealityCheck, directory_of, folder_of, recipe_file
 from proxemic.studies.reality_check.search import CheckSpaces, default_stages, find_best
-from proxemic.studies.reality_check.tables import Repeats, ResultRow, markdown, result_rows
-from proxemic.studies.recipe_content import same_recipe
+from proxemic.studies.reality_check.tables import ResultRow, markdown, reality_against_paper, result_rows
 from proxemic.studies.tuning.spaces import load_space
 from proxemic.tables import percent
 from proxemic.typed_json import read_typed
@@ -27,9 +24,9 @@ from proxemic.typed_json import read_typed
 with optional_dependency("train"):
     import yaml
 
-    from proxemic.data import Splits
     from proxemic.recipes.reader import read_recipe
     from proxemic.studies.tuning.run import recipe_file as file_of
+    from proxemic.studies.tuning.stages import middle
     from proxemic.training.recipe import Recipe
 
 
@@ -123,63 +120,44 @@ def reality_check(
         }
         bases = {recipe: base for recipe, (base, _) in read.items()}
         check = replace(check, spaces=tuple(content for _, content in read.values()))
+        files = {recipe_file(directory.path / folder_of(recipe)): base for recipe, base in bases.items()}
         if begun:
-            directory.check_same(check)
-        for recipe, base in bases.items():
-            file = recipe_file(directory.path / folder_of(recipe))
-            if begun and not same_recipe(file.read_text(encoding="utf-8"), base):
-                raise UserError(
-                    f"{file} is another recipe than {recipe} is now: restore the recipe, or take a new --out."
-                )
+            directory.check_same(check, files)
+        for file, base in files.items():
             write_text(file, base)
         directory.write(check)
-    results = _check(check, bases, directory, workers, report or logging.getLogger("proxemic").info)
-    text = None
-    if against is not None:
-        text = reality_against_paper(check, {name: yaml.safe_load(base) for name, base in bases.items()}, results)
-        write_text(directory.path / "against-paper.md", text)
-    return RealityCheckResult(directory.path, tuple(result_rows(results)), markdown(results, check.repeats), text)
-
-
-def _check(
-    check: RealityCheck,
-    bases: Mapping[str, str],
-    directory: StudyDirectory[RealityCheck],
-    workers: int,
-    report: Callable[[str], object],
-) -> dict[str, Repeats]:
-    out = directory.path
+    report = report or logging.getLogger("proxemic").info
+    path = directory.path
     report(
-        f"{out}: {len(bases)} losses, for each {check.trials} trials of {check.folds} folds (and as many of a second "
+        f"{path}: {len(bases)} losses, for each {check.trials} trials of {check.folds} folds (and as many of a second "
         f"phase), then {check.repeats} repetitions"
     )
-    results: dict[str, Repeats] = {}
+    results: dict[str, dict[int, Mapping[str, Mapping[str, float]]]] = {}
     with directory.at_work(alone=True), Workers(workers) as pool:
         for (recipe, base), space in zip(bases.items(), check.spaces, strict=True):
-            validation = CrossValidation(out / folder_of(recipe), base, check, pool)
-            pinned = read_flags(check.flags)
-            spaces = CheckSpaces.of(validation.base, pinned, space, f"The search space of {recipe}")
+            validation = CrossValidation(path / folder_of(recipe), base, check, pool)
+            where = f"The search space of {recipe}"
+            searched = CheckSpaces.of(validation.base, read_flags(check.flags), space, where)
             kept = validation.out / "best.json"
             if not kept.exists():
                 parameters, value = find_best(
-                    spaces,
-                    validation,
-                    trials=check.trials,
-                    seed=check.seed,
-                    report=lambda line, recipe=recipe: report(f"{recipe}: {line}"),
+                    searched, validation, report=lambda line, recipe=recipe: report(f"{recipe}: {line}")
                 )
                 write_json(kept, {"parameters": parameters, check.metric: value})
             validation.drop_weights("*trials")
-            flags = spaces.flags(read_typed(kept, _Best)["parameters"])
-            repeats: dict[int, Mapping[str, Mapping[str, float]]] = {}
-            results[recipe] = repeats
+            best = searched.flags(read_typed(kept, _Best)["parameters"])
+            repeated = results.setdefault(recipe, {})
             for number in range(check.repeats):
-                repeats[number] = validation.repeat(number, flags)
-                shown = (f"{kind} {percent(values[check.metric])}" for kind, values in repeats[number].items())
+                repeated[number] = validation.repeat(number, best)
+                shown = (f"{kind} {percent(values[check.metric])}" for kind, values in repeated[number].items())
                 report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {', '.join(shown)}")
-                write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
-                write_text(out / "table.md", markdown(results, check.repeats))
-    return results
+                write_csv(path / "results.csv", ResultRow._fields, result_rows(results))
+                write_text(path / "table.md", markdown(results, check.repeats))
+    text = None
+    if against is not None:
+        text = reality_against_paper(check, {name: yaml.safe_load(base) for name, base in bases.items()}, results)
+        write_text(path / "against-paper.md", text)
+    return RealityCheckResult(path, tuple(result_rows(results)), markdown(results, check.repeats), text)
 
 
 class _Best(TypedDict):
@@ -195,29 +173,26 @@ def _read(
         read = read_recipe(file, check.flags, own_code=True)
         base: dict[str, Any] = yaml.safe_load(read.yaml)
         if new:
-            _check_folds(check.folds, name, read.recipe.load())
+            splits = read.recipe.load()
+            classes = splits.train.num_classes + (splits.validation.num_classes if splits.validation else 0)
+            if classes < 2 * check.folds:
+                raise ValueError(
+                    f"--folds is {check.folds}, but the {classes} training classes of {name} give less than 2 to a "
+                    f"fold: take at most {classes // 2} folds."
+                )
         content = default_stages(base) if space is None else load_space(space)
         spaces = CheckSpaces.of(base, pinned, content, where)
         try:
-            flags = (*check.flags, *spaces.first.flags(spaces.first.middle()))
+            flags = (*check.flags, *spaces.first.flags(middle(spaces.first.dimensions)))
             first = read_recipe(file, flags, own_code=True)
             if base["second_phase"] is not None:
                 second = spaces.second(yaml.safe_load(first.yaml))
-                first = read_recipe(file, (*flags, *second.flags(second.middle())), own_code=True)
+                first = read_recipe(file, (*flags, *second.flags(middle(second.dimensions))), own_code=True)
             _ = first.recipe
         except (UserError, ValueError) as error:
             raise UserError(f"{where} does not fit {name}: {error}") from error
     plan_folds(base, name, check)  # which refuses what folds cannot have
     return read.yaml, content
-
-
-def _check_folds(folds: int, name: str, splits: Splits) -> None:
-    classes = splits.train.num_classes + (0 if splits.validation is None else splits.validation.num_classes)
-    if classes < 2 * folds:
-        raise ValueError(
-            f"--folds is {folds}, but the {classes} training classes of {name} give less than 2 to a fold: take at "
-            f"most {classes // 2} folds."
-        )
 
 
 def _loss_name(recipe: Recipe) -> str:

@@ -11,9 +11,16 @@ from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.reality_check.cross_validation import CrossValidation, FoldFailed
 from proxemic.studies.reality_check.directory import recipe_file
-from proxemic.studies.tuning.search import FinishedTrial, Trial, TrialFailed, best_of, finished_trials, search
+from proxemic.studies.tuning.search import (
+    FinishedTrial,
+    Trial,
+    TrialFailed,
+    best_of,
+    finished_trials,
+    open_study,
+    search,
+)
 from proxemic.studies.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
-from proxemic.studies.tuning.study import open_study
 from proxemic.tables import percent
 
 with optional_dependency("train"):
@@ -29,11 +36,6 @@ class PhaseSpace:
     dimensions: Mapping[str, Range | Choices]
     fixed: Mapping[str, Any]
     initial: Mapping[str, Any]
-
-    def middle(self) -> dict[str, Any]:
-        """Return a value of each dimension, to check that the recipe can be read with it."""
-        values = {name: each.values() for name, each in self.dimensions.items()}
-        return {name: each[len(each) // 2] for name, each in values.items()}
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the flags that give a recipe the values of a trial."""
@@ -60,8 +62,7 @@ class CheckSpaces:
         that searches a value gives its range, the last one gives the fixed values.
         """
         two = base.get("second_phase") is not None
-        left, _ = pin(content, given, where)
-        stages = read_stages(left, where)
+        stages = read_stages(pin(content, given, where)[0], where)
         if any("training.epochs" in (*each.search, *each.fixed) for each in stages):
             raise UserError(
                 f"{where} sets training.epochs, but the phases of a reality check have the recipe's epochs, or end at "
@@ -74,8 +75,7 @@ class CheckSpaces:
                 "the stage out."
             )
         first = [each for each in stages if each is not later]
-        ordered = (each.dimensions(base) for each in reversed(first))
-        dimensions = {name: each for stage in ordered for name, each in stage.items()}
+        dimensions = {name: each for stage in reversed(first) for name, each in stage.dimensions(base).items()}
         initial = {name: recipe_value(base, name) for name in dimensions}
         return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
 
@@ -138,7 +138,7 @@ def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> 
 
 
 def find_best(
-    spaces: CheckSpaces, validation: CrossValidation, *, trials: int, seed: int, report: Callable[[str], object]
+    spaces: CheckSpaces, validation: CrossValidation, *, report: Callable[[str], object]
 ) -> tuple[dict[str, Any], float]:
     """Search the first phase, and then the second, if the recipe has one, from the runs of the best trial.
 
@@ -146,32 +146,29 @@ def find_best(
     """
     two_phases = validation.base["second_phase"] is not None
     flags = ("--second_phase=null", f"--training.epochs={validation.first_epochs}") if two_phases else ()
-    best = _search(validation, spaces.first, trials, seed, report, flags)
+    best = _search(validation, spaces.first, report, flags)
     values = dict(best.parameters)
     if two_phases:
         flags = spaces.first.flags(values)
         space = spaces.second(yaml.safe_load(read_recipe(recipe_file(validation.out), flags, own_code=True).yaml))
         if space.dimensions:
             first = validation.out / "trials" / str(best.number)
-            best = _search(
-                validation, space, trials, seed + 1, lambda line: report(f"second phase, {line}"), flags, first
-            )
+            best = _search(validation, space, lambda line: report(f"second phase, {line}"), flags, first)
     return {**values, **best.parameters}, best.value or 0.0
 
 
 def _search(
     validation: CrossValidation,
     space: PhaseSpace,
-    trials: int,
-    seed: int,
     report: Callable[[str], object],
     flags: Sequence[str],
     first: Path | None = None,
 ) -> FinishedTrial:
     """Search one phase; the second one goes on with the runs of the trial ``first``."""
-    folder = validation.out / ("trials" if first is None else "second-trials")
+    check, is_first = validation.check, first is None
+    folder = validation.out / ("trials" if is_first else "second-trials")
     storage = f"sqlite:///{validation.out / 'study.db'}"
-    study = "reality-check" if first is None else "reality-check-second-phase"
+    study = "reality-check" if is_first else "reality-check-second-phase"
 
     def evaluate(trial: Trial) -> float:
         values = (*flags, *space.flags(trial.parameters))
@@ -184,16 +181,16 @@ def _search(
         done = finished_trials(open_study(storage, study))
         best = best_of(done)
         validation.drop_weights(folder.name, but=best and folder / str(best.number))
-        value = trial.failure if trial.value is None else f"{validation.metric} {percent(trial.value)}"
-        report(f"trial {len(done)}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
+        value = trial.failure if trial.value is None else f"{check.metric} {percent(trial.value)}"
+        report(f"trial {len(done)}/{check.trials}, {check.folds} folds, {trial.seconds:.0f} s: {value}")
 
     return search(
         evaluate,
         space.dimensions,
         storage=storage,
         study=study,
-        trials=trials,
-        seed=seed,
+        trials=check.trials,
+        seed=check.seed + (not is_first),
         first=[space.initial],
         alone=True,
         on_trial=finish,

@@ -1,8 +1,11 @@
-"""Results of a reality check as rows and as Markdown."""
+"""Results of a reality check: as rows, as Markdown, and beside the figures of the papers' Tables VI to VIII."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from proxemic.published import PublishedFigure, PublishedRow
+from proxemic.studies.beside_paper import SAME, page
+from proxemic.studies.reality_check.directory import RealityCheck, all_training_classes
 from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
@@ -24,7 +27,7 @@ class ResultRow(NamedTuple):
 
 
 def result_rows(results: Mapping[str, Repeats]) -> list[ResultRow]:
-    """One row per value."""
+    """Return one row per value."""
     return [
         ResultRow(recipe, number, kind, metric, value)
         for recipe, repeats in results.items()
@@ -46,16 +49,44 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
         [f"`{recipe}`", *(cell(repeats, kind, metric) for kind in KINDS for metric in METRICS)]
         for recipe, repeats in results.items()
     ]
-    counts = {recipe: len(repeats) for recipe, repeats in results.items()}
-    missing = [f"{recipe} {count}" for recipe, count in counts.items() if count < expected]
     note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
-    if missing:
+    if missing := [f"{recipe} {len(repeats)}" for recipe, repeats in results.items() if len(repeats) < expected]:
         note += f" Not all are done: {', '.join(missing)}."
-    table = Table(header, rows).text("markdown")
-    return f"{table}\n\n{note}\n"
+    return f"{Table(header, rows).text('markdown')}\n\n{note}\n"
 
 
 def cell(repeats: Repeats, kind: str, metric: str) -> str:
     """Format the mean of a metric in percent with its interval, or a dash if it was not measured."""
     values = [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]]
     return format_estimate(t_interval(values) if values else None)
+
+
+def reality_against_paper(
+    check: RealityCheck, recipes: Mapping[str, Mapping[str, Any]], results: Mapping[str, Repeats]
+) -> str:
+    """Write Markdown that shows the results of a check, by recipe, beside the rows of the papers' tables."""
+
+    def ours(title: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
+        value = cell(results[title], figure.variant, SAME.get(figure.metric, figure.metric))
+        return f"{figure.variant} {figure.metric}", value
+
+    def evaluated(title: str, figure: PublishedFigure) -> dict[str, Any]:
+        # With the embedding size that is evaluated, and all training classes, which the folds share.
+        recipe, folds = recipes[title], 1 if figure.variant == "separated" else check.folds
+        return {
+            **recipe,
+            "data": all_training_classes(recipe["data"]),
+            "model": {**recipe["model"], "embedding_size": folds * check.embedding_size},
+            "evaluation": {**recipe["evaluation"], "select_on": "validation"},
+        }
+
+    return page(
+        f"On the test classes, in percent. Ours: mean ± 95% interval over {check.repeats} repetitions, with the best "
+        f"of {check.trials} trials; theirs as printed.",
+        recipes,
+        "reality-check",
+        ours,
+        lambda title: len(results[title]),
+        flags=check.flags,
+        evaluated=evaluated,
+    )

@@ -66,11 +66,7 @@ class SearchCurve:
 
 
 def search_curve(directory: str | Path, name: str | None = None, seed: int = 0) -> SearchCurve:
-    """Compute the curve of the search in a directory.
-
-    Raises:
-        UserError: If the directory holds no search with finished trials.
-    """
+    """Compute the curve of the search in a directory; `UserError` without finished trials of its last stage."""
     folder = TuningDirectory(Path(directory))
     options, rows = folder.read(), read_trials(folder.path / "trials.csv")
     base: Mapping[str, Any] = yaml.safe_load(folder.base.read_text(encoding="utf-8"))
@@ -93,13 +89,12 @@ def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, s
         seed: Of the bootstrap.
     """
     stage = max(rows, key=lambda row: int(row["stage"]))["stage"]
-    last = [row for row in rows if row["stage"] == stage]
-    values = np.array([float(row["value"] or 0) for row in last])
-    before = sum(_epochs(row) for row in rows if row["stage"] != stage)
-    each = np.mean([_epochs(row) for row in last])
+    is_last = np.array([row["stage"] == stage for row in rows])
+    spent = np.array([max(1, int(row["epochs"])) for row in rows])
+    values = np.array([float(row["value"] or 0) for row in rows])[is_last]
     drawn = np.random.default_rng(seed).choice(values, (RESAMPLES, len(values)))
     low, high = np.quantile(expected_best(drawn, len(values)), (0.025, 0.975), axis=0)
-    full_runs = (before + each * np.arange(1, len(values) + 1)) / epochs
+    full_runs = (spent[~is_last].sum() + spent[is_last].mean() * np.arange(1, len(values) + 1)) / epochs
     found, expected = np.maximum.accumulate(values), expected_best(values)
     return SearchCurve(name, full_runs, found, expected, low, high)
 
@@ -123,13 +118,7 @@ def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -
 
 def read_trials(file: Path) -> list[dict[str, str]]:
     """Read the rows of a search's ``trials.csv``."""
-    try:
-        with file.open(newline="", encoding="utf-8") as opened:
-            rows = list(csv.DictReader(opened))
-    except OSError as error:
-        raise UserError(f"{file.parent} holds no finished trial: go on with the search first.") from error
-    return rows
-
-
-def _epochs(row: Mapping[str, str]) -> int:
-    return max(1, int(row["epochs"]))
+    if not file.exists():
+        raise UserError(f"{file.parent} holds no finished trial: go on with the search first.")
+    with file.open(newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))

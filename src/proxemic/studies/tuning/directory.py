@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxemic.errors import UserError
 from proxemic.files import write_csv, write_text
 from proxemic.studies.directories import StudyDirectory
-from proxemic.studies.recipe_content import same_recipe
-from proxemic.studies.tuning.search import FinishedTrial
-from proxemic.studies.tuning.study import Pruner, Sampler
+from proxemic.studies.tuning.search import FinishedTrial, Pruner, Sampler
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,13 @@ class TuningOptions:
 
 
 class TuningDirectory(StudyDirectory[TuningOptions]):
-    """The files of a search."""
+    """The files of a search: ``base`` is the recipe that is varied, with all its values."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "tuning.json", "search", "tune", TuningOptions)
 
     @property
     def base(self) -> Path:
-        """The recipe that is varied, with all its values."""
         return self.path / "base.yaml"
 
     @property
@@ -57,15 +53,6 @@ class TuningDirectory(StudyDirectory[TuningOptions]):
         """Return the run directories of a trial, one for each seed, as absolute paths, since recipes name them."""
         trial = (self.path / "trials" / f"{stage}-{number}").resolve()
         return [trial] if seeds == 1 else [trial / f"seed-{seed}" for seed in range(seeds)]
-
-    def check_same_search(self, options: TuningOptions, base: str) -> None:
-        """Raise `UserError` unless the search that was begun here has these options and this recipe."""
-        self.check_same(options)
-        if self.base.exists() and not same_recipe(self.base.read_text(encoding="utf-8"), base):
-            raise UserError(
-                f"{self.path} holds a search with another recipe: choose another --out, or go on with that one by "
-                f"{self.resume}"
-            )
 
     def begin(self, options: TuningOptions, base: str) -> None:
         """Write the options and the recipe."""

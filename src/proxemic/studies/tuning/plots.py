@@ -1,5 +1,6 @@
 """Plots of a search: the importance of the hyper-parameters, and where in their ranges the good trials lie."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,9 +10,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from proxemic.extras import optional_dependency
 from proxemic.plots import save_figure
-from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.search import FinishedTrial, quiet
 from proxemic.studies.tuning.spaces import Choices, Range
-from proxemic.studies.tuning.study import importances
 
 with optional_dependency("tune"):
     import optuna
@@ -19,7 +19,7 @@ with optional_dependency("tune"):
 
 def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
     """Write ``importance.png``: the importance of each parameter, by stage."""
-    shares = [importances(study) for study in studies]
+    shares = [_importances(study) for study in studies]
     heights = [0.9 + 0.28 * max(1, len(each)) for each in shares]
     figure = Figure(figsize=(7, sum(heights)), layout="constrained")
     rows = figure.subplots(len(studies), 1, squeeze=False, height_ratios=heights)
@@ -32,6 +32,16 @@ def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
         if not names:
             axes.text(0.5, 0.5, "too few trials that differ", ha="center", transform=axes.transAxes)
     save_figure(figure, folder / "importance.png")
+
+
+def _importances(study: optuna.Study) -> dict[str, float]:
+    """Return the importance of each parameter by PED-ANOVA, largest first; {} for too few trials, or equal ones."""
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return optuna.importance.get_param_importances(study)
+    except (RuntimeError, ValueError):
+        return {}
 
 
 def draw_slices(
@@ -61,20 +71,8 @@ def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence
         places = [dimension.choices.index(place) for place in places]
         axes.set_xticks(range(len(dimension.choices)), [str(each) for each in dimension.choices], parse_math=False)
         axes.set_xlim(-0.5, len(dimension.choices) - 0.5)
-    else:
-        _scale(axes, dimension)
-    values = [each.value or 0.0 for each in complete]
-    order = [each.number for each in complete]
-    axes.scatter(places, values, c=order, cmap="Blues", vmin=min(order) - max(order) / 2 - 1, s=18)
-    best = max(range(len(values)), key=values.__getitem__)
-    axes.scatter(places[best], values[best], marker="*", s=90, color="#d7191c")
-    axes.set_xlabel(name, fontsize=8, parse_math=False)
-    axes.tick_params(labelsize=7)
-
-
-def _scale(axes: Axes, dimension: Range) -> None:
-    low, high = dimension.low, dimension.high
-    if dimension.log:
+    elif dimension.log:
+        low, high = dimension.low, dimension.high
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if high < 100 * low else (1,)))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -82,8 +80,15 @@ def _scale(axes: Axes, dimension: Range) -> None:
         space = (high / low) ** 0.05
         axes.set_xlim(low / space, high * space)
     else:
-        space = 0.05 * (high - low) or 1
-        axes.set_xlim(low - space, high + space)
+        space = 0.05 * (dimension.high - dimension.low) or 1
+        axes.set_xlim(dimension.low - space, dimension.high + space)
+    values = [each.value or 0.0 for each in complete]
+    order = [each.number for each in complete]
+    axes.scatter(places, values, c=order, cmap="Blues", vmin=min(order) - max(order) / 2 - 1, s=18)
+    best = max(range(len(values)), key=values.__getitem__)
+    axes.scatter(places[best], values[best], marker="*", s=90, color="#d7191c")
+    axes.set_xlabel(name, fontsize=8, parse_math=False)
+    axes.tick_params(labelsize=7)
 
 
 def _stage(text: str, number: int, count: int) -> str:

@@ -19,10 +19,9 @@ from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.recipes.reader import read_recipe, to_yaml
 from proxemic.studies.jobs import RUN_THREADS, Workers
 from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.search import FinishedTrial, Pruner, Sampler, open_storage, storage_errors
 from proxemic.studies.tuning.spaces import default_space, load_space, pin, read_stages, resolve_factors
 from proxemic.studies.tuning.stages import check_stages, first_values, shares
-from proxemic.studies.tuning.study import Pruner, Sampler, at_work, open_storage
 from proxemic.studies.tuning.worker import TuningWorker
 from proxemic.threads import cpu_threads
 from proxemic.training.recipe import Recipe
@@ -86,7 +85,7 @@ def tune(
         around: The recipe around whose values lie the ranges that a space gives by a factor; None takes ``recipe``.
             With the same one, the searches of several losses have the same ranges, whatever was found before.
         trials: Trials of all stages and processes together; None makes 50, or all points of a grid.
-        budget: In place of ``trials``, the epochs of all trials together, as a multiple of the recipe's epochs: 24 are
+        budget: Instead of ``trials``, the epochs of all trials together, as a multiple of the recipe's epochs: 24 are
             24 trials that are trained to their end, or more of which some are pruned. Trials begin until it is spent.
         seeds: Train each trial with this many seeds, from the recipe's on; its value is the mean over them.
         first: Recipes, names or files, whose values the trials after the first one take, such as the best values of
@@ -116,8 +115,29 @@ def tune(
         return _make_trials(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
-    _check_numbers(workers, trials, budget, seeds, sampler, pruner)
+    other = "--trials" if trials is not None else "--sampler grid" if sampler == "grid" else None
+    for refused, sentence in (
+        (workers < 1, f"--workers is {workers}, but must be at least 1."),
+        (seeds < 1, f"--seeds is {seeds}, but must be at least 1."),
+        (
+            budget is not None and not 0 < budget < math.inf,
+            f"--budget is {budget}, but must be a number of complete trials above 0.",
+        ),
+        (
+            budget is not None and other,
+            f"--budget and {other} both say how many trials there are: leave one of them out.",
+        ),
+        (
+            seeds > 1 and pruner == "median",
+            f"--pruner median compares every epoch, for which {seeds} seeds would have to be trained by turns: take "
+            "--pruner halving, or one seed.",
+        ),
+    ):
+        if refused:
+            raise ValueError(sentence)
     flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
+    name = space or "of the loss"
+    where = f"The search space {name}"
     with recipe_file(recipe) as file:
         read = read_recipe(file, flags, own_code=True)
         select_on = read.recipe.evaluation.select_on
@@ -127,20 +147,15 @@ def tune(
                 "see the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
             )
         content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
-        name = space or "of the loss"
         if around is not None:
-            content = resolve_factors(content, _content(around), f"The search space {name}")
-        content, pinned = pin(content, read_flags(flags), f"The search space {name}")
-        stages = read_stages(content, f"The search space {name}")
+            content = resolve_factors(content, _content(around), where)
+        content, pinned = pin(content, read_flags(flags), where)
+        stages = read_stages(content, where)
         if budget is None and (sampler != "grid" or trials is not None):
             shares(stages, 50 if trials is None else trials)
         check_stages(file, flags, stages, name)
-    given = [first_values(_content(each), stages) for each in first]
-    title = "recipe" if isinstance(recipe, Recipe) else str(recipe)
-    source = title if isinstance(recipe, Recipe) else str(file)
-    shown = None if storage is None else without_password(storage)
-    out = new_directory(f"tune-{title}") if out is None else Path(out)
-    named = study or out.resolve().name
+        source = "recipe" if isinstance(recipe, Recipe) else str(file)
+    out = new_directory(f"tune-{'recipe' if isinstance(recipe, Recipe) else recipe}") if out is None else Path(out)
     options = TuningOptions(
         source,
         list(flags),
@@ -149,16 +164,16 @@ def tune(
         trials,
         sampler,
         pruner,
-        shown,
-        named,
+        None if storage is None else without_password(storage),
+        study or out.resolve().name,
         seed,
         budget,
         seeds,
-        [list(each) for each in zip(*given, strict=True)],
+        [list(each) for each in zip(*(first_values(_content(each), stages) for each in first), strict=True)],
     )
     directory = TuningDirectory(out)
     if directory.is_begun():
-        directory.check_same_search(options, read.yaml)
+        directory.check_same(options, {directory.base: read.yaml})
     else:
         read.recipe.load()  # a folder that is missing is refused before anything is written
     if storage is not None:
@@ -169,26 +184,8 @@ def tune(
     return _make_trials(out, workers, storage, report)
 
 
-def _check_numbers(
-    workers: int, trials: int | None, budget: float | None, seeds: int, sampler: Sampler, pruner: Pruner
-) -> None:
-    for name, value in (("workers", workers), ("seeds", seeds)):
-        if value < 1:
-            raise ValueError(f"--{name} is {value}, but must be at least 1.")
-    if budget is not None and not 0 < budget < math.inf:
-        raise ValueError(f"--budget is {budget}, but must be a number of complete trials above 0.")
-    if budget is not None and (trials is not None or sampler == "grid"):
-        other = "--sampler grid" if trials is None else "--trials"
-        raise ValueError(f"--budget and {other} both say how many trials there are: leave one of them out.")
-    if seeds > 1 and pruner == "median":
-        raise ValueError(
-            f"--pruner median compares every epoch, for which {seeds} seeds would have to be trained by turns: take "
-            "--pruner halving, or one seed."
-        )
-
-
 def _content(recipe: Recipe | str | Path) -> dict[str, Any]:
-    """Full content of a recipe."""
+    """Return the full content of a recipe."""
     with recipe_file(recipe) as file:
         return yaml.safe_load(read_recipe(file, (), own_code=True).yaml)
 
@@ -213,22 +210,22 @@ def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[
     if storage is not None and MASK in storage:
         raise UserError(f"{out / directory.file} does not keep the password of {storage}: give --storage again.")
     if storage is not None and without_password(storage) != options.storage:
-        kept = options.storage or "in its own folder"
-        raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
-    with directory.at_work(alone=False), cpu_threads(RUN_THREADS):
+        begun = options.storage or "in its own folder"
+        raise UserError(f"--storage is not that of the search in {out}, which is {begun}: give the same, or none.")
+    storage = storage or directory.storage
+    with directory.at_work(alone=False), cpu_threads(RUN_THREADS), storage_errors(storage):
         with lock_in_turn(out / ".study"):  # two processes that make the tables at once would disturb each other
-            open_storage(storage or directory.storage)
+            open_storage(storage)
         if workers > 1:
             with Workers(workers) as pool:
                 pool.share(_work, out, storage, report)
         worker = _work(out, storage, report, alone=workers == 1)
-        with at_work(worker.storage):
-            best, finished = worker.finish()
+        best, finished = worker.finish()
         return TuningResult(out, directory.best_recipe, best.value or 0.0, best.parameters, finished)
 
 
-def _work(out: Path, storage: str | None, report: Callable[[str], object], *, alone: bool = False) -> TuningWorker:
+def _work(out: Path, storage: str, report: Callable[[str], object], *, alone: bool = False) -> TuningWorker:
     worker = TuningWorker(out, storage, report, alone=alone)
-    with at_work(worker.storage):
+    with storage_errors(storage):
         worker.make_trials()
     return worker

@@ -1,40 +1,42 @@
-"""A search for the best parameters, by one process or by several that share an Optuna study."""
+"""A search for the best parameters by Optuna, in one process or in several that share a study."""
 
+import contextlib
+import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from proxemic.addresses import without_password
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.studies.jobs import check_stopped
 from proxemic.studies.tuning.spaces import Choices, Range
-from proxemic.studies.tuning.study import (
-    GRACE,
-    RETRY,
-    Pruner,
-    Sampler,
-    agree,
-    at_work,
-    beaten,
-    has_heartbeats,
-    make_pruner,
-    make_sampler,
-    open_study,
-)
 
 with optional_dependency("tune"):
     import optuna
-    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+    from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
+    from optuna.samplers import GPSampler, GridSampler, RandomSampler, TPESampler
+    from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
+    from optuna.storages.journal import JournalRedisBackend
     from optuna.trial import FrozenTrial, TrialState
+    from sqlalchemy import event
+    from sqlalchemy.exc import SQLAlchemyError
 
-POLL = 0.5
-"""Seconds between looks at the trials of other processes."""
+Sampler = Literal["tpe", "gp", "random", "grid"]
+Pruner = Literal["halving", "median", "none"]
+
+HEARTBEAT, GRACE, POLL = 10, 60, 0.5
+"""Seconds between a trial's heartbeats, without one until it counts as dead, and between looks at other processes."""
 ENDED, FAILURE = "ended", "failure"
 """User attributes of Optuna's trials: how they ended, unless their state says it, and why they failed."""
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    RETRY = RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
 
 
 class TrialFailed(Exception):
@@ -43,10 +45,7 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """What an objective is given; a retried trial keeps its number.
-
-    Choices that are lists or mappings are given as JSON text. ``report(step, value)`` raises if the trial is pruned.
-    """
+    """What an objective is given; ``report(step, value)`` raises if the trial is pruned. A retry keeps the number."""
 
     number: int
     parameters: Mapping[str, Any]
@@ -58,13 +57,13 @@ class FinishedTrial:
     """A trial that has ended.
 
     Args:
-        number: From 0; a number is missing where a trial was retried, which keeps the number of its first attempt.
+        number: From 0; a number is missing after a trial was retried, which keeps the number of its first attempt.
         state: How it ended.
         value: The objective's value if the trial is complete, else the last one that was reported, or None.
         parameters: By the recipe's keys.
         seconds: Duration, of the last attempt if the trial was retried.
         failure: Why it failed, in one sentence.
-        steps: The last step of which it reported a value, such as the last epoch that was trained; 0 for none.
+        steps: The last step that reported a value, such as the last epoch that was trained; 0 for none.
     """
 
     number: int
@@ -79,16 +78,15 @@ class FinishedTrial:
     def of(cls, trial: FrozenTrial) -> "FinishedTrial":
         """Read one of Optuna's trials that have ended."""
         state = trial.user_attrs.get(ENDED, "complete" if trial.state == TrialState.COMPLETE else "pruned")
+        value = None if state == "failed" else trial.value
         assert trial.duration is not None
-        return cls(
-            number=_number(trial),
-            state=state,
-            value=None if state == "failed" else trial.value,
-            parameters=trial.params,
-            seconds=trial.duration.total_seconds(),
-            failure=trial.user_attrs.get(FAILURE, ""),
-            steps=trial.last_step or 0,
-        )
+        seconds, failure = trial.duration.total_seconds(), trial.user_attrs.get(FAILURE, "")
+        return cls(_number(trial), state, value, trial.params, seconds, failure, trial.last_step or 0)
+
+
+def _number(trial: FrozenTrial) -> int:
+    """Return the number of a trial; if it was retried, that of its first attempt, which Optuna's callback records."""
+    return trial.system_attrs.get("failed_trial", trial.number)
 
 
 def finished_trials(study: optuna.Study) -> list[FinishedTrial]:
@@ -99,13 +97,23 @@ def finished_trials(study: optuna.Study) -> list[FinishedTrial]:
 
 def best_of(trials: Sequence[FinishedTrial]) -> FinishedTrial | None:
     """Return the complete trial with the largest value, the earliest of equals; None if no trial is complete."""
-    complete = [trial for trial in trials if trial.state == "complete"]
+    complete = (trial for trial in trials if trial.state == "complete")
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
 
 def spent(trials: Sequence[FinishedTrial]) -> int:
     """Return the steps of all trials; one that failed before its first step counts as one, so that a budget ends."""
     return sum(max(1, trial.steps) for trial in trials)
+
+
+def halving_rungs(steps: int) -> list[int]:
+    """Return the steps after which successive halving compares trials: a quarter of all, rounded up, and its double.
+
+    >>> halving_rungs(20), halving_rungs(3)
+    ([5, 10], [1, 2])
+    """
+    quarter = -(-steps // 4)
+    return [quarter, 2 * quarter]
 
 
 def search(
@@ -127,60 +135,113 @@ def search(
 ) -> FinishedTrial:
     """Maximise an objective and return the best trial; calls with the same storage and study share the trials.
 
-    All return when the study has its number of trials, pruned and failed ones included; a grid has at most as many as
-    it has points. With a ``budget``, which is given instead of ``trials``, no trial begins once all of them together
-    have made that many steps. What the objective raises, except for `TrialFailed` and `ValueError`, ends the search in
-    this process; its trial, like that of a process that is killed, is then made again with the same number and
-    parameters.
+    All return when the study has its number of trials, pruned and failed ones included. What the objective raises,
+    except for `TrialFailed` and `ValueError`, ends the search in this process; its trial, like that of a process that
+    is killed, is then made again with the same number and parameters.
 
     Args:
         objective: Returns the value of a trial.
-        dimensions: What is searched, by name.
+        dimensions: What is searched, by name; choices that are lists or mappings are JSON text.
         storage: Optuna storage URL.
         study: Name of the study there.
-        trials: Number of trials of all processes; None makes all points of a grid.
-        budget: Steps of all trials together.
-        sampler: How parameters are chosen.
+        trials: Number of trials of all processes; None makes all points of a grid, or 50.
+        budget: Instead of ``trials``: no trial begins once all of them together have made that many steps.
+        sampler: How parameters are chosen; a quarter of the trials, from 3 to 10, are random before it learns.
         pruner: What stops a trial early by the values that it reports.
         steps: The steps of a trial that is not pruned.
-        seed: Seed of the sampler; None draws one. For the same seed, one process makes the same trials again, unless
-            the search was interrupted.
-        first: Parameters of the first trials, moved into the dimensions where they lie outside; not used in a grid.
+        seed: Seed of the sampler of one process; None draws one, as does a search that goes on.
+        first: Parameters of the first trials, moved into the dimensions; not used in a grid.
         settings: What else all processes must agree on.
         alone: No other process works on the study, so that running trials are those of a killed one.
         on_trial: Called with each trial that this process finished.
     """
-    total = trials or 50
-    if sampler == "grid":
+    total, is_grid, notices_deaths = trials or 50, sampler == "grid", not _is_redis(storage)
+    if is_grid:
         points = math.prod(len(each.values()) for each in dimensions.values())
         total = min(trials or points, points)
-    known = {"search": {name: repr(each) for name, each in dimensions.items()}}
-    known |= {"trials": total} if budget is None else {"budget": budget}
-    with at_work(storage):
+    limit = total if budget is None else budget
+
+    def evaluate(trial: optuna.Trial) -> float:
+        def report(step: int, value: float) -> None:
+            check_stopped()
+            trial.report(value, step)
+            if step < steps and trial.should_prune():
+                raise optuna.TrialPruned
+
+        def frozen() -> FrozenTrial:
+            return shared.get_trials(deepcopy=False)[trial.number]
+
+        try:
+            parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
+            value = objective(Trial(_number(frozen()), parameters, report))
+            if not math.isfinite(value):
+                raise TrialFailed(f"The value is {value}.")
+            return value
+        except (optuna.TrialPruned, TrialFailed, ValueError) as error:
+            is_pruned = isinstance(error, optuna.TrialPruned)
+            trial.set_user_attr(ENDED, "pruned" if is_pruned else "failed")
+            trial.set_user_attr(FAILURE, "" if is_pruned else " ".join(str(error).split()))
+            if sampler != "gp":
+                raise optuna.TrialPruned from error  # not failed in Optuna's sense: samplers ignore such trials
+            # GP learns only from trials that have a value, and would try these parameters over and over.
+            known = [each.value for each in shared.get_trials() if each.value is not None]
+            reported = frozen().intermediate_values
+            return reported[max(reported)] if is_pruned else min(known, default=0.0)
+        except BaseException:  # the disk is full, or the user stops the search: the trial is made again
+            if frozen().state == TrialState.RUNNING:
+                RETRY(shared, frozen())
+            raise
+
+    def told(_: optuna.Study, trial: FrozenTrial) -> None:
+        if on_trial is not None:
+            on_trial(FinishedTrial.of(trial))
+
+    with storage_errors(storage):
         shared = open_study(storage, study)
-        agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
-        expected = total if budget is None else budget // steps
-        shared.sampler = make_sampler(sampler, dimensions, expected, None if shared.get_trials() else seed)
-        shared.pruner = make_pruner(pruner, steps)
-        for point in _points(first, dimensions) if sampler != "grid" else ():
+        known = {"search": {name: repr(each) for name, each in dimensions.items()}, "sampler": sampler}
+        known |= {"pruner": pruner} | ({"trials": total} if budget is None else {"budget": budget})
+        known |= settings or {}
+        if (stored := shared.user_attrs.get("settings")) is None:
+            shared.set_user_attr("settings", known)
+        elif different := sorted(name for name in {**stored, **known} if stored.get(name) != known.get(name)):
+            raise UserError(
+                f"The study {study} was begun with another {', '.join(different)}: give the same, or choose another "
+                "--study."
+            )
+        startup = min(10, max(3, (total if budget is None else budget // steps) // 4))
+        drawn = None if shared.get_trials() else seed
+        if is_grid:
+            shared.sampler = GridSampler({name: each.values() for name, each in dimensions.items()})
+        elif sampler == "random":
+            shared.sampler = RandomSampler(seed=drawn)
+        else:
+            shared.sampler = (TPESampler if sampler == "tpe" else GPSampler)(seed=drawn, n_startup_trials=startup)
+        if pruner == "halving":
+            shared.pruner = SuccessiveHalvingPruner(min_resource=halving_rungs(steps)[0], reduction_factor=2)
+        else:
+            shared.pruner = MedianPruner(5, steps // 4) if pruner == "median" else NopPruner()
+        for given in first if not is_grid else ():
+            near = {name: each.nearest(given[name]) for name, each in dimensions.items() if name in given}
+            point = {name: value for name, value in near.items() if value is not None}
             shared.enqueue_trial(point, skip_if_exists=True)
         for trial in shared.get_trials(states=(TrialState.RUNNING,)) if alone else ():
             shared.tell(trial.number, state=TrialState.FAIL)
             RETRY(shared, trial)
-        noticed, is_gp = has_heartbeats(storage), sampler == "gp"
-        own = _Search(shared, objective, dimensions, steps, noticed, learns_nothing_from_failures=is_gp)
         while True:
             check_stopped()
-            done, under_way = finished_trials(shared), _under_way(shared) if noticed else 0
+            done, running = finished_trials(shared), _running(shared) if notices_deaths else 0
             if len(done) >= 5 and all(trial.state == "failed" for trial in done):
                 raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")
-            # Optuna's `MaxTrialsCallback` counts neither steps nor the trials that are under way, and would not wait.
-            begun = len(done) + under_way if budget is None else spent(done) + under_way * steps
-            if begun < (total if budget is None else budget):
-                trial = own.make_trial()
-                if trial is not None and on_trial is not None:
-                    on_trial(trial)
-            elif under_way:
+            # Optuna's `MaxTrialsCallback` counts neither steps nor the trials under way, and would not wait for them.
+            begun = len(done) + running if budget is None else spent(done) + running * steps
+            if begun < limit:
+                try:
+                    shared.optimize(evaluate, n_trials=1, callbacks=[told])
+                except (UpdateFinishedTrialError, ValueError) as error:
+                    if isinstance(error, ValueError) and "Cannot tell" not in str(error):
+                        raise
+                    # This process seemed dead, and another one has taken over its trial.
+            elif running:
                 time.sleep(POLL)
             else:
                 break
@@ -190,99 +251,6 @@ def search(
     return best
 
 
-def _points(first: Sequence[Mapping[str, Any]], dimensions: Mapping[str, Range | Choices]) -> list[dict[str, Any]]:
-    """Return the parameters of the first trials as far as there are such dimensions."""
-    points = []
-    for given in first:
-        near = {name: each.nearest(given[name]) for name, each in dimensions.items() if name in given}
-        points.append({name: value for name, value in near.items() if value is not None})
-    return points
-
-
-def _under_way(study: optuna.Study) -> int:
-    """Count the running trials; fail those of dead processes, and retry them if they had begun."""
-    optuna.storages.fail_stale_trials(study)
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    for trial in running:
-        assert trial.datetime_start is not None
-        if not trial.params and datetime.now() - trial.datetime_start > timedelta(seconds=GRACE):
-            with suppress(ValueError, UpdateFinishedTrialError):  # another process was quicker
-                study.tell(trial.number, state=TrialState.FAIL)  # killed before its first heartbeat
-    return len(running)
-
-
-@dataclass(frozen=True)
-class _Search:
-    """The part of a search that one process does."""
-
-    study: optuna.Study
-    objective: Callable[[Trial], float]
-    dimensions: Mapping[str, Range | Choices]
-    steps: int
-    has_heartbeats: bool
-    learns_nothing_from_failures: bool
-    """Whether trials without a value get one, as the sampler would try their parameters over and over."""
-
-    def make_trial(self) -> FinishedTrial | None:
-        """Make the next trial; None where this process seemed dead, and another one has taken over its trial."""
-        numbers: list[int] = []
-        beaten.clear()
-
-        def evaluate(trial: optuna.Trial) -> float:
-            numbers.append(trial.number)
-            return self._evaluate(trial)
-
-        try:
-            self.study.optimize(evaluate, n_trials=1)
-        except (UpdateFinishedTrialError, ValueError):  # a ValueError of the objective does not come here
-            if not numbers:
-                raise
-            return None
-        return FinishedTrial.of(self._read(numbers[0]))
-
-    def _read(self, number: int) -> FrozenTrial:
-        return self.study.get_trials(deepcopy=False)[number]
-
-    def _evaluate(self, trial: optuna.Trial) -> float:
-        """Compute the objective as Optuna calls it."""
-
-        def report(step: int, value: float) -> None:
-            check_stopped()
-            trial.report(value, step)
-            if step < self.steps and trial.should_prune():
-                raise optuna.TrialPruned
-
-        try:
-            if self.has_heartbeats and not beaten.wait(GRACE):
-                raise RuntimeError("it takes no heartbeats")
-            parameters = {name: _suggest(trial, name, each) for name, each in self.dimensions.items()}
-            value = self.objective(Trial(_number(self._read(trial.number)), parameters, report))
-            if not math.isfinite(value):
-                raise TrialFailed(f"The value is {value}.")
-            return value
-        except optuna.TrialPruned:
-            if not self.learns_nothing_from_failures:
-                raise
-            trial.set_user_attr(ENDED, "pruned")
-            reported = self._read(trial.number).intermediate_values
-            return reported[max(reported)]
-        except (TrialFailed, ValueError) as error:
-            trial.set_user_attr(ENDED, "failed")
-            trial.set_user_attr(FAILURE, " ".join(str(error).split()))
-            if not self.learns_nothing_from_failures:
-                raise optuna.TrialPruned from error  # not failed in Optuna's sense, of which no sampler learns anything
-            return min((each.value for each in self.study.get_trials() if each.value is not None), default=0.0)
-        except BaseException:  # the disk is full, or the user stops the search: the trial is made again
-            if (frozen := self._read(trial.number)).state == TrialState.RUNNING:
-                RETRY(self.study, frozen)
-            raise
-
-
-def _number(trial: FrozenTrial) -> int:
-    """Return the number of a trial; if it was retried, that of its first attempt, which Optuna's callback records."""
-    return trial.system_attrs.get("failed_trial", trial.number)
-
-
 def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
     if isinstance(dimension, Choices):
         return trial.suggest_categorical(name, dimension.choices)
@@ -290,3 +258,104 @@ def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
     if dimension.integer:
         return trial.suggest_int(name, int(low), int(high), step=int(step or 1), log=log)
     return trial.suggest_float(name, low, high, step=step, log=log)
+
+
+def _running(study: optuna.Study) -> int:
+    """Count the running trials; fail those of dead processes, which are then retried if they had begun."""
+    optuna.storages.fail_stale_trials(study)
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    for trial in running:
+        assert trial.datetime_start is not None
+        if not trial.params and datetime.now() - trial.datetime_start > timedelta(seconds=GRACE):
+            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # another process was quicker
+                study.tell(trial.number, state=TrialState.FAIL)  # killed before its first heartbeat
+    return len(running)
+
+
+class _Database(RDBStorage):
+    """A storage whose heartbeat thread does not end in a traceback: a single missed heartbeat does no harm."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        with contextlib.suppress(Exception):
+            super().record_heartbeat(trial_id)
+
+
+def _is_redis(url: str) -> bool:
+    return url.startswith(("redis://", "rediss://"))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Optuna's log, and its warnings about what is experimental, repeated or moved into a range."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            repeated = "Fixed parameter|The reported value is ignored|The value .* is out of range"
+            warnings.filterwarnings("ignore", repeated)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@quiet()
+def open_study(url: str, name: str) -> optuna.Study:
+    """Open or begin a study that maximises, in a database that SQLAlchemy knows or in redis."""
+    storage = open_storage(url)
+    study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+    if study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
+        raise UserError(f"The study {name} of this storage does not maximise one value: choose another --study.")
+    return study
+
+
+@functools.lru_cache(maxsize=8)
+@quiet()
+def open_storage(url: str) -> BaseStorage:
+    """Open an Optuna storage, once per process; in databases, trials of dead processes are noticed."""
+    is_sqlite = url.startswith("sqlite")
+    # Without an isolation level, the driver begins no transactions by itself.
+    engine = {"connect_args": {"timeout": 60, "isolation_level": None}} if is_sqlite else {}
+    heartbeats = {"heartbeat_interval": HEARTBEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": RETRY}
+    try:
+        if _is_redis(url):
+            return JournalStorage(JournalRedisBackend(url))
+        storage = _Database(url, engine_kwargs=engine, **heartbeats)
+    except (ImportError, RuntimeError, ValueError, SQLAlchemyError) as error:
+        if is_sqlite and "unable" not in str(error):  # the disk is full, or the file may not be written
+            raise _failed(url, error) from error
+        raise UserError(
+            f"The storage {without_password(url)} cannot be opened ({_reason(error)}): give an Optuna storage URL, "
+            "such as sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
+        ) from error
+    if is_sqlite:
+        # SQLite has no row locks: two processes that both read that a trial is waiting would both take it. So every
+        # transaction takes the write lock at its beginning.
+        event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return storage
+
+
+@contextlib.contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Raise `UserError` in one sentence if the storage fails in the block, above all because the disk is full."""
+    try:
+        with quiet():
+            yield
+    except Exception as error:
+        cause: BaseException | None = None if isinstance(error, UserError) else error
+        while cause is not None and type(cause).__module__.partition(".")[0] not in ("sqlalchemy", "redis"):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise _failed(url, cause) from error
+
+
+def _failed(url: str, error: BaseException) -> UserError:
+    return UserError(
+        f"The storage {without_password(url)} failed ({_reason(error)}): free some space, or check its folder or "
+        "server; the same command goes on."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())[:200]

@@ -1,18 +1,39 @@
-"""What each process of a search does: it makes trials of all stages, writes the files and reports progress."""
+"""What each process of a search does: it trains the trials of all stages, writes the files and reports progress."""
 
+import re
+import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
+from proxemic.locks import lock_in_turn
+from proxemic.recipes.flags import as_flags
+from proxemic.recipes.reader import read_recipe
+from proxemic.studies.directories import time_left
+from proxemic.studies.jobs import Job, check_stopped, run_job
 from proxemic.studies.tuning.directory import TuningDirectory
 from proxemic.studies.tuning.plots import draw_importance, draw_slices
-from proxemic.studies.tuning.search import FinishedTrial, best_of, finished_trials, search, spent
-from proxemic.studies.tuning.spaces import read_stages
-from proxemic.studies.tuning.stages import StageSearch, compose_best, recipe_fingerprint, shares, stage_values
-from proxemic.studies.tuning.study import halving_rungs, open_study
+from proxemic.studies.tuning.search import (
+    FinishedTrial,
+    Trial,
+    TrialFailed,
+    best_of,
+    finished_trials,
+    halving_rungs,
+    open_study,
+    search,
+    spent,
+)
+from proxemic.studies.tuning.spaces import Choices, Range, Stage, read_stages, recipe_value
+from proxemic.studies.tuning.stages import as_choice, first_values, recipe_fingerprint, shares, stage_values
 from proxemic.tables import percent
 from proxemic.training import RunDirectory
 
@@ -23,13 +44,9 @@ with optional_dependency("train"):
 
 
 class TuningWorker:
-    """One process of a search, which makes trials of the stages one after the other.
+    """One process of a search, which makes trials of the stages one after the other, and reports each in a line.
 
-    Args:
-        out: The directory of the search.
-        storage: URL of the study; None takes that in the directory.
-        report: Called with a line for each trial.
-        alone: Seed the sampler, so that the search can be repeated; not where several processes begin at once.
+    ``alone`` seeds the sampler, so that the search can be repeated; not if several processes begin at once.
     """
 
     def __init__(self, out: Path, storage: str | None, report: Callable[[str], object], *, alone: bool = True) -> None:
@@ -39,20 +56,18 @@ class TuningWorker:
         self.base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         self.metric: str = self.base["evaluation"]["metric"]
         self.stages = read_stages(self.options.space, f"The search space {self.options.space_name}")
-        trials, budget = self.options.trials, self.options.budget
-        self.trials: Sequence[int | None] = [None] * len(self.stages)
-        self.epochs: Sequence[int | None] = self.trials
-        if budget is not None:
-            self.epochs = shares(self.stages, round(budget * self.base["training"]["epochs"]))
-        elif self.options.sampler != "grid" or trials is not None:
-            self.trials = shares(self.stages, trials or 50)
         self.searches: list[StageSearch] = []
         self.best: list[FinishedTrial] = []
 
     def make_trials(self) -> None:
         """Make the trials of all stages, shared with other processes."""
         options = self.options
-        for number, (stage, trials, budget) in enumerate(zip(self.stages, self.trials, self.epochs, strict=True), 1):
+        in_epochs, limits = options.budget is not None, list[int | None]([None] * len(self.stages))
+        if options.budget is not None:
+            limits = [*shares(self.stages, round(options.budget * self.base["training"]["epochs"]))]
+        elif options.sampler != "grid" or options.trials is not None:
+            limits = [*shares(self.stages, options.trials or 50)]
+        for number, (stage, limit) in enumerate(zip(self.stages, limits, strict=True), 1):
             carried = {name: value for trial in self.best for name, value in trial.parameters.items()}
             values = stage_values(self.base, self.stages, number, carried)
             begins = self.searches[-1].weights(self.best[-1]) if stage.from_best else []
@@ -61,36 +76,31 @@ class TuningWorker:
             if options.pruner == "halving":
                 here = replace(here, rungs=halving_rungs(epochs))
             self.searches.append(here)
+            fixed = {"fixed values": dict(stage.fixed), "seeds": options.seeds}
             best = search(
                 here.objective,
                 here.dimensions,
                 storage=self.storage,
-                study=self._study_name(number),
-                trials=trials,
-                budget=budget,
+                study=f"{options.study}-{number}",
+                trials=None if in_epochs else limit,
+                budget=limit if in_epochs else None,
                 sampler=options.sampler,
                 pruner=options.pruner,
                 steps=epochs,
                 seed=options.seed + number - 1 if self.alone else None,
                 first=[here.first(), *(options.first[number - 1] if options.first else [])],
-                settings={
-                    "recipe": recipe_fingerprint(self.base),
-                    "metric": self.metric,
-                    "fixed values": dict(stage.fixed),
-                    "seeds": options.seeds,
-                },
-                on_trial=self._progress(number, trials if budget is None else budget),
+                settings={"recipe": recipe_fingerprint(self.base), "metric": self.metric} | fixed,
+                on_trial=self._progress(limit),
             )
             self.best.append(best)
 
     def finish(self) -> tuple[FinishedTrial, tuple[tuple[FinishedTrial, ...], ...]]:
         """Write the results; return the best trial of the last stage, and the finished trials of each stage."""
         *earlier, best = self.best
-        studies = [self._study(number) for number in range(1, len(self.stages) + 1)]
-        finished = tuple(tuple(finished_trials(study)) for study in studies)
+        finished = tuple(map(tuple, map(finished_trials, self._studies())))
         self.directory.write_trials(finished)
         self._write_best(self.best)
-        draw_importance(studies, self.directory.path)
+        draw_importance(self._studies(), self.directory.path)
         draw_slices(finished, [stage.dimensions for stage in self.searches], self.metric, self.directory.path)
         for number, trial in enumerate(earlier, 1):
             if (trial.value or 0.0) > (best.value or 0.0):
@@ -100,11 +110,10 @@ class TuningWorker:
                 )
         return best, finished
 
-    def _study_name(self, number: int) -> str:
-        return f"{self.options.study}-{number}"
-
-    def _study(self, number: int) -> optuna.Study:
-        return open_study(self.storage, self._study_name(number))
+    def _studies(self) -> list[optuna.Study]:
+        """Open the studies of the stages that were begun."""
+        names = [f"{self.options.study}-{stage.number}" for stage in self.searches]
+        return [open_study(self.storage, name) for name in names]
 
     def _write_best(self, best: Sequence[FinishedTrial]) -> None:
         """Write the best recipe, and the best trial of each stage so far."""
@@ -117,37 +126,150 @@ class TuningWorker:
         summary |= {"parameters": dict(best[-1].parameters), "stages": stages}
         write_json(self.directory.path / "best.json", summary)
 
-    def _progress(self, number: int, wanted: int | None) -> Callable[[FinishedTrial], None]:
-        """Make the function that writes and reports after each trial of a stage that this process made."""
-        study, in_epochs = self._study(number), self.options.budget is not None
+    def _progress(self, limit: int | None) -> Callable[[FinishedTrial], None]:
+        """Make the function that writes and reports after each trial of the last stage that this process made."""
+        number, in_epochs = len(self.searches), self.options.budget is not None
         done = spent if in_epochs else len
-        began, before = time.monotonic(), done(finished_trials(study))
-        stages = [finished_trials(self._study(earlier)) for earlier in range(1, number)]
+        began, before = time.monotonic(), done(finished_trials(self._studies()[-1]))
 
         def note(trial: FinishedTrial) -> None:
-            finished = finished_trials(study)
-            best = best_of(finished)
-            self.directory.write_trials([*stages, finished])
+            *earlier, finished = map(finished_trials, self._studies())
+            self.directory.write_trials([*earlier, finished])
+            best, count = best_of(finished), done(finished)
             for each in finished:  # the weights of all trials would fill a disk
-                if best is None or each.number != best.number:
-                    for run in self.directory.runs(number, each.number, self.options.seeds):
-                        RunDirectory(run).drop_weights()
+                for run in self.directory.runs(number, each.number, self.options.seeds) if each != best else ():
+                    RunDirectory(run).drop_weights()
             if best is not None and best.number == trial.number:
                 self._write_best([*self.best, best])
             result = trial.state if trial.value is None else f"{self.metric} {percent(trial.value)}"
             result += " pruned" if trial.state == "pruned" and trial.value is not None else ""
             line = f"trial {number}-{trial.number}  {result}"
-            if best is not None:
-                line += f"  (best {percent(best.value)}, trial {number}-{best.number})"
-            line += f"  {done(finished)} of {wanted or 'the grid'}" + (" epochs" if in_epochs else "")
-            if wanted is not None and done(finished) > before:
-                left = max(0, wanted - done(finished))
-                seconds = (time.monotonic() - began) / (done(finished) - before) * left
-                line += f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
-            shown = (
-                f"{name} {f'{each:.4g}' if isinstance(each, float) else each}"
-                for name, each in trial.parameters.items()
-            )
-            self.report(f"{line}  {', '.join(shown)}  {trial.failure}".rstrip())
+            line += f"  (best {percent(best.value)}, trial {number}-{best.number})" if best else ""
+            line += f"  {count} of {limit or 'the grid'}{' epochs' if in_epochs else ''}"
+            if limit is not None and count > before:
+                line += f", {time_left(began, count - before, max(0, limit - count))} left"
+            values = {key: f"{v:.4g}" if isinstance(v, float) else v for key, v in trial.parameters.items()}
+            shown = ", ".join(f"{key} {value}" for key, value in values.items())
+            self.report(f"{line}  {shown}  {trial.failure}".rstrip())
 
         return note
+
+
+@dataclass(frozen=True)
+class StageSearch:
+    """One stage (from 1) of a search, with the values that its trials share and the metric that it maximises."""
+
+    directory: TuningDirectory
+    number: int
+    stage: Stage
+    values: Mapping[str, Any]
+    metric: str
+    seeds: int = 1
+    begins: Sequence[Path] = ()
+    """For each seed, the run whose weights the trials begin with; none if they begin anew."""
+    rungs: Sequence[int] = ()
+    """The epochs after which the runs of a trial of several seeds wait for each other, to be compared with others."""
+
+    def recipe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the content of the recipe of a trial."""
+        flags = as_flags({**self.values, **parameters})
+        return yaml.safe_load(read_recipe(self.directory.base, flags, own_code=True).yaml)
+
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        """Content of the recipe before a trial's parameters are applied."""
+        return self.recipe({})
+
+    @cached_property
+    def dimensions(self) -> dict[str, Range | Choices]:
+        return self.stage.dimensions(self.common)
+
+    def first(self) -> dict[str, Any]:
+        """Return the recipe's own values, for the first trial; in a second phase, with the best of the first."""
+        values = {name: as_choice(recipe_value(self.common, name)) for name in self.stage.search}
+        base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
+        return values | (first_values(base, [self.stage])[0] if self.stage.from_best else {})
+
+    def objective(self, trial: Trial) -> float:
+        """Train one recipe with each seed; return the mean of the metric on validation classes at the best epochs."""
+        runs = self.directory.runs(self.number, trial.number, self.seeds)
+        for run in runs:
+            if run.exists() and not (run / "recipe.yaml").exists():
+                shutil.rmtree(run)  # killed before it began
+        try:
+            results = self._train_together(runs, trial) if self.seeds > 1 else [self._train_alone(runs[0], trial)]
+        except UserError as error:
+            if type(error) in (UserError, Interrupted):  # not due to the hyper-parameters, but to a full disk, say
+                raise
+            # The checkpoint that it speaks of is not kept.
+            reason = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
+            raise TrialFailed(reason) from error
+        return fmean(result["validation"][self.metric] for result in results)
+
+    def weights(self, best: FinishedTrial) -> list[Path]:
+        """Return the run directories of this stage's best trial, trained again if they are not on this machine."""
+        runs = self.directory.runs(self.number, best.number, self.seeds)
+        with lock_in_turn(self.directory.path / ".best"):  # one process trains them, the others wait
+            for seed, run in enumerate(runs):
+                if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
+                    if (run / "metrics.json").exists() or not (run / "recipe.yaml").exists():
+                        shutil.rmtree(run, ignore_errors=True)
+                    self._train(run, seed, best.parameters)
+        return runs
+
+    def _train_alone(self, run: Path, trial: Trial) -> dict[str, Any]:
+        return self._train(run, 0, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric]))
+
+    def _train_together(self, runs: Sequence[Path], trial: Trial) -> list[dict[str, Any]]:
+        """Train the runs of all seeds, up to one rung after the other, and then to their ends."""
+        epochs = self.common["training"]["epochs"]
+        for rung in [each for each in self.rungs if each < epochs]:
+            for seed, run in enumerate(runs):
+                if len(RunDirectory(run).read_history()) < rung:
+                    with suppress(_Paused):
+                        self._train(run, seed, trial.parameters, partial(_pause, rung))
+            histories = [RunDirectory(run).read_history() for run in runs]
+            trial.report(rung, fmean(rows[min(rung, len(rows)) - 1][self.metric] for rows in histories))
+        results = [self._train(run, seed, trial.parameters, lambda _: check_stopped()) for seed, run in enumerate(runs)]
+        trial.report(epochs, fmean(RunDirectory(run).read_history()[-1][self.metric] for run in runs))
+        return results
+
+    def _train(
+        self,
+        run: Path,
+        seed: int,
+        parameters: Mapping[str, Any],
+        on_epoch: Callable[[Mapping[str, float]], object] | None = None,
+    ) -> dict[str, Any]:
+        # A trial is worth what its training reaches: where that is less than the start, by how much is worth knowing.
+        values = {**self.values, **parameters, "evaluation.start": False}
+        if self.begins:
+            values["training.start_from"] = str(self.begins[seed])
+        if self.seeds > 1:
+            values["seed"] = self.common["seed"] + seed
+        job = Job(self.directory.base, as_flags(values), run, test=False)
+        return run_job(job, report=lambda _: None, on_epoch=on_epoch)
+
+
+class _Paused(Exception):
+    """Raised after the epoch of a rung; the run goes on once those of the other seeds have come there, too."""
+
+
+def _pause(rung: int, row: Mapping[str, float]) -> None:
+    check_stopped()
+    if row["epoch"] >= rung:
+        raise _Paused
+
+
+def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial]) -> dict[str, Any]:
+    """Return the content of the best recipe, which trains in one run what the best trials of the stages reached."""
+    content = searches[-1].recipe(best[-1].parameters)
+    if not searches[-1].stage.from_best:
+        return content
+    before = searches[-2].recipe(best[-2].parameters)
+    # The weights that the last stage began with are those of the epoch that was chosen.
+    chosen = round(fmean(RunDirectory(start).read_metrics()["epoch"] for start in searches[-1].begins))
+    epochs = content["training"]["epochs"]
+    before["training"]["epochs"] = chosen + epochs
+    before["second_phase"] = {"epochs": epochs, "loss": content["loss"], "optim": content["optim"]}
+    return before

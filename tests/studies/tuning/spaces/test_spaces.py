@@ -1,4 +1,4 @@
-"""The search spaces of the package fit their losses, the papers, and the recipes."""
+"""Search spaces, read and refused; those of the package fit their losses, the papers, and the recipes."""
 
 import inspect
 import json
@@ -13,6 +13,7 @@ from torch import nn
 
 from images import write_folder, write_recipe
 from proxemic import losses
+from proxemic.errors import UserError
 from proxemic.losses import MeanProxyNorm, ProxyLoss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags
@@ -25,10 +26,82 @@ from proxemic.studies.tuning.spaces import (
     default_space,
     list_spaces,
     load_space,
+    pin,
     read_stages,
     recipe_value,
 )
 from proxemic.studies.tuning.stages import check_stages, stage_values
+
+RATE = {"optim.lr": {"factor": 10}}
+
+WRONG: list[tuple[list[Any], str]] = [
+    ([], "holds no stages"),
+    ([{"serach": {}}], "has no search"),
+    ([{"search": RATE, "trails": 1}], "no key trails; allowed are search, fixed, start_from, trials"),
+    ([{"search": RATE, "trials": 2}], "trials is 2, but must be the stage's part"),
+    ([{"search": RATE, "trials": 0.9}] * 2, "add up to more than 1"),
+    ([{"search": RATE, "start_from": "best"}], "only the last of several stages"),
+    ([{"search": RATE, "start_from": "best.yaml"}], "start_from is 'best.yaml', but must be best"),
+    ([{"search": RATE}, {"search": {"batches.size": {"choices": [8]}}, "start_from": "best"}], "batches.size, but"),
+    ([{"search": RATE, "fixed": ["loss.alpha"]}], "fixed is .* must map"),
+    ([{"search": {"optim.lr": 0.1}}], r"optim\.lr is 0\.1, but must give low and high, or factor, or choices"),
+    ([{"search": {"optim.lr": {"low": 1}}}], "'high'"),
+    ([{"search": {"optim.lr": {"low": 2, "high": 1}}}], "low is 2 and high is 1: swap them"),
+    ([{"search": {"optim.lr": {"low": 0, "high": 1, "log": True}}}], "log needs a low above 0"),
+    ([{"search": {"optim.lr": {"low": 0, "high": "big"}}}], "high is 'big', but must be a number"),
+    ([{"search": {"optim.lr": {"low": 1, "hgih": 2}}}], "no key hgih beside low; allowed are high, log"),
+    ([{"search": {"optim.lr": {"factor": 0}}}], "division"),
+    ([{"search": {"optim.lr": {"factor": [2, 1]}}}], "swap them"),
+    ([{"search": {"optim.lr": {"choices": []}}}], "choices is empty"),
+    ([{"search": {"k": {"low": 0.5, "high": 2, "int": True}}}], "is not whole"),
+    ([{"search": {"k": {"low": 1, "high": 2, "grid": [3]}}}], r"grid is \(3,\), but"),
+    ([{"search": {"k": {"low": 1, "high": 2, "points": 0}}}], "points is 0"),
+    ([{"search": {"k": {"low": 1, "high": 2, "step": 0}}}], "step is 0"),
+]
+
+
+def test_a_space_that_is_wrong() -> None:
+    for content, words in WRONG:
+        with pytest.raises(UserError, match=words) as refusal:
+            read_stages(content, "mine.yaml")
+        assert str(refusal.value).startswith("mine.yaml")
+
+
+def test_names_of_spaces(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'ProxyAncorLoss' \(did you mean ProxyAnchorLoss\?\)"):
+        load_space("ProxyAncorLoss")
+    with pytest.raises(UserError, match="not a readable YAML file"):
+        load_space(str(tmp_path / "mine.yaml"))
+    (tmp_path / "mine.yaml").write_text("search: {}\n")
+    with pytest.raises(UserError, match="must be a list of stages"):
+        load_space(str(tmp_path / "mine.yaml"))
+    with pytest.raises(
+        UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space FILE"
+    ):
+        default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})
+
+
+def test_a_factor_is_relative_to_the_recipe() -> None:
+    assert Factor(0.1, 10, log=True).around("optim.lr", 0.002) == Range(0.0002, 0.02, log=True)
+    with pytest.raises(UserError, match="by a factor of the recipe's own value, but that is None"):
+        Factor(0.1, 10).around("optim.graph_lr", None)
+
+
+def test_what_a_grid_takes() -> None:
+    assert Range(1, 8, step=2, integer=True, points=3).values() == (1, 5, 8)
+    assert Range(0.1, 0.9, grid=(0.1, 0.7)).values() == (0.1, 0.7)
+
+
+def test_what_overrides_give_is_not_searched() -> None:
+    content = load_space("MultiProxyAnchorLoss")
+    left, pinned = pin(content, ["loss.alpha"])
+    assert pinned == ["loss.alpha"]
+    assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]} != {*left[0]["search"]}
+    assert pin(content, ["loss", "seed"]) == (content, [])
+    with pytest.raises(UserError, match=r"Flags give loss\.f1, which the search space sets itself"):
+        pin(load_space("WarpedSoftmaxLoss"), ["loss.f1"])
+    assert pin(load_space("WarpedSoftmaxLoss"), ["loss.alpha"])[1] == ["loss.alpha"]  # of the second stage
+
 
 PROXY_LOSSES = sorted(
     name
@@ -215,6 +288,8 @@ def test_losses_on_pairs_have_the_space_of_what_is_inside(name: str, inside: str
     assert {"optim.lr", inside} <= set(space[-1]["search"])
     assert "optim.loss_lr" not in space[-1]["search"]
     check_stages(recipe, (), read_stages(space, name), name)
+    pairs = {"class_path": "proxemic.losses.PairwiseLoss", "init_args": {"loss": "mine.Loss"}}
+    assert default_space({"loss": pairs}) == load_space("PairwiseLoss")
 
 
 def test_the_mean_proxy_norm_is_searched_where_the_recipe_has_it(recipe: Path) -> None:
