@@ -214,16 +214,16 @@ def test_refuses() -> None:
     for measure in (class_distances, alignment):
         with pytest.raises(ValueError, match="no two rows of one class"):
             measure(points, torch.arange(6))
-    with pytest.raises(ValueError, match="bins is 0"):
-        class_distances(points, labels, bins=0)
-    with pytest.raises(ValueError, match="max_pairs is 5, but must be at least 6"):
-        class_distances(points, labels, max_pairs=5)
-    with pytest.raises(ValueError, match="alpha is 0"):
-        alignment(points, labels, alpha=0.0)
-    with pytest.raises(ValueError, match="t is nan"):
-        uniformity(points, t=math.nan)
-    with pytest.raises(ValueError, match="k is 6 but must be from 1 to 5"):
-        hubness(points, k=6)
+    refused = {
+        "bins is 0": lambda: class_distances(points, labels, bins=0),
+        "max_pairs is 5, but must be at least 6": lambda: class_distances(points, labels, max_pairs=5),
+        "alpha is 0": lambda: alignment(points, labels, alpha=0.0),
+        "t is nan": lambda: uniformity(points, t=math.nan),
+        "k is 6 but must be from 1 to 5": lambda: hubness(points, k=6),
+    }
+    for words, call in refused.items():
+        with pytest.raises(ValueError, match=words):
+            call()
     points[2, 1] = torch.nan
     with pytest.raises(ValueError, match="NaN or infinite values in 1 of 6"):
         class_distances(points, labels)
