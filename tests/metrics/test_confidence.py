@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import random
 from collections.abc import Callable
 
 import jaxtyping
@@ -278,9 +277,3 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
             paired_differences({"m": values}, {"m": values}, labels, resamples=resamples)
     with pytest.raises(ValueError, match="average is 'macro' but must be 'queries' or 'classes'"):
         bootstrap_intervals({"m": values}, labels, average="macro")  # type: ignore[arg-type]
-
-
-def test_large_labels_do_not_merge() -> None:
-    labels = 2**24 + torch.arange(80) // 2
-    values = {"m": torch.tensor(random.Random(0).choices((0.0, 1.0), k=80))}
-    assert bootstrap_intervals(values, labels) == bootstrap_intervals(values, torch.arange(80) // 2)
