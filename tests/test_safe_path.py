@@ -62,10 +62,8 @@ sys.meta_path.insert(0, Finder())
     [
         ["compare", "RECIPE", "--seeds", "1"],
         ["tune", "--recipe", "RECIPE", "--trials", "1", "--workers", "2"],
-        ["analyze", "sweep", "RECIPE", "--vary", "loss.alpha=8", "--seeds", "1"],
-        ["reality-check", "RECIPE", "--trials", "1", "--repeats", "1", "--folds", "2"],
     ],
-    ids=["compare", "tune", "sweep", "reality-check"],
+    ids=["compare", "tune"],
 )
 def test_workers_import_nothing_from_the_current_directory(
     words: list[str], trapped: Path, folder: Path, tmp_path: Path
@@ -84,10 +82,9 @@ def test_workers_import_nothing_from_the_current_directory(
     [
         ["embed", "SHELF/model", "SHELF/photos", "--workers", "1", "--out", "OUT.parquet"],
         ["embed", "SHELF/model", "SHELF/photos/class 00/0.png", "--engine", "ray", "--out", "OUT.parquet"],
-        ["gallery", "create", "OUT", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
         ["clean", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
     ],
-    ids=["embed", "ray", "gallery", "clean"],
+    ids=["embed", "ray", "clean"],
 )
 def test_processes_that_embed_import_nothing_from_the_current_directory(
     words: list[str], trapped: Path, shelf: Path, tmp_path: Path

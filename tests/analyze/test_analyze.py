@@ -1,5 +1,7 @@
 """The room as a whole: every subcommand is a function, which neither prints nor imports what it does not need."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import proxemic.analyze
+from command_line import Here, assert_refused
 from proxemic.analyze import Analysis, forces, gap, gradients
 from proxemic.cli import COMMANDS
 
@@ -47,3 +50,21 @@ def test_what_needs_no_run_loads_no_trainer() -> None:
     assert "lightning" not in result.stdout
     assert "torchvision" not in result.stdout
     assert forces.__module__ == "proxemic.analyze._forces"
+
+
+@pytest.mark.parametrize(
+    "action", ["forces", "gap", "landscape", "local-centers", "map", "robustness", "theorems", "toy"]
+)
+def test_what_is_no_finished_run_is_refused(action: str, run: Path, tmp_path: Path, here: Here) -> None:
+    assert_refused(here("analyze", action, tmp_path / "none"), ["none holds no run"])
+    (tmp_path / "begun").mkdir()
+    shutil.copy(run / "recipe.yaml", tmp_path / "begun")
+    assert_refused(here("analyze", action, tmp_path / "begun"), ["begun has no weights of a finished"])
+
+
+@pytest.mark.parametrize("action", ["map", "robustness"])
+def test_a_trial_of_a_search_has_no_test(action: str, run: Path, tmp_path: Path, here: Here) -> None:
+    trial = shutil.copytree(run, tmp_path / "trial")
+    environment = json.loads((trial / "environment.json").read_text())
+    (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
+    assert_refused(here("analyze", action, trial), ["trial of a search"])

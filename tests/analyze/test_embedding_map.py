@@ -1,7 +1,5 @@
 """``proxemic analyze map`` as a user runs it."""
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -132,22 +130,13 @@ def test_a_sample_is_said_to_be_one(run: Path, tmp_path: Path, here: Here, monke
 
 
 def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
-    assert_refused(here("analyze", "map", tmp_path / "none"), ["none holds no run"])
     assert_refused(here("analyze", "map", run, "--classes", "0"), ["classes is 0", "at least 1"])
     assert_refused(here("analyze", "map", run, "--seed", "-1"), ["seed is -1"])
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    shutil.copy(run / "recipe.yaml", begun)
-    assert_refused(here("analyze", "map", begun), ["begun has no weights of a finished"])
     images = FinishedRun(run).test
     few = ImageSet(images.pixels.select([0, 1, 6]), torch.tensor([0, 0, 1]), images.class_names[:2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FinishedRun, "test", few)
         assert_refused(here("analyze", "map", run), ["classes is 20", "draws 3 images", "at least 4"])
-    trial = shutil.copytree(run, tmp_path / "trial")
-    environment = json.loads((trial / "environment.json").read_text())
-    (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
-    assert_refused(here("analyze", "map", trial), ["trial of a search"])
     (tmp_path / "file").write_text("")
     words = ["--method", "pca", "--no-thumbnails", "--out", tmp_path / "file" / "map"]
     assert_refused(here("analyze", "map", run, *words), ["could not be written"])

@@ -60,8 +60,7 @@ def test_the_three_proxies_are_drawn_without_a_run(tmp_path: Path, here: Here) -
     assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".csv"}
 
 
-def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
+def test_refused(run: Path, here: Here) -> None:
     fits = ["AllPairMultiProxyAnchorLoss", "NormalizedSoftmaxLoss", "ProxyNCAPlusPlusLoss"]
     assert_refused(here("analyze", "gap", run), [str(run), *fits])
-    assert_refused(here("analyze", "gap", tmp_path / "none"), ["none holds no run"])
     assert_refused(here("analyze", "gap", "--epsilon", "4"), ["epsilon is 4"])

@@ -112,22 +112,11 @@ def test_bad_flags(flags: list[str], words: list[str], run: Path, tmp_path: Path
 
 
 def test_runs_that_cannot_be_compared(run: Path, grey: Path, tmp_path: Path, here: Here) -> None:
-    def refused(*words: str | Path, says: list[str]) -> None:
-        assert_refused(here("analyze", "robustness", *words), says)
-
-    refused(run, grey, says=[str(run), str(grey), "different test images"])
-    refused(run, tmp_path / "none", says=["none holds no run"])
-    copy, begun, trial = tmp_path / "copy", tmp_path / "begun", tmp_path / "trial"
-    shutil.copytree(run, copy)
-    refused(run, copy, says=[str(run), str(copy), "the same seed"])
-    begun.mkdir()
-    shutil.copy(run / "recipe.yaml", begun)
-    refused(begun, says=["begun has no weights of a finished"])
-    shutil.copytree(run, trial)
-    environment = json.loads((run / "environment.json").read_text())
-    (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
-    refused(trial, says=["trial of a search"])
-    refused(run, "--out", tmp_path, says=[f"the folder {tmp_path}", f"{tmp_path / 'figure'}"])
+    assert_refused(here("analyze", "robustness", run, grey), [str(run), str(grey), "different test images"])
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert_refused(here("analyze", "robustness", run, copy), [str(run), str(copy), "the same seed"])
+    into_a_folder = here("analyze", "robustness", run, "--out", tmp_path)
+    assert_refused(into_a_folder, [f"the folder {tmp_path}", f"{tmp_path / 'figure'}"])
 
 
 def test_a_network_that_sees_too_little_is_told_before_the_work(run: Path, tmp_path: Path, here: Here) -> None:

@@ -85,7 +85,6 @@ def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> Non
     copied = here("analyze", "toy", runs[0], tmp_path / "copy")
     assert_refused(copied, ["same recipe and the same seed"])
     assert copied.stdout == ""
-    assert_refused(here("analyze", "toy", tmp_path / "none"), ["none holds no run"])
     assert_refused(here("analyze", "toy", run, "--diagram"), ["kept no snapshots", "proxemic.training.Snapshots"])
 
 

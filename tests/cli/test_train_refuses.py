@@ -20,7 +20,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 PML = "pytorch_metric_learning"
 PAIRS = ["--recipe", "glyphs-small/multi-similarity"]
-CONTRASTIVE = ["--loss.loss", f"{PML}.losses.ContrastiveLoss"]
 SUPCON = ["--loss", f"{PML}.losses.SupConLoss"]
 HALF = ["--training.precision", "16-mixed", "--training.accelerator", "cpu"]
 FLAGS = {
@@ -30,34 +29,23 @@ FLAGS = {
     "own images without a recipe": (["--data.root", "photos"], ["--recipe own-pretrained trains on photographs"]),
     "too many workers": (["--recipe", "glyphs", "--batches.workers", "100000"], ["is 100000", "from 0 to 256"]),
     "misspelt flag": (["--recipe", "glyphs", "--optim.lrr", "1"], ["--optim.lrr", "did you mean --optim.lr?"]),
-    "misspelt loss key": (["--recipe", "own", "--loss.alhpa", "1"], ["--loss.alhpa", "did you mean --loss.alpha?"]),
     "nothing near": (["--recipe", "glyphs", "--frobnicate"], ["--frobnicate", "--data", "--loss"]),
     "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
     "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of own images"]),
     "pair loss without one": (["--recipe", "glyphs", "--loss", "PairwiseLoss"], ["loss.loss is missing"]),
-    "unknown pair loss": ([*PAIRS, "--loss.loss", f"{PML}.losses.TripletMargLoss"], ["mean TripletMarginLoss"]),
     "pair loss by name": ([*PAIRS, "--loss.loss", "TripletMarginLos"], [f"mean {PML}.losses.TripletMarginLoss"]),
-    "misspelt pair loss key": ([*PAIRS, "--loss.loss.bta", "40"], ["loss.loss.bta", "did you mean --loss.loss.beta?"]),
     "pair loss in words": ([*PAIRS, "--loss.loss.beta", "big"], ["MultiSimilarityLoss", "check the arguments"]),
-    "key of the loss before": ([*PAIRS, *CONTRASTIVE, "--loss.loss.beta", "40"], ["loss.loss.beta", "pos_margin"]),
     "proxies in pairs": ([*PAIRS, "--loss.loss", f"{PML}.losses.ProxyAnchorLoss"], ["is ProxyAnchorLoss", "itself"]),
-    "untyped pair loss": ([*PAIRS, "--loss.loss", f"{PML}.losses.RankedListLoss"], ["RankedListLoss", "margin"]),
-    "no pair loss": ([*PAIRS, "--loss.loss", "torch.nn.TripletMarginLoss"], ["torch.nn", f"those of {PML}.losses"]),
     "unknown miner": ([*PAIRS, "--loss.miner", "HardMiner"], [f"mean {PML}.miners.BatchHardMiner"]),
-    "misspelt miner key": ([*PAIRS, "--loss.miner.epsilo", "1"], ["did you mean --loss.miner.epsilon?"]),
     "small memory": ([*PAIRS, "--loss.memory_size", "64"], ["memory_size is 64", "batch, which is 128"]),
-    "memory in words": ([*PAIRS, "--loss.memory_size", "big"], ["loss.memory_size is big, but", "whole number"]),
     "unknown source": (["--recipe", "glyphs", "--data", "Glifs"], ["Glifs", "Omniglot"]),
-    "unknown optimiser": (["--recipe", "glyphs", "--optim.optimizer", "torch.optim.Adamm"], ["did you mean Adam"]),
     "K = 0": (["--recipe", "glyphs-small", "--loss.proxies_per_class", "0"], ["proxies_per_class is 0", "at least 1"]),
-    "negative learning rate": (["--recipe", "glyphs", "--optim.lr", "-0.1"], ["optim.lr is -0.1", "above 0"]),
     "unknown pooling": (["--recipe", "glyphs", "--model.pooling", "median"], ["model.pooling is median", "'gem'"]),
     "unknown backbone": (["--recipe", "glyphs", "--model.backbone", "resnet5O"], ["resnet5O", "resnet50"]),
     "metric not computed": (["--recipe", "glyphs", "--evaluation.metric", "map"], ["evaluation.metric", "map@r"]),
     "m does not divide": (["--recipe", "glyphs", "--batches.images_per_class", "3"], ["images_per_class is 3", "128"]),
     "own images without a folder": (["--recipe", "own"], ["--data.root"]),
     "an empty folder name": (["--recipe", "own", "--data.root", ""], ["data.root is empty", "current folder"]),
-    "an empty cache": (["--recipe", "glyphs", "--cache.folder="], ["cache.folder is empty"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "recipe.yaml"]),
     "no GPU": (["--recipe", "glyphs", "--training.accelerator", "mps"], ["accelerator is mps", "take cpu"]),
     "half precision on a CPU": (["--recipe", "glyphs", *HALF], ["16-mixed", "needs a CUDA GPU", "take bf16"]),
@@ -170,7 +158,6 @@ def test_an_output_folder_that_is_taken(images: Path, tmp_path: Path, here: Here
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        ("/".join("a" * 500), ["levels deep, but at most 200 are allowed"]),
         ("x" * 300, ["has a name of 300 bytes, but at most 255"]),
         ("/".join(["x" * 200] * 30), ["bytes long, but at most 3,800"]),
     ],
