@@ -79,18 +79,6 @@ def test_minimizers_are_found_to_eight_digits(scale: float) -> None:
         assert angle == pytest.approx(brentq(pull, angle - 0.05, angle + 0.05, xtol=1e-14), abs=1e-8)
 
 
-def test_the_example_of_three_proxies() -> None:
-    angles = torch.tensor([0.0, 0.1, -math.pi / 2], dtype=torch.float64)
-    w = torch.stack((angles.cos(), angles.sin()), 1)
-    x = class_minimizers(w)[0]
-    places = torch.linspace(-math.pi, math.pi, 200_001, dtype=torch.float64)
-    # As the paper prints it, but for its slip in the second exponent.
-    losses = (1 + ((places - 0.1).cos() - places.cos()).exp() + (-places.sin() - places.cos()).exp()).log()
-    assert math.atan2(x[1], x[0]) == pytest.approx(places[losses.argmin()].item(), abs=1e-4)
-    assert math.atan2(x[1], x[0]) == pytest.approx(0.5244, abs=5e-5)
-    assert (x - w[1]).norm() < (x - w[0]).norm()
-
-
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     w = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
     whole, bounds = class_minimizers(w, scale=20.0), gap_bounds(w)

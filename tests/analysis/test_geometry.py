@@ -155,15 +155,6 @@ def measures(points: Tensor, labels: Tensor, distance: Distance) -> list[float]:
 
 @settings(max_examples=25)
 @given(seed=SEEDS, distance=st.sampled_from(DISTANCES))
-def test_a_rotation_changes_nothing(seed: int, distance: Distance) -> None:
-    points, labels = sample(25, 4, seed), some_labels(25)
-    rotation = torch.linalg.qr(sample(4, 4, seed + 1).double()).Q.float()
-    turned = points @ rotation
-    assert measures(turned, labels, distance)[3:] == pytest.approx(measures(points, labels, distance)[3:], rel=1e-3)
-
-
-@settings(max_examples=25)
-@given(seed=SEEDS, distance=st.sampled_from(DISTANCES))
 def test_the_order_of_the_rows_and_the_tiles_change_nothing(seed: int, distance: Distance) -> None:
     points, labels = sample(25, 4, seed), some_labels(25)
     expected = measures(points, labels, distance)

@@ -145,12 +145,6 @@ def test_reversed_the_other_way_there_is_no_minimum() -> None:
     assert found.runs_away
 
 
-@pytest.mark.parametrize("warp", [WARP, WarpPotential(28.4, 0.93, 1.15), WarpPotential(0.05, 0.5, 2.0)])
-def test_the_minimum_of_the_paper_s_warps(warp: WarpPotential) -> None:
-    own, others = pair((0.0, 0.0), 4.0, 0.0)
-    assert find_minimum(Landscape(own, others, warp)).distance == pytest.approx(warp.alpha, abs=1e-3)
-
-
 def test_a_warp_that_is_off_in_part() -> None:
     own, others = pair((0.0, 0.0), 4.0, 0.0)
     for potential, at_proxy, distance, flat in (

@@ -213,21 +213,14 @@ def test_resume_stands_alone(images: Path, tmp_path: Path, here: Here) -> None:
     assert_refused(result, ["training.epochs is many", "whole number"])
 
 
-def test_a_loss_that_becomes_nan(images: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "tiny.yaml", images)
-    run = tmp_path / "run"
-    result = warm_proxemic("train", "--recipe", recipe, "--out", run, "--optim.lr", "1e20")
-    assert_refused(result, ["nan", "step", "learning rate", "optim.lr", "checkpoint"])
-    assert not (run / "metrics.json").exists()
-
-
 def test_a_loss_that_becomes_nan_later_keeps_the_last_good_checkpoint(images: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", images)
     # The rate explodes after the second epoch.
     recipe.write_text(recipe.read_text().replace("step_size: 2", "step_size: 2, gamma: 1.0e+25"))
     run = tmp_path / "run"
     result = warm_proxemic("train", "--recipe", recipe, "--out", run)
-    assert_refused(result, ["of step 6", "is kept", str(run)])
+    assert_refused(result, ["of step 6", "learning rate", "optim.lr", "is kept", str(run)])
+    assert not (run / "metrics.json").exists()
     assert (run / "checkpoints" / "last.ckpt").exists()
     assert len((run / "history.csv").read_text().splitlines()) == 3
     assert warm_proxemic("evaluate", run).returncode == 0
@@ -283,8 +276,7 @@ def test_two_that_work_in_one_directory(images: Path, tmp_path: Path, here: Here
     assert not (run / "metrics.json").exists()
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Path, workers: str) -> None:
+def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Path) -> None:
     root = tmp_path / "folder"
     shutil.copytree(images, root)
     recipe = write_recipe(tmp_path / "tiny.yaml", root)
@@ -296,7 +288,7 @@ def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Pat
         "folder.OwnImages.load = load\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    words = ["train", "--recipe", str(recipe), "--out", str(tmp_path / "run"), "--batches.workers", workers]
+    words = ["train", "--recipe", str(recipe), "--out", str(tmp_path / "run"), "--batches.workers", "2"]
     result = warm.run("-c", program, *words)
     assert_refused(result, ["0.png cannot be read as an image: no such file"])
     assert len(result.stderr) < 300
