@@ -1,5 +1,6 @@
 """The command line: as a user runs it, in a process that need not import, and in this one."""
 
+import csv
 import os
 import re
 import subprocess
@@ -116,3 +117,13 @@ def assert_refused(result: subprocess.CompletedProcess[str], words: Sequence[str
     assert lines[0].startswith("proxemic")
     for word in words:
         assert word in lines[0], lines[0]
+
+
+def cells(output: str) -> list[list[str]]:
+    """The cells of the rows of all tables that a command prints, without their headers."""
+    return [[*map(str.strip, line.split("│")[1:-1])] for line in output.splitlines() if line.startswith("│")]
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -20,7 +20,7 @@ import yaml
 import proxemic
 from images import write_folder, write_recipe
 from proxemic.cli import build_parser, main
-from proxemic.recipes import list_recipes, load, to_yaml
+from proxemic.recipes import find_recipe, list_recipes, read_recipe
 
 SNAPSHOT = Path(__file__).with_name("surface.json")
 SOURCE = Path(proxemic.__file__).parent
@@ -55,7 +55,10 @@ def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str,
 
 def recipes() -> dict[str, Any]:
     """Return the values of each recipe: the usual ones once, and for each recipe those that differ or are missing."""
-    full = {name: dict(_flat(yaml.load(to_yaml(load(name)), yaml.CSafeLoader), "")) for name in list_recipes()}
+    full = {
+        name: dict(_flat(yaml.load(read_recipe(find_recipe(name)).yaml, yaml.CSafeLoader), ""))
+        for name in list_recipes()
+    }
     counts: dict[str, Counter[str]] = {}
     for values in full.values():
         for key, value in values.items():

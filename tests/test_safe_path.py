@@ -51,10 +51,8 @@ sys.meta_path.insert(0, Finder())
     [
         ["compare", "RECIPE", "--seeds", "1"],
         ["tune", "--recipe", "RECIPE", "--trials", "1", "--workers", "2"],
-        ["analyze", "sweep", "RECIPE", "--vary", "loss.alpha=8", "--seeds", "1"],
-        ["reality-check", "RECIPE", "--trials", "1", "--repeats", "1", "--folds", "2"],
     ],
-    ids=["compare", "tune", "sweep", "reality-check"],
+    ids=["compare", "tune"],
 )
 def test_workers_import_nothing_from_the_current_directory(
     words: list[str], trapped: Path, folder: Path, tmp_path: Path
@@ -72,10 +70,9 @@ def test_workers_import_nothing_from_the_current_directory(
     "words",
     [
         ["embed", "SHELF/model", "SHELF/photos", "--workers", "1", "--out", "OUT.parquet"],
-        ["gallery", "create", "OUT", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
         ["clean", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
     ],
-    ids=["embed", "gallery", "clean"],
+    ids=["embed", "clean"],
 )
 def test_processes_that_embed_import_nothing_from_the_current_directory(
     words: list[str], trapped: Path, shelf: Path, tmp_path: Path

@@ -3,8 +3,9 @@
 Sub-packages and functions are imported when they are first used, so that ``import proxemic`` costs nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from proxemic.lazy import lazy_names
 
 if TYPE_CHECKING:
     from proxemic import (
@@ -60,29 +61,4 @@ __all__ = [
     "verify",
 ]
 
-_FUNCTIONS = {
-    "compare": "studies.comparison",
-    "evaluate": "studies.evaluate",
-    "keep_freed_memory": "allocator",
-    "plan": "training.memory",
-    "reality_check": "studies.reality_check",
-    "train": "training",
-    "tune": "studies.tuning",
-    "verify": "studies.verify",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("proxemic")
-    if name in _FUNCTIONS:
-        return getattr(import_module(f"proxemic.{_FUNCTIONS[name]}"), name)
-    if name in __all__:
-        return import_module(f"proxemic.{name}")
-    raise AttributeError(f"module 'proxemic' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__)

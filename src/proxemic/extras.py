@@ -11,7 +11,7 @@ def optional_dependency(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("proxemic"):
+        if error.name is None or error.name.startswith("proxemic") or "pip install" in str(error):
             raise
         missing = error.name.partition(".")[0]
         said = f"{missing} is not installed: install it with {how_to_install(name)}."

@@ -17,7 +17,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-_LONGEST_NAME, _LONGEST_PATH, _DEEPEST = 255, 3800, 200  # bytes, but for the last: Linux, with room for our own names
+_LONGEST_NAME, _LONGEST_PATH = 255, 3800  # bytes: those of Linux, with room for our own names
 
 
 @contextmanager
@@ -110,12 +110,11 @@ def process_runs(process: int) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `UserError` where the path of ``--out`` is longer or deeper than file systems allow."""
+    """Raise `UserError` where the path of ``--out`` is longer than file systems allow."""
     path = folder.absolute()
     for size, most, what in (
         (max(len(os.fsencode(part)) for part in path.parts), _LONGEST_NAME, "has a name of {:,} bytes"),
         (len(os.fsencode(path)), _LONGEST_PATH, "is {:,} bytes long"),
-        (len(path.parts), _DEEPEST, "lies {:,} levels deep"),
     ):
         if size > most:
             said = f"{what.format(size)}, but at most {most:,} are allowed"

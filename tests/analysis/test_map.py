@@ -2,7 +2,6 @@
 
 import sys
 from itertools import combinations
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -15,7 +14,6 @@ from PIL import Image
 from torch import Tensor
 
 from proxemic.analysis.map import NAMED_CLASSES, OTHERS, place_thumbnails, plot_map, principal_components, t_sne, umap
-from proxemic.plots import write_figure
 
 
 def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
@@ -196,11 +194,3 @@ def test_named_classes_look_different_and_more_are_not_named() -> None:
     (axes,) = plot_map(places_of(len(many)), many, [f"class {n}" for n in many.tolist()]).axes
     assert "colours and shapes repeat" in axes.get_legend().get_title().get_text()
     assert axes.get_legend().get_texts() == []
-
-
-def test_the_same_map_is_the_same_file(tmp_path: Path) -> None:
-    written = []
-    for name in ("one", "other"):
-        figure = plot_map(places_of(12), torch.arange(12) % 2, ["a", "b" * 40], thumbnails=pictures)
-        written.append([path.read_bytes() for path in write_figure(figure, tmp_path / name, ["x"], [])])
-    assert written[0] == written[1]

@@ -2,7 +2,6 @@
 
 import math
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from proxemic.analysis.robustness import Robustness, plot_robustness
-from proxemic.plots import save_figure
 
 SHARE = st.floats(0.01, 1)
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5))
@@ -98,11 +96,3 @@ def test_one_legend_outside_of_the_panels_names_every_group_differently(groups: 
         lines = axes.get_lines()
         assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == groups
         assert len({(line.get_color(), line.get_marker()) for line in lines}) == groups
-
-
-def test_the_same_values_make_the_same_file(tmp_path: Path) -> None:
-    one = {"means": curves(2, 1), "half_widths": curves(1, 1), "corruptions": ["shear"]}
-    for name in ("a.svg", "b.svg", "a.png", "b.png"):
-        save_figure(draw(**one), tmp_path / name)
-    for kind in ("svg", "png"):
-        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()

@@ -1,5 +1,7 @@
 """The room as a whole: every subcommand is a function, which neither prints nor imports what it does not need."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import proxemic.analyze
-from proxemic.analyze import Analysis, forces, gap, gradients, landscape, theorems
+from command_line import Here, assert_refused
+from proxemic.analyze import Analysis, forces, gap, gradients
 from proxemic.cli import COMMANDS
 
 
@@ -27,17 +30,14 @@ def test_functions_return_figures_and_print_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    statements, dependence = theorems(draws=1), gradients(losses=["ProxyNCALoss"], out="one/g")
-    minima, curve = landscape(functions="square-root"), gap(epsilon=0.2)
+    dependence, curve = gradients(losses=["ProxyNCALoss"], out="one/g"), gap(epsilon=0.2)
     assert capsys.readouterr() == ("", "")
-    for result in (statements, dependence, minima, curve):
+    for result in (dependence, curve):
         assert isinstance(result, Analysis)
         assert str(result)
         assert result.written
         assert all(path.is_file() for path in result.written)
-    assert statements.figures[""][0].name.startswith("Proposition 1")
     assert dependence.figures["ProxyNCALoss"].shape == (6, 3, 6, 3)
-    assert minima.figures["f = √t"][1].distance == pytest.approx(0, abs=1e-4)
     assert 0.2 < curve.figures.minimum < 1
 
 
@@ -50,3 +50,21 @@ def test_what_needs_no_run_loads_no_trainer() -> None:
     assert "lightning" not in result.stdout
     assert "torchvision" not in result.stdout
     assert forces.__module__ == "proxemic.analyze._forces"
+
+
+@pytest.mark.parametrize(
+    "action", ["forces", "gap", "landscape", "local-centers", "map", "robustness", "theorems", "toy"]
+)
+def test_what_is_no_finished_run_is_refused(action: str, run: Path, tmp_path: Path, here: Here) -> None:
+    assert_refused(here("analyze", action, tmp_path / "none"), ["none holds no run"])
+    (tmp_path / "begun").mkdir()
+    shutil.copy(run / "recipe.yaml", tmp_path / "begun")
+    assert_refused(here("analyze", action, tmp_path / "begun"), ["begun has no weights of a finished"])
+
+
+@pytest.mark.parametrize("action", ["map", "robustness"])
+def test_a_trial_of_a_search_has_no_test(action: str, run: Path, tmp_path: Path, here: Here) -> None:
+    trial = shutil.copytree(run, tmp_path / "trial")
+    environment = json.loads((trial / "environment.json").read_text())
+    (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
+    assert_refused(here("analyze", action, trial), ["trial of a search"])

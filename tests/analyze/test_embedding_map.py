@@ -1,25 +1,17 @@
 """``proxemic analyze map`` as a user runs it."""
 
-import csv
-import json
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from command_line import Here, assert_refused
+from command_line import Here, assert_refused, cells, csv_rows
 from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
 from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
 from proxemic.studies.finished import FinishedRun
 
 PARTS = ("pca", "tsne", "distances", "hubs")
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def test_measures_and_maps(run: Path, tmp_path: Path, here: Here) -> None:
@@ -34,10 +26,7 @@ def test_measures_and_maps(run: Path, tmp_path: Path, here: Here) -> None:
     assert isinstance(loss, ProxyLoss)
     embeddings = opened.embed(images)
     hubs, distances = hubness(embeddings), class_distances(embeddings, images.labels)
-    lines = {
-        cells[1].strip(): cells[2].strip() for line in result.stdout.splitlines() if len(cells := line.split("│")) > 2
-    }
-    assert lines == {
+    assert dict(cells(result.stdout)) == {
         "hubness, skewness of N_10": f"{hubs.skewness:.3f}",
         "images in no neighbours' list": f"{100 * hubs.antihubs:.1f} %",
         "largest N_10": str(hubs.largest),
@@ -51,7 +40,7 @@ def test_measures_and_maps(run: Path, tmp_path: Path, here: Here) -> None:
     assert "16 dimensions projected to 2 by PCA, which keep" in result.stdout
 
     for method in ("pca", "tsne"):
-        rows = table(stem.with_name(f"look-{method}.csv"))
+        rows = csv_rows(stem.with_name(f"look-{method}.csv"))
         kinds = [row["kind"] for row in rows]
         assert kinds == ["image"] * 18 + ["proxy"] * 6, "both proxies of each class"
         for row in rows:
@@ -59,9 +48,9 @@ def test_measures_and_maps(run: Path, tmp_path: Path, here: Here) -> None:
             label = int(images.labels[index]) if row["kind"] == "image" else index // loss.proxies_per_class
             assert images.class_names[label] == row["class"]
         assert len({row["class"] for row in rows}) == 3
-    occurrences = table(stem.with_name("look-hubs.csv"))
+    occurrences = csv_rows(stem.with_name("look-hubs.csv"))
     assert [int(row["images"]) for row in occurrences] == hubs.occurrences.bincount().tolist()
-    pairs = table(stem.with_name("look-distances.csv"))
+    pairs = csv_rows(stem.with_name("look-distances.csv"))
     assert sum(int(row["pairs_within"]) for row in pairs) == int(distances.within.sum())
     assert sum(int(row["pairs_between"]) for row in pairs) == int(distances.between.sum())
     assert len(pairs) == 64
@@ -84,7 +73,7 @@ def test_the_projection_is_of_unit_vectors_where_cosines_count(
     kept = 100 * values[:2].square().sum() / values.square().sum()
     assert f"keep {kept:.1f} % of the variance" in result.stdout
     expected = (torch.cat([points, proxies]) - points.mean(0)) @ directions[:2].T
-    found = torch.tensor([[float(row["x"]), float(row["y"])] for row in table(tmp_path / "a-pca.csv")])
+    found = torch.tensor([[float(row["x"]), float(row["y"])] for row in csv_rows(tmp_path / "a-pca.csv")])
     torch.testing.assert_close(found.double().abs(), expected.abs(), atol=1e-4, rtol=1e-3)
 
 
@@ -98,7 +87,7 @@ def test_proxies_of_other_classes_and_the_same_files_again(run: Path, tmp_path: 
     assert written[0] == written[1]
     assert "Grey stars: proxies of 2 of" in result.stdout
     classes = {kind: set() for kind in ("image", "proxy")}
-    for row in table(tmp_path / "one" / "map-pca.csv"):
+    for row in csv_rows(tmp_path / "one" / "map-pca.csv"):
         classes[row["kind"]].add(row["class"])
     assert classes["image"] <= set(FinishedRun(run).test.class_names)
     assert classes["proxy"] <= set(FinishedRun(run).splits.train.class_names)
@@ -111,7 +100,7 @@ def test_without_proxies_in_the_plane(pairwise: Path, here: Here) -> None:
     assert "PairwiseLoss has no proxies: the map is drawn without." in result.stdout
     assert "2 dimensions and are drawn as they are: no projection." in result.stdout
     opened = FinishedRun(pairwise)
-    rows = table(pairwise / "map-pca.csv")
+    rows = csv_rows(pairwise / "map-pca.csv")
     embeddings = opened.embed(opened.test)
     assert {row["kind"] for row in rows} == {"image"}
     for row in rows:
@@ -127,7 +116,7 @@ def test_no_proxies_where_they_are_not_wanted(run: Path, tmp_path: Path, here: H
     result = here("analyze", "map", run, *words)
     assert result.returncode == 0, result.stderr
     assert "stars" not in result.stdout
-    assert {row["kind"] for row in table(tmp_path / "map-pca.csv")} == {"image"}
+    assert {row["kind"] for row in csv_rows(tmp_path / "map-pca.csv")} == {"image"}
 
 
 def test_a_sample_is_said_to_be_one(run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,22 +130,13 @@ def test_a_sample_is_said_to_be_one(run: Path, tmp_path: Path, here: Here, monke
 
 
 def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
-    assert_refused(here("analyze", "map", tmp_path / "none"), ["none holds no run"])
     assert_refused(here("analyze", "map", run, "--classes", "0"), ["classes is 0", "at least 1"])
     assert_refused(here("analyze", "map", run, "--seed", "-1"), ["seed is -1"])
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    shutil.copy(run / "recipe.yaml", begun)
-    assert_refused(here("analyze", "map", begun), ["begun has no weights of a finished"])
     images = FinishedRun(run).test
     few = ImageSet(images.pixels.select([0, 1, 6]), torch.tensor([0, 0, 1]), images.class_names[:2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FinishedRun, "test", few)
         assert_refused(here("analyze", "map", run), ["classes is 20", "draws 3 images", "at least 4"])
-    trial = shutil.copytree(run, tmp_path / "trial")
-    environment = json.loads((trial / "environment.json").read_text())
-    (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
-    assert_refused(here("analyze", "map", trial), ["trial of a search"])
     (tmp_path / "file").write_text("")
     words = ["--method", "pca", "--no-thumbnails", "--out", tmp_path / "file" / "map"]
     assert_refused(here("analyze", "map", run, *words), ["could not be written"])

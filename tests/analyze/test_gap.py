@@ -1,19 +1,18 @@
 """``proxemic analyze gap`` as a user runs it."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
-from command_line import Here, assert_refused
+from command_line import Here, assert_refused, cells, csv_rows
 from comparisons import interval
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.studies.finished import FinishedRun
 
 
 def numbers(table: str, label: str) -> list[str]:
-    (line,) = (line for line in table.splitlines() if line.startswith(f"│ {label} "))
-    return [cell.strip() for cell in line.strip("│").split("│")[1:]]
+    ((_, *found),) = (row for row in cells(table) if row[0] == label)
+    return found
 
 
 def test_one_run(softmax: list[Path], tmp_path: Path, here: Here) -> None:
@@ -29,8 +28,7 @@ def test_one_run(softmax: list[Path], tmp_path: Path, here: Here) -> None:
     }.items():
         assert numbers(result.stdout, label) == [f"{value:.4g}" for value in values]
     assert numbers(result.stdout, "squared distance, class mean to minimiser")[1] == ""
-    with (tmp_path / "gap.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(tmp_path / "gap.csv")
     assert [row["state"] for row in rows] == ["trained"] * len(trained) + ["untrained"] * len(trained)
     gaps = [float(row["gap_at_scale"]) for row in rows if row["state"] == "trained"]
     assert gaps == pytest.approx(squared_gaps(trained, scale=scale).tolist())
@@ -57,14 +55,12 @@ def test_the_three_proxies_are_drawn_without_a_run(tmp_path: Path, here: Here) -
     result = here("analyze", "gap", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "0.5244 radians, 0.5244 from its own proxy and 0.4244 from the second" in result.stdout
-    with (tmp_path / "three-proxies.csv").open(newline="") as file:
-        rows = [(float(row["loss"]), float(row["angle"])) for row in csv.DictReader(file)]
+    rows = [(float(row["loss"]), float(row["angle"])) for row in csv_rows(tmp_path / "three-proxies.csv")]
     assert min(rows)[1] == pytest.approx(0.5244, abs=0.01)
     assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".csv"}
 
 
-def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
+def test_refused(run: Path, here: Here) -> None:
     fits = ["AllPairMultiProxyAnchorLoss", "NormalizedSoftmaxLoss", "ProxyNCAPlusPlusLoss"]
     assert_refused(here("analyze", "gap", run), [str(run), *fits])
-    assert_refused(here("analyze", "gap", tmp_path / "none"), ["none holds no run"])
     assert_refused(here("analyze", "gap", "--epsilon", "4"), ["epsilon is 4"])

@@ -1,11 +1,10 @@
 """``proxemic analyze gradients`` as a user runs it."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
-from command_line import Here, assert_refused
+from command_line import Here, assert_refused, cells, csv_rows
 from proxemic.analysis import every_proxy_loss, score_dependence
 
 
@@ -21,18 +20,14 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
     result = here("analyze", "gradients", "--losses", ", ".join(names), "--seed", "5", "--out", tmp_path / "g")
     assert result.returncode == 0, result.stderr
     assert asked == [5, 5]
-    lines = [
-        [cell.strip() for cell in line.strip("│").split("│")] for line in result.stdout.splitlines() if "│" in line
-    ]
-    assert lines == [
+    assert cells(result.stdout) == [
         ["ProxyAnchor", "positive", "1 of 1", "0 of 2", "1 of 5", "0 of 10"],
         ["ProxyAnchor", "negative", "0 of 1", "1 of 2", "0 of 5", "3 of 10"],
         ["MPA-AP", "positive", "1 of 1", "2 of 2", "0 of 5", "0 of 10"],
         ["MPA-AP", "negative", "1 of 1", "2 of 2", "0 of 5", "0 of 10"],
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g.csv", "g.png", "g.svg"]
-    with (tmp_path / "g.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(tmp_path / "g.csv")
     assert len(rows) == 2 * 2 * 18
     enters = {
         (row["loss"], row["kind"], int(row["embedding"]), int(row["proxy_class"]))

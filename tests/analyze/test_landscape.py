@@ -1,11 +1,10 @@
 """``proxemic analyze landscape`` as a user runs it."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
-from command_line import Here, assert_refused
+from command_line import Here, assert_refused, cells, csv_rows
 from proxemic.analysis.landscape import pushes_off_proxies
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss
@@ -15,18 +14,8 @@ def written(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("│").split("│")]
-
-
 def table(output: str) -> dict[str, list[str]]:
-    rows = [cells(line) for line in output.splitlines() if line.startswith("│")]
-    return {row[0]: row[1:] for row in rows}
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return {row[0]: row[1:] for row in cells(output)}
 
 
 def test_the_paper_s_figures(tmp_path: Path, here: Here) -> None:
@@ -45,13 +34,13 @@ def test_the_paper_s_figures(tmp_path: Path, here: Here) -> None:
         f"landscape-{name}.{kind}" for name in ("classes", "forces", "functions") for kind in ("csv", "png", "svg")
     ]
     assert written(tmp_path) == names
-    functions = rows(tmp_path / "landscape-functions.csv")
+    functions = csv_rows(tmp_path / "landscape-functions.csv")
     assert len(functions) == 101**2
     (own,) = (row for row in functions if float(row["x"]) == float(row["y"]) == 0)
     assert float(own["f = t"]) == pytest.approx(0.01815, abs=1e-5)  # log(1 + e^-4)
     warp = "warp: α = 3, k1 = 0.65, k2 = 1.5"
     assert all(float(row[warp]) > 0.00638 for row in functions)  # log(1 + e^(1.95 - 7))
-    forces = rows(tmp_path / "landscape-forces.csv")
+    forces = csv_rows(tmp_path / "landscape-forces.csv")
     pairs = zip(*([row for row in forces if row["force"] == kind] for kind in ("pull", "proxy_pull")), strict=True)
     assert all(float(one["force_x"]) == -float(other["force_x"]) for one, other in pairs)
 
@@ -79,7 +68,7 @@ def test_a_run(warp: list[Path], tmp_path: Path, here: Here) -> None:
     assert (title, alpha) == ("warp, class 1", "2.5")
     assert float(distance) <= 2.5
     assert "16 dimensions: drawn on the plane through the proxy of class 'class 0" in result.stdout
-    assert len(rows(tmp_path / "l-class-1.csv")) == 101**2
+    assert len(csv_rows(tmp_path / "l-class-1.csv")) == 101**2
     assert_refused(here("analyze", "landscape", warp[0], "--class", "90"), ["class is 90", "classes 0 to"])
     assert_refused(here("analyze", "landscape", warp[0], "--k1", "0.5"), ["k1 came with a run"])
 

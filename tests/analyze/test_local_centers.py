@@ -60,16 +60,8 @@ def test_local_centers_of_one_run_and_of_several(centers: list[Path], tmp_path: 
         assert 1 <= run["proxies"]["used"] <= 2
 
 
-def test_local_centers_need_groups_and_proxies(run: Path, tmp_path: Path, here: Here) -> None:
-    assert_refused(here("analyze", "local-centers", run), ["have no attributes that differ within"])
-    assert_refused(here("analyze", "local-centers", tmp_path / "none"), ["none"])
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun" / "recipe.yaml").write_text((run / "recipe.yaml").read_text())
-    assert_refused(here("analyze", "local-centers", run, tmp_path / "begun"), ["begun has no weights of a finished"])
-
-
-def test_images_without_attributes(run: Path, here: Here) -> None:
-    assert_refused(here("analyze", "local-centers", run), [str(run), "no attributes that differ within"])
+def test_local_centers_need_groups_within_classes(run: Path, here: Here) -> None:
+    assert_refused(here("analyze", "local-centers", run), [str(run), "have no attributes that differ within"])
 
 
 def test_the_subclasses_of_a_table_of_vectors(tmp_path: Path, here: Here) -> None:

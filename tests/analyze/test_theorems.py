@@ -1,19 +1,17 @@
 """``proxemic analyze theorems`` as a user runs it."""
 
-import csv
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from command_line import Here, assert_refused
+from command_line import Here, assert_refused, csv_rows
 from proxemic.losses import NormalizedSoftmaxLoss
 
 
 def rows(path: Path) -> dict[str, dict[str, str]]:
-    with path.open(newline="") as file:
-        return {row["statement"]: row for row in csv.DictReader(file)}
+    return {row["statement"]: row for row in csv_rows(path)}
 
 
 def test_bounds_and_what_is_observed(tmp_path: Path, here: Here) -> None:

@@ -20,20 +20,6 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.training.plots import draw_curves, draw_gallery
 
 
-def loaded_modules(code: str) -> set[str]:
-    program = f"{code}\nimport sys; print(*{{name.split('.')[0] for name in sys.modules}})"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(result.stdout.splitlines()[-1].split())
-
-
-def test_losses_load_nothing_that_a_bare_install_lacks() -> None:
-    extra = {"lightning", "timm", "torchvision", "matplotlib", "PIL", "rich", "yaml", "platformdirs",
-             "pytorch_metric_learning"}  # fmt: skip
-    modules = loaded_modules("import proxemic.losses")
-    assert "torch" in modules
-    assert modules & extra == set()
-
-
 def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
     """Run code as on an install that lacks a package: it is not found, and nothing of ours is imported yet."""
     lacking = f"""

@@ -1,12 +1,8 @@
 """``proxemic --print-completion``, in a real shell where there is one."""
 
-import os
-import pty
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,37 +61,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
     done = subprocess.run(["bash", "-c", code, "bash", script, *words], cwd=folder, capture_output=True, text=True)
     assert {*done.stdout.splitlines()} == offered, done.stderr
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_a_tab_completes_what_is_typed(script: Path, folder: Path) -> None:
-    ours, theirs = pty.openpty()
-    (folder / "rc").write_text(f"source '{script}'\nproxemic() {{ printf 'got <%s>' \"$@\"; }}\n")
-    typed = "source rc\nproxemic recipes show glyphs-small/ada\t\nproxemic sea\tshop my\tcat\t\n"
-    environment = {**os.environ, "TERM": "dumb", "HISTFILE": "", "INPUTRC": "/dev/null"}
-    shell = subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment
-    )
-    os.close(theirs)
-    try:
-        os.write(ours, typed.encode())
-        said = "".join(_until(ours, "<my photos/cat one.png>"))
-    finally:
-        shell.kill()
-        shell.wait()
-        os.close(ours)
-    assert re.findall(r"got <([^>]*)>", said) == [
-        *("recipes", "show", "glyphs-small/adaface"),
-        *("search", "shop", "my photos/cat one.png"),
-    ]
-
-
-def _until(terminal: int, told: str) -> Iterator[str]:
-    read, end = "", time.monotonic() + 60
-    while told not in read and time.monotonic() < end:
-        part = os.read(terminal, 4096).decode(errors="replace")
-        read += part
-        yield part
 
 
 def test_the_other_shells(here: Here) -> None:

@@ -14,8 +14,6 @@ from data.benchmarks.site import Site, serve
 from proxemic.data import CUB200
 from proxemic.data.benchmarks import downloads
 
-OMNIGLOT = Path(__file__).parents[3] / "shared" / "data" / "omniglot"
-
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
@@ -93,14 +91,6 @@ def test_prepare_and_check(here: Here, tmp_path: Path, site: Site) -> None:
     assert json.loads(told.stdout)["found"]["test images"] == 15
 
 
-def test_a_mirror_with_another_file(here: Here, tmp_path: Path, site: Site) -> None:
-    site.files = {"CUB_200_2011.tgz": site.files["CUB_200_2011.tgz"][:-1], "small/CUB_200_2011.tgz": b"something else"}
-    for url in (site.url, f"{site.url}/small/", f"{site.url}/small/CUB_200_2011.tgz"):
-        result = here("datasets", "prepare", "cub", "--root", tmp_path / "data", "--url", url)
-        assert_refused(result, ["could not be downloaded", "corrupted", "instead of"])
-        assert list((tmp_path / "data").iterdir()) == []
-
-
 def test_by_hand(here: Here, tmp_path: Path) -> None:
     result = here("datasets", "prepare", "in-shop", "--root", tmp_path)
     page = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html"
@@ -132,14 +122,6 @@ def test_glyphs_have_nothing_to_fetch(here: Here, tmp_path: Path) -> None:
         assert what in prepared.stdout
         assert "Nothing to fetch" in prepared.stdout
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]  # both draw the same characters
-
-
-@pytest.mark.skipif(not OMNIGLOT.is_dir(), reason="the real archives are not at hand")
-def test_omniglot(here: Here, tmp_path: Path) -> None:
-    checked = here("datasets", "check", "omniglot", "--root", OMNIGLOT, "--json")
-    report = json.loads(checked.stdout)
-    assert report["expected"] == report["found"]
-    assert_refused(here("datasets", "check", "omniglot-full", "--root", OMNIGLOT), ["prepare omniglot-full"])
 
 
 def test_ctrl_c_says_how_to_go_on(here: Here, tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

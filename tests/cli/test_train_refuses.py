@@ -20,7 +20,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 PML = "pytorch_metric_learning"
 PAIRS = ["--recipe", "glyphs-small/multi-similarity"]
-CONTRASTIVE = ["--loss.loss", f"{PML}.losses.ContrastiveLoss"]
 SUPCON = ["--loss", f"{PML}.losses.SupConLoss"]
 HALF = ["--training.precision", "16-mixed", "--training.accelerator", "cpu"]
 FLAGS = {
@@ -30,34 +29,23 @@ FLAGS = {
     "own images without a recipe": (["--data.root", "photos"], ["--recipe own-pretrained trains on photographs"]),
     "too many workers": (["--recipe", "glyphs", "--batches.workers", "100000"], ["is 100000", "from 0 to 256"]),
     "misspelt flag": (["--recipe", "glyphs", "--optim.lrr", "1"], ["--optim.lrr", "did you mean --optim.lr?"]),
-    "misspelt loss key": (["--recipe", "own", "--loss.alhpa", "1"], ["--loss.alhpa", "did you mean --loss.alpha?"]),
     "nothing near": (["--recipe", "glyphs", "--frobnicate"], ["--frobnicate", "--data", "--loss"]),
     "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
     "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of own images"]),
     "pair loss without one": (["--recipe", "glyphs", "--loss", "PairwiseLoss"], ["loss.loss is missing"]),
-    "unknown pair loss": ([*PAIRS, "--loss.loss", f"{PML}.losses.TripletMargLoss"], ["mean TripletMarginLoss"]),
     "pair loss by name": ([*PAIRS, "--loss.loss", "TripletMarginLos"], [f"mean {PML}.losses.TripletMarginLoss"]),
-    "misspelt pair loss key": ([*PAIRS, "--loss.loss.bta", "40"], ["loss.loss.bta", "did you mean --loss.loss.beta?"]),
     "pair loss in words": ([*PAIRS, "--loss.loss.beta", "big"], ["MultiSimilarityLoss", "check the arguments"]),
-    "key of the loss before": ([*PAIRS, *CONTRASTIVE, "--loss.loss.beta", "40"], ["loss.loss.beta", "pos_margin"]),
     "proxies in pairs": ([*PAIRS, "--loss.loss", f"{PML}.losses.ProxyAnchorLoss"], ["is ProxyAnchorLoss", "itself"]),
-    "untyped pair loss": ([*PAIRS, "--loss.loss", f"{PML}.losses.RankedListLoss"], ["RankedListLoss", "margin"]),
-    "no pair loss": ([*PAIRS, "--loss.loss", "torch.nn.TripletMarginLoss"], ["torch.nn", f"those of {PML}.losses"]),
     "unknown miner": ([*PAIRS, "--loss.miner", "HardMiner"], [f"mean {PML}.miners.BatchHardMiner"]),
-    "misspelt miner key": ([*PAIRS, "--loss.miner.epsilo", "1"], ["did you mean --loss.miner.epsilon?"]),
     "small memory": ([*PAIRS, "--loss.memory_size", "64"], ["memory_size is 64", "batch, which is 128"]),
-    "memory in words": ([*PAIRS, "--loss.memory_size", "big"], ["loss.memory_size is big, but", "whole number"]),
     "unknown source": (["--recipe", "glyphs", "--data", "Glifs"], ["Glifs", "Omniglot"]),
-    "unknown optimiser": (["--recipe", "glyphs", "--optim.optimizer", "torch.optim.Adamm"], ["did you mean Adam"]),
     "K = 0": (["--recipe", "glyphs-small", "--loss.proxies_per_class", "0"], ["proxies_per_class is 0", "at least 1"]),
-    "negative learning rate": (["--recipe", "glyphs", "--optim.lr", "-0.1"], ["optim.lr is -0.1", "above 0"]),
     "unknown pooling": (["--recipe", "glyphs", "--model.pooling", "median"], ["model.pooling is median", "'gem'"]),
     "unknown backbone": (["--recipe", "glyphs", "--model.backbone", "resnet5O"], ["resnet5O", "resnet50"]),
     "metric not computed": (["--recipe", "glyphs", "--evaluation.metric", "map"], ["evaluation.metric", "map@r"]),
     "m does not divide": (["--recipe", "glyphs", "--batches.images_per_class", "3"], ["images_per_class is 3", "128"]),
     "own images without a folder": (["--recipe", "own"], ["--data.root"]),
     "an empty folder name": (["--recipe", "own", "--data.root", ""], ["data.root is empty", "current folder"]),
-    "an empty cache": (["--recipe", "glyphs", "--cache.folder="], ["cache.folder is empty"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "recipe.yaml"]),
     "no GPU": (["--recipe", "glyphs", "--training.accelerator", "mps"], ["accelerator is mps", "take cpu"]),
     "half precision on a CPU": (["--recipe", "glyphs", *HALF], ["16-mixed", "needs a CUDA GPU", "take bf16"]),
@@ -170,7 +158,6 @@ def test_an_output_folder_that_is_taken(images: Path, tmp_path: Path, here: Here
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        ("/".join("a" * 500), ["levels deep, but at most 200 are allowed"]),
         ("x" * 300, ["has a name of 300 bytes, but at most 255"]),
         ("/".join(["x" * 200] * 30), ["bytes long, but at most 3,800"]),
     ],
@@ -226,21 +213,14 @@ def test_resume_stands_alone(images: Path, tmp_path: Path, here: Here) -> None:
     assert_refused(result, ["training.epochs is many", "whole number"])
 
 
-def test_a_loss_that_becomes_nan(images: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "tiny.yaml", images)
-    run = tmp_path / "run"
-    result = warm_proxemic("train", "--recipe", recipe, "--out", run, "--optim.lr", "1e20")
-    assert_refused(result, ["nan", "step", "learning rate", "optim.lr", "checkpoint"])
-    assert not (run / "metrics.json").exists()
-
-
 def test_a_loss_that_becomes_nan_later_keeps_the_last_good_checkpoint(images: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", images)
     # The rate explodes after the second epoch.
     recipe.write_text(recipe.read_text().replace("step_size: 2", "step_size: 2, gamma: 1.0e+25"))
     run = tmp_path / "run"
     result = warm_proxemic("train", "--recipe", recipe, "--out", run)
-    assert_refused(result, ["of step 6", "is kept", str(run)])
+    assert_refused(result, ["of step 6", "learning rate", "optim.lr", "is kept", str(run)])
+    assert not (run / "metrics.json").exists()
     assert (run / "checkpoints" / "last.ckpt").exists()
     assert len((run / "history.csv").read_text().splitlines()) == 3
     assert warm_proxemic("evaluate", run).returncode == 0
@@ -296,8 +276,7 @@ def test_two_that_work_in_one_directory(images: Path, tmp_path: Path, here: Here
     assert not (run / "metrics.json").exists()
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Path, workers: str) -> None:
+def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Path) -> None:
     root = tmp_path / "folder"
     shutil.copytree(images, root)
     recipe = write_recipe(tmp_path / "tiny.yaml", root)
@@ -309,7 +288,7 @@ def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Pat
         "folder.OwnImages.load = load\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    words = ["train", "--recipe", str(recipe), "--out", str(tmp_path / "run"), "--batches.workers", workers]
+    words = ["train", "--recipe", str(recipe), "--out", str(tmp_path / "run"), "--batches.workers", "2"]
     result = warm.run("-c", program, *words)
     assert_refused(result, ["0.png cannot be read as an image: no such file"])
     assert len(result.stderr) < 300

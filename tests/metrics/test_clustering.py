@@ -96,12 +96,6 @@ def test_names_of_classes_do_not_matter() -> None:
         assert (found.nmi, found.ami) == (expected.nmi, expected.ami)
 
 
-def test_large_labels_do_not_merge() -> None:
-    labels = 2**24 + torch.tensor([0, 0, 1, 1])
-    points = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
-    assert normalized_mutual_information(points, labels, distance="euclidean") == 1.0
-
-
 def test_one_class_is_one_cluster() -> None:
     points, _ = blobs()
     found = clustering_metrics(points, torch.full((240,), 7))

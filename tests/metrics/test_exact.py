@@ -4,16 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
+from metrics.points import DISTANCES, sample
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance, ExactRows, distance_block, row_distances
-
-DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
-
-
-def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
-    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("distance", DISTANCES)

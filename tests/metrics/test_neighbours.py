@@ -3,24 +3,10 @@
 import jaxtyping
 import pytest
 import torch
-from torch import Tensor
 
+from metrics.points import DISTANCES, oracle, sample
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
-
-DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
-
-
-def oracle(queries: Tensor, gallery: Tensor, distance: str) -> Tensor:
-    left, right = queries.double(), gallery.double()
-    if distance == "euclidean":
-        return (left[:, None] - right).square().sum(2).sqrt()
-    norms = left.norm(dim=1)[:, None] * right.norm(dim=1)
-    return 1 - left @ right.T / norms
-
-
-def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
-    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("distance", DISTANCES)

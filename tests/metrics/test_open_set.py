@@ -130,17 +130,6 @@ def test_classes_are_left_out_one_by_one(rows: list[tuple[int, int, int]]) -> No
         assert point.rate == sum(right and each <= point.threshold for each, right in mated) / len(mated)
 
 
-def test_ties_at_the_threshold_all_pass_or_none() -> None:
-    gallery, labels = torch.tensor([[0.0]]), torch.tensor([0])
-    queries = torch.tensor([[1.0], [2.0], [2.0], [2.0], [5.0], [0.5], [2.0], [1.5]])
-    found = open_set_identification(
-        queries, torch.tensor([1, 1, 1, 1, 1, 0, 0, 0]), gallery, labels, distance="euclidean",
-        false_alarm_rates=(0.2, 0.5, 0.79, 0.8),
-    )  # fmt: skip
-    fars = [(point.threshold, point.false_alarm_rate, point.rate) for point in found.points.values()]
-    assert fars == [(1.75, 0.2, 2 / 3), (1.75, 0.2, 2 / 3), (1.75, 0.2, 2 / 3), (3.5, 0.8, 1.0)]
-
-
 def test_a_query_whose_class_is_only_itself_is_non_mated() -> None:
     rows, labels = torch.tensor([[0.0], [1.0], [9.0]]), torch.tensor([0, 0, 1])
     found = open_set_identification(

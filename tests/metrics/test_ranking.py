@@ -3,7 +3,6 @@
 import math
 from functools import partial
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -131,9 +130,3 @@ def test_refuses(relevance: list[list[int]], num_relevant: list[int], k: int, me
     for metric in AT_K:
         with pytest.raises(ValueError, match=message):
             metric(torch.tensor(relevance, dtype=torch.int64), torch.tensor(num_relevant), k)
-
-
-def test_an_unknown_divisor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
-    with pytest.raises(ValueError, match="divisor is 'max' but must be one of 'min', 'k', 'hits', 'R'"):
-        map_at_k(torch.ones(1, 1, dtype=torch.int64), torch.tensor([1]), 1, divisor="max")  # type: ignore[arg-type]

@@ -4,24 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from metrics.points import DISTANCES, sample
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import NeighbourSearch
 from proxemic.metrics.relevance import ranked_relevance
-
-DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
-
-
-def oracle(queries: Tensor, gallery: Tensor, distance: str) -> Tensor:
-    left, right = queries.double(), gallery.double()
-    if distance == "euclidean":
-        return (left[:, None] - right).square().sum(2).sqrt()
-    norms = left.norm(dim=1)[:, None] * right.norm(dim=1)
-    return 1 - left @ right.T / norms
-
-
-def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
-    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
 
 
 def awkward(kind: str, rows: int, dim: int) -> Tensor:

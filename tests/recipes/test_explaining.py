@@ -39,4 +39,5 @@ def test_a_key(key: str, words: list[str]) -> None:
 def test_a_misspelt_key_suggests_the_nearest(here: Here) -> None:
     assert "Epochs without an improvement" in here("recipes", "explain", "patience").stdout
     assert_refused(here("recipes", "explain", "optim.lrr"), ["optim.lrr", "did you mean optim.lr?"])
+    assert_refused(here("recipes", "explain", "epoch"), ["There is no key epoch", "did you mean epochs?"])
     assert_refused(here("recipes", "explain", "nothing_like_it"), ["nothing_like_it", "give a key as optim.lr"])

@@ -19,16 +19,21 @@ def new_figure(width: float | int, height: float | int) -> Any:
 
 
 def add_legend(owner: Any, styles: Iterable[tuple[str, Mapping[str, Any]]] | None = None, **options: Any) -> None:
-    """Add a legend without a frame to axes or a figure, of their own lines or of these labels and styles.
-
-    A ``$`` in the name of a run or a class is no formula.
-    """
+    """Add a frameless legend of the owner's lines, or of these labels and styles; a ``$`` in a label is no formula."""
     from matplotlib.lines import Line2D
 
     if styles is not None:
         options["handles"] = [Line2D([], [], **style, label=label) for label, style in styles]
     for text in owner.legend(**{"fontsize": 8, "frameon": False} | options).get_texts():
         text.set_parse_math(False)
+
+
+def hide_frame(axes: Any, *, grid: str | None = None) -> None:
+    """Hide the frame but for the two axes, and draw a grid behind the lines, if one is wanted."""
+    axes.spines[["top", "right"]].set_visible(False)
+    if grid:
+        axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
 
 
 def draw_circle(axes: Any, centre: Sequence[float], radius: float, style: str = "-", **options: Any) -> None:

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import functional_call
 
-from proxemic.analysis.drawing import add_legend, class_colour, draw_circle, integer_ticks, new_figure
+from proxemic.analysis.drawing import add_legend, draw_circle, integer_ticks, new_figure
 from proxemic.analysis.landscape import Function, WarpPotential, named_functions
-from proxemic.analysis.toy import Scene
+from proxemic.analysis.toy import Scene, plot_scene, reach_of
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count, check_positive
 
@@ -157,13 +157,7 @@ def draw_forces(
     proxies: Float[Tensor, "2 2"],
     warp: WarpPotential,
 ) -> Any:
-    """Draw `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
-
-    >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
-    >>> figure = draw_forces(proxies - 1, torch.tensor([0, 1]), proxies, WarpPotential(3.0, 0.65, 1.5))
-    >>> [axes.get_title() for axes in figure.axes]
-    ['f1 = t', 'f1 = warp: α = 3, k1 = 0.65, k2 = 1.5']
-    """
+    """Draw `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper."""
     figure = new_figure(12, 4.3)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     titles = {"f1 = t": torch.positive, f"f1 = {named_functions('warp', warp)[0]}": warp}
@@ -190,12 +184,9 @@ _ARROWS, _PANELS = 60, 3  # arrows per panel, panels per training
 
 @dataclass(frozen=True, eq=False)
 class TrainingForces:
-    """Where a loss drives embeddings and proxies: minus its gradient.
+    """Where a loss drives embeddings (F1 + F3) and proxies (the sums of F4 and F2): minus its gradient.
 
-    Args:
-        on_embeddings: F1 + F3, of all classes.
-        on_proxies: The sum of F4 over the embeddings of the class and of F2 over all others.
-        alignment: The cosine, −1 to 1, of each embedding's force with that of its own proxy; NaN where one is 0.
+    ``alignment`` is the cosine of each embedding's force with that of its own proxy; NaN where one of them is 0.
     """
 
     on_embeddings: Float[Tensor, "images dim"]
@@ -209,19 +200,7 @@ class TrainingForces:
 
 
 def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
-    """Compute the forces of a loss on the embeddings and proxies of a scene; the loss's own proxies are not used.
-
-    Raises:
-        ValueError: If the scene has several proxies per class, or none.
-
-    Source: Warping paper, section III-A and figure 4.
-
-    >>> from proxemic.losses import EuclideanSoftmaxLoss
-    >>> places = torch.tensor([[1.0, 0.5], [-1.0, 0.5]])
-    >>> scene = Scene(places, torch.tensor([0, 1]), torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]]]))
-    >>> training_forces(EuclideanSoftmaxLoss(2, 2), scene).alignment
-    tensor([0.2425, 0.2425])
-    """
+    """Compute the forces of a loss, which has one proxy per class, on a scene; the loss's own proxies are not used."""
     if scene.proxies is None or scene.proxies.shape[1] != 1:
         count = "no proxies" if scene.proxies is None else f"{scene.proxies.shape[1]} proxies per class"
         raise ValueError(f"there are {count}, but forces align with those on one proxy per class: give such a loss.")
@@ -236,20 +215,7 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
 
 
 def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int, Scene]:
-    """Let embeddings and proxies follow their forces: gradient descent without a network.
-
-    Args:
-        loss: A loss with one proxy per class.
-        scene: Where they start.
-        steps: Number of steps, at least 1.
-        rate: Learning rate > 0 of the sum of the losses.
-
-    Returns:
-        The scene at each step, from 0 on.
-
-    Raises:
-        ValueError: If an argument is not allowed.
-    """
+    """Let embeddings and proxies follow their forces without a network; return the scene at each step, from 0 on."""
     check_count("steps", steps, 1, "nothing moves without one")
     check_positive("rate", rate)
     film = {0: scene}
@@ -264,17 +230,7 @@ def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int,
 def plot_force_alignment(
     films: Mapping[str, Mapping[int, tuple[Scene, TrainingForces]]], *, unit: str = "epoch"
 ) -> Any:
-    """Draw one row per training: the forces at its beginning, middle and end, and their mean alignment.
-
-    All arrows in a panel have the same length, as forces differ by orders of magnitude, and at most sixty embeddings
-    have one. More than three dimensions are projected to the three principal components of the last scene.
-
-    Args:
-        films: For each training, the scenes and their forces by epoch.
-        unit: What the epochs are called.
-
-    Source: Figure 4 of the warping paper, by its caption.
-    """
+    """Draw one row per training: the forces at its beginning, middle and end, and their mean alignment by epoch."""
     figure = new_figure(15, 3.9 * len(films))
     for row, (name, film) in enumerate(films.items()):
         epochs = sorted(film)
@@ -299,17 +255,14 @@ def plot_force_alignment(
 def _draw(axes: Any, scene: Scene, forces: TrainingForces, basis: Float[Tensor, "dim 3"]) -> None:
     assert scene.proxies is not None
     places, proxies = scene.embeddings @ basis, scene.proxies[:, 0] @ basis
-    dots, stars = ([class_colour(label) for label in labels] for labels in (scene.labels.tolist(), range(len(proxies))))
-    axes.scatter(*places.T.tolist(), c=dots, s=8, depthshade=False)
-    axes.scatter(*proxies.T.tolist(), c=stars, s=150, marker="*", edgecolors="black", depthshade=False)
-    reach = 1.06 * max(float(places.abs().max()), float(proxies.abs().max())) or 1.0
+    flat = Scene(places, scene.labels, proxies[:, None])
+    reach = reach_of([flat])
+    plot_scene(axes, flat, reach)
     some = torch.linspace(0, len(places) - 1, min(_ARROWS, len(places))).long().unique()
+    # All arrows have the same length, as forces differ by orders of magnitude.
     for at, force, paint, width in (
         (places[some], forces.on_embeddings[some], ON_EMBEDDINGS, 0.9),
         (proxies, forces.on_proxies, ON_PROXIES, 1.8),
     ):
         arrows = 0.3 * reach * F.normalize(force, dim=1, eps=1e-30) @ basis
         axes.quiver(*at.T.tolist(), *arrows.T.tolist(), color=paint, linewidth=width, arrow_length_ratio=0.3)
-    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), zlim=(-reach, reach))
-    axes.set_box_aspect((1, 1, 1))
-    axes.tick_params(labelsize=6)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from proxemic.analysis.drawing import DASHES, add_legend, class_colour, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, class_colour, hide_frame, new_figure
 from proxemic.analysis.gradient_fields import TARGET, WRONG
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.checks import check_positive
@@ -68,12 +68,7 @@ def squared_gaps(proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0) -
 def class_directions(
     embeddings: Float[Tensor, "images dim"], labels: Int64[Tensor, " images"]
 ) -> Float64[Tensor, "classes dim"]:
-    """Compute the direction of each class's mean unit embedding: where its images lie on the sphere.
-
-    >>> class_directions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1, 1]))
-    tensor([[1., 0.],
-            [0., 1.]], dtype=torch.float64)
-    """
+    """Compute the direction of each class's mean unit embedding: where its images lie on the sphere."""
     rows = _directions(embeddings)
     sums = torch.zeros(int(labels.max()) + 1, rows.shape[1], dtype=torch.float64, device=rows.device)
     return _directions(sums.index_add(0, labels, rows))
@@ -148,16 +143,7 @@ def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
 
 
 def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
-    """Return proxies ``[C, D]`` and scale σ of a loss that is a softmax of σ times the cosines, one proxy per class.
-
-    ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``.
-
-    Raises:
-        ValueError: If it is another loss, or has several proxies per class.
-
-    >>> softmax_form(ProxyNCAPlusPlusLoss(3, 2, temperature=0.1))[1]
-    20.0
-    """
+    """Return proxies ``[C, D]`` and scale σ of a loss that is a softmax of σ times the cosines, one proxy per class."""
     fits = isinstance(loss, NormalizedSoftmaxLoss | ProxyNCAPlusPlusLoss)
     if not fits or loss.proxies_per_class > 1:
         several = f" with {loss.proxies_per_class} proxies per class" if fits else ""
@@ -238,34 +224,13 @@ _MARKS = {
 
 
 def three_proxies(epsilon: float = 0.1) -> Float64[Tensor, "3 2"]:
-    """Return the mean-proxy paper's example: proxies at 0, ε and −π/2 radians; the third pushes past the second.
-
-    Args:
-        epsilon: Angle between the first two, in radians.
-
-    Source: Section 3.1 and Figure 3.1 of the mean-proxy paper.
-
-    >>> three_proxies()[2]
-    tensor([ 6.1232e-17, -1.0000e+00], dtype=torch.float64)
-    """
+    """Return the example of section 3.1 of the mean-proxy paper: proxies at 0, ε and −π/2 radians."""
     angles = torch.tensor([0.0, epsilon, -math.pi / 2], dtype=torch.float64)
     return torch.stack((angles.cos(), angles.sin()), 1)
 
 
 def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any, list[tuple[float, float]]]:
-    """Draw the example: the circle with proxies and minimiser, and the loss of the first class along the circle.
-
-    Args:
-        epsilon: As in `three_proxies`.
-        scale: Σ > 0 of the softmax.
-
-    Returns:
-        The figure, and its curve as pairs of an angle in radians and a loss.
-
-    >>> _, curve = plot_three_proxies()
-    >>> min(curve, key=lambda pair: pair[1])[0]  # radians
-    0.52...
-    """
+    """Draw the example and the loss of its first class along the circle; also return the curve (radians, loss)."""
     proxies = three_proxies(epsilon)
     least = class_minimizers(proxies, scale=scale)[0]
     angle = math.atan2(least[1], least[0])
@@ -289,7 +254,7 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
         curve.axvline(place, color=colour, linewidth=1, linestyle=":", label=f"{name}: {place:.3f}")
     curve.axvline(angle, color=MINIMUM, linewidth=1.5, label=f"minimum: {angle:.4f}")
     curve.set(xlabel="angle of the embedding, radians", ylabel="softmax loss of class 1")
-    curve.spines[["top", "right"]].set_visible(False)
+    hide_frame(curve)
     curve.legend(fontsize=8, frameon=False)  # whose labels are formulas
     return figure, list(zip(turn.tolist(), losses.tolist(), strict=True))
 
@@ -297,18 +262,7 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
 def plot_gaps(
     gaps: Mapping[str, Sequence[float]], bounds: Mapping[str, Mapping[str, float]], *, title: str = ""
 ) -> Any:
-    """Draw squared gaps of classes, sorted, and the mean gap at σ = 1 between its bounds.
-
-    Args:
-        gaps: ``‖x_c − ŵ_c‖²`` of the classes at the loss's own scale, by name.
-        bounds: For each of the same names, the mean ``gap`` and the numbers of `GapBounds`.
-        title: Title of the figure.
-
-    >>> names = ("gap", "lower", "lower_sharp", "lower_printed", "upper", "upper_printed")
-    >>> figure = plot_gaps({"a run": [0.1, 0.3]}, {"a run": dict.fromkeys(names, 0.1)})
-    >>> len(figure.axes)
-    2
-    """
+    """Draw the squared gaps of classes, sorted, and by name the mean ``gap`` at σ = 1 between its bounds."""
     figure = new_figure(10.5, 3.6 + 0.12 * len(gaps))
     figure.suptitle(title, fontsize=10, parse_math=False)
     left, right = figure.subplots(1, 2)
@@ -331,6 +285,6 @@ def plot_gaps(
     handles, _ = right.get_legend_handles_labels()
     add_legend(figure, handles=handles, fontsize=7, ncols=6, loc="outside lower center")
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
+        hide_frame(axes)
         axes.tick_params(axis="x", labelsize=8)
     return figure

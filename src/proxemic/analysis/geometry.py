@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from proxemic.analysis.drawing import add_legend, new_figure
+from proxemic.analysis.drawing import add_legend, hide_frame, new_figure
 from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.arrays import as_integers
@@ -28,19 +28,8 @@ class Pairs:
     Distances are exact (`proxemic.metrics.exact`), so that neither the tiles nor the order of the rows change what is
     counted of them.
 
-    Args:
-        embeddings: Finite embeddings, at least 2 rows.
-        labels: Class of each row, as integers.
-        distance: Distance between rows; the cosine distance is 1 - cos, and 1 to and from a zero vector.
-        max_pairs: Largest number of pairs, at least the number of rows.
-        seed: Seed of the sample.
-
-    Raises:
-        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
-
-    >>> [(within, between)] = Pairs(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([0, 0, 1]), "euclidean")
-    >>> within.tolist(), between.tolist()
-    ([1.0, 1.0], [5.0, 4.0, 5.0, 4.0])
+    The cosine distance is 1 - cos, and 1 to and from a zero vector. `ValueError` refuses embeddings that are NaN or
+    infinite, and ``max_pairs`` below the number of rows.
     """
 
     def __init__(
@@ -176,14 +165,9 @@ def class_distances(
 
 
 def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins: int = 64, title: str = "") -> Any:
-    """Draw both histograms, each as shares of its own pairs, with the means.
-
-    >>> found = class_distances(torch.eye(4), torch.tensor([0, 0, 1, 1]))
-    >>> plot_class_distances(found, distance="cosine").axes[0].get_xlabel()
-    'cosine distance'
-    """
+    """Draw both histograms, each as shares of its own pairs, with the means."""
     binned = distances.coarser(bins)
-    figure, axes = new_axes(title)
+    figure, axes = _new_axes(title)
     for name, colour, counts, mean in (
         ("one class", WITHIN, binned.within, binned.within_mean),
         ("two classes", BETWEEN, binned.between, binned.between_mean),
@@ -198,24 +182,21 @@ def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins:
     unit = "" if distance == "cosine" else ", in units of the embeddings"
     axes.set_xlabel(f"{distance} distance{unit}", fontsize=9)
     axes.set_ylabel("% of these pairs in each bin", fontsize=9)
-    legend_below(figure, axes, f"P(within < between) = {distances.auc:.4f}")
+    _legend_below(figure, axes, f"P(within < between) = {distances.auc:.4f}")
     return figure
 
 
-def new_axes(title: str) -> tuple[Any, Any]:
-    """Make a figure with axes for bars."""
+def _new_axes(title: str) -> tuple[Any, Any]:
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     axes.set_title(title, fontsize=10, loc="left", parse_math=False)
     axes.tick_params(labelsize=8)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    hide_frame(axes, grid="y")
     return figure, axes
 
 
-def legend_below(figure: Any, axes: Any, title: str, order: int = 1) -> None:
-    """Add the legend below the axes, where no histogram can reach."""
+def _legend_below(figure: Any, axes: Any, title: str, order: int = 1) -> None:
+    """Add a legend where no histogram can reach."""
     handles, labels = axes.get_legend_handles_labels()
     add_legend(figure, handles=handles[::order], labels=labels[::order], title=title, title_fontsize=9, ncols=2,
                loc="outside lower center")  # fmt: skip
@@ -278,12 +259,8 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
 
 
 def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
-    """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance.
-
-    >>> plot_occurrences(hubness(torch.eye(4), k=2)).axes[0].get_yscale()
-    'log'
-    """
-    figure, axes = new_axes(title)
+    """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance."""
+    figure, axes = _new_axes(title)
     rows = hubness.occurrences.bincount().numpy()
     axes.bar(range(len(rows)), rows, width=1.0, color=WITHIN, alpha=0.6, edgecolor="white", linewidth=0.3,
              label="images")  # fmt: skip
@@ -297,16 +274,12 @@ def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel(f"N, in how many lists of {hubness.k} nearest neighbours an image is", fontsize=9)
     axes.set_ylabel("images", fontsize=9)
-    legend_below(figure, axes, f"skewness {hubness.skewness:.3f}, {100 * hubness.antihubs:.1f} % in no list", order=-1)
+    _legend_below(figure, axes, f"skewness {hubness.skewness:.3f}, {100 * hubness.antihubs:.1f} % in no list", order=-1)
     return figure
 
 
 def chance_occurrences(hubness: Hubness) -> Float64[Tensor, "numbers"]:
-    """How many rows are expected to occur 0, 1, ... largest times if neighbours were drawn at random: binomial.
-
-    >>> chance_occurrences(Hubness(torch.tensor([2, 1, 0]), k=1)).tolist()  # either of two others, each for one half
-    [0.75, 1.5, 0.75]
-    """
+    """Compute how many rows would occur 0, 1, ... largest times if neighbours were drawn at random: binomial."""
     rows = len(hubness.occurrences)
     n = torch.arange(hubness.largest + 1, dtype=torch.float64)
     others = torch.tensor(rows - 1.0, dtype=torch.float64)

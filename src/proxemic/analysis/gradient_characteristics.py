@@ -104,17 +104,13 @@ def random_scores(
 
 
 def random_embeddings(rows: int, dim: int, generator: torch.Generator) -> Float[Tensor, "rows dim"]:
-    """Random directions with lengths from 1 to 256, which is what MagFace and AdaFace read."""
+    """Draw random directions with lengths from 1 to 256, which is what MagFace and AdaFace read."""
     directions = unit(torch.randn(rows, dim, generator=generator, dtype=torch.float64))
     return directions * 2 ** (8 * uniform(generator, rows, 1))
 
 
 def batch_labels(num_classes: int) -> Int[Tensor, " batch"]:
-    """Up to 16 classes once, then the first half of them again: classes with one sample and with two.
-
-    >>> batch_labels(4)
-    tensor([0, 1, 2, 3, 0, 1])
-    """
+    """Return up to 16 classes once, then the first half of them again: classes with one sample and with two."""
     classes = torch.arange(min(num_classes, 16))
     return torch.cat((classes, classes[: len(classes) // 2]))
 

@@ -133,20 +133,7 @@ def plot_gradients(
 def draw_gradients(
     losses: Mapping[str, tuple[int, Float[Tensor, "batch classes batch classes"]]], labels: Int[Tensor, " batch"]
 ) -> Any:
-    """Draw `plot_gradients` with one column per loss: a positive score of embedding 0 above a negative one.
-
-    Args:
-        losses: For each title, K and the `score_dependence` of a loss.
-        labels: Class of each embedding, the first of them 0.
-
-    >>> from proxemic.analysis import score_dependence
-    >>> from proxemic.losses import ProxyAnchorLoss
-    >>> labels = torch.tensor([0, 0, 1, 1])
-    >>> found = score_dependence(ProxyAnchorLoss(2, 2), labels, draws=8)
-    >>> figure = draw_gradients({"ProxyAnchor": (1, found)}, labels)
-    >>> [axes.get_title() for axes in figure.axes]
-    ['ProxyAnchor', '']
-    """
+    """Draw `plot_gradients` of each loss (K, and its `score_dependence`): a positive score above a negative one."""
     figure = new_figure(max(7.5, 2.5 * len(losses)), 6)
     panels = figure.subplots(2, len(losses), squeeze=False)
     for column, (title, (proxies_per_class, dependence)) in enumerate(losses.items()):

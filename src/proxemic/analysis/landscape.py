@@ -222,34 +222,14 @@ TOY_EMBEDDINGS = ((-1.3, 0.3), (-0.4, 1.9), (-0.6, -1.9), (-3.9, 1.9), (-4.6, -0
 
 
 def polygon(corners: int, side: float) -> Float[Tensor, "corners 2"]:
-    """Proxies at the corners of a regular polygon, the first at (0, 0) and the others to its right.
-
-    Args:
-        corners: Number of corners, at least 2.
-        side: Distance between neighbours.
-
-    >>> polygon(2, 4.0).tolist()
-    [[0.0, 0.0], [4.0, 0.0]]
-    """
+    """Place proxies at the corners of a regular polygon, the first at (0, 0) and the others to its right."""
     turn = math.pi + 2 * math.pi / corners * torch.arange(corners, dtype=torch.float64)
     places = side / (2 * math.sin(math.pi / corners)) * torch.stack((turn.cos(), turn.sin()), 1)
     return (places - places[0]).round(decimals=12) + 0.0
 
 
 def named_functions(name: str, warp: WarpPotential = PAPER_WARP) -> tuple[str, Function, Function]:
-    """Return a title, f1 and f2 of a pair of functions (warping paper, figure 3 and table III).
-
-    Args:
-        name: ``identity``, ``square``, ``square-root`` or ``power-P`` (both functions), ``times-K`` (``f1 = K·t``,
-            ``f2 = t``), or ``warp`` (``f2 = t``).
-        warp: f1 of ``warp``.
-
-    Raises:
-        ValueError: If there is no such name, or a number is not positive.
-
-    >>> named_functions("power-1.5")[0], named_functions("times-0.97")[1](torch.tensor(100.0))
-    ('f = t^1.5', tensor(97.))
-    """
+    """Return a title, f1 and f2 of a pair of functions by name (warping paper, figure 3 and table III)."""
     fixed: dict[str, tuple[str, Function, Function]] = {
         "identity": ("f = t", torch.positive, torch.positive),
         "square": ("f = t²", torch.square, torch.square),
@@ -274,11 +254,7 @@ def named_functions(name: str, warp: WarpPotential = PAPER_WARP) -> tuple[str, F
 
 
 def paper_landscapes() -> dict[str, dict[str, Landscape]]:
-    """Landscapes of the four functions of figure 3 (``functions``), and of four classes as in figure 5 (``classes``).
-
-    >>> {name: len(landscapes) for name, landscapes in paper_landscapes().items()}
-    {'functions': 4, 'classes': 4}
-    """
+    """Return the landscapes of figure 3 (``functions``), and those of four classes as in figure 5 (``classes``)."""
     two, four = polygon(2, _SIDE), polygon(4, _SIDE)
     functions = [named_functions(name) for name in ("identity", "square", "square-root", "warp")]
     pairs = {
@@ -465,12 +441,7 @@ _LEVELS = 20
 def landscape_grid(
     landscape: Landscape, half_width: float, *, points: int = 101
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
-    """Compute the loss on a square grid around the own proxy: the x, the y, and the values, one row per y.
-
-    >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
-    >>> x.tolist(), values[1, 2]
-    ([-2.0, 0.0, 2.0], tensor(0.6931, dtype=torch.float64))
-    """
+    """Compute the loss on a square grid around the own proxy: the x, the y, and the values, one row per y."""
     step = 2 * check_positive("half_width", half_width) / (points - 1)
     line = step * (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)  # 0 in the middle, to the last bit
     x, y = landscape.target.double()[:2, None] + line
@@ -531,14 +502,7 @@ def plot_landscape(
 def draw_landscapes(
     landscapes: Mapping[str, Landscape], minima: Mapping[str, Minimum], half_width: float, *, columns: int = 2
 ) -> Any:
-    """Draw several landscapes by their titles, beside each other, with one legend.
-
-    >>> from proxemic.analysis import find_minimum
-    >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))
-    >>> figure = draw_landscapes({"no warp": landscape}, {"no warp": find_minimum(landscape)}, 6.0)
-    >>> figure.axes[0].get_title()
-    'no warp'
-    """
+    """Draw several landscapes by their titles, beside each other, with one legend."""
     columns = min(columns, len(landscapes))
     rows = math.ceil(len(landscapes) / columns)
     figure = new_figure(max(5.4, 4.3 * columns), 3.5 * rows + 0.8)

@@ -46,24 +46,13 @@ def nearest_own_proxy(
 
 
 def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
-    """How many proxies of a class are the nearest of some image, from 1 to K, as the mean over classes.
-
-    >>> proxies_used(torch.tensor([0, 0, 1, 1]), torch.tensor([3, 3, 0, 1]))
-    1.5
-    """
+    """Compute how many proxies of a class are the nearest of some image, from 1 to K, as the mean over classes."""
     return torch.stack([classes, proxies]).unique(dim=1).shape[1] / len(classes.unique())
 
 
 @torch.no_grad()
 def proxy_cosine(loss: ProxyLoss) -> float:
-    """Compute the mean cosine between two proxies of a class; at 1 they have merged.
-
-    >>> from proxemic.losses import SoftTripleLoss
-    >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
-    >>> loss.proxies.data[:] = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [2.0, 2.0]]])
-    >>> round(proxy_cosine(loss), 6)
-    0.5
-    """
+    """Compute the mean cosine between two proxies of a class; at 1 they have merged."""
     units = torch.nn.functional.normalize(loss.centers(loss.proxies).double(), dim=2)
     per_class = units.shape[1]
     sums = units.sum(1).square().sum(1)  # of all K·K cosines, K of them with itself
@@ -87,11 +76,7 @@ def shuffled_information(
     shuffles: int = 200,
     seed: int = 0,
 ) -> LocalCenters:
-    """Compute the information, and its values for values shuffled within each class.
-
-    Units, such as all draws of one image, are shuffled as a whole and have one value each within a class; without them
-    every row is one.
-    """
+    """Compute the information, and its values for values shuffled within each class, as whole units if given."""
     rows = torch.arange(len(classes)) if units is None else units
     pairs, place = torch.stack([classes, rows]).unique(dim=1, return_inverse=True)
     value = torch.zeros(pairs.shape[1], dtype=torch.int64).scatter(0, place, values)

@@ -51,14 +51,7 @@ cosines.
 
 
 def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
-    """Compute the derivatives of one of the `DIAGRAMS` in the distances of embeddings (upper triangle) and to proxies.
-
-    Above 0 a pair is pulled together, below 0 it is pushed apart.
-
-    >>> pairs, _ = pair_forces("a) Triplet")
-    >>> pairs[0, 1].item(), pairs[0, 2].item()  # one positive, one negative
-    (1.0, -1.0)
-    """
+    """Compute a diagram's derivatives in the distances of embeddings and to proxies; above 0, a pair is pulled."""
     pairs = torch.cdist(EMBEDDINGS, EMBEDDINGS).requires_grad_()
     to_proxies = torch.cdist(EMBEDDINGS, PROXIES).requires_grad_()
     value = DIAGRAMS[name](pairs, to_proxies)
@@ -67,16 +60,7 @@ def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
 
 
 def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
-    """Draw the pulls (red) and pushes (blue) of six losses in one batch; a wider line is a stronger force.
-
-    Each class has a shape, proxies are black, and the anchor is outlined. For the warped softmax the magenta arrows are
-    the coupled forces on the embeddings, and the small magenta marks the points that each class is drawn to.
-
-    Returns:
-        The figure, and for each line the loss, ``embedding`` or ``proxy``, the two ends, and the derivative.
-
-    Source: Figure 2 of the warping paper, by its caption.
-    """
+    """Draw the pulls (red) and pushes (blue) of six losses; return also loss, kind, ends and force of each line."""
     figure = new_figure(11, 7.4)
     rows = []
     for axes, name in zip(figure.subplots(2, 3).flat, DIAGRAMS, strict=True):

@@ -181,21 +181,8 @@ def plot_map(
     Up to 24 classes have a colour and shape each and are named. With more, colours and shapes repeat, which the legend
     says instead of naming them.
 
-    Args:
-        points: Places of the embeddings, at least one.
-        labels: Class of each point, from 0 to the number of names - 1.
-        class_names: Names of the classes; long ones are cut.
-        proxies: Places of proxies, drawn as stars of the class's colour with its shape inside.
-        proxy_labels: Class of each, or -1 for one of a class that is not drawn, whose star is grey.
-        thumbnails: Function from the number of a point to its PIL image; drawn where they hide nothing.
-        axis_names: Names of the axes, with units; None draws no scale, for places that have no meaning.
-        title: Title of the map.
-
-    >>> from proxemic.analysis.map import principal_components
-    >>> embeddings = torch.eye(4)
-    >>> places = principal_components(embeddings).project(embeddings)
-    >>> len(plot_map(places, torch.tensor([0, 0, 1, 1]), ["cat", "dog"]).axes)
-    1
+    Proxies are stars of the class's colour, or grey where their label is -1. Thumbnails, by the number of a point, are
+    drawn where they hide nothing. Without ``axis_names`` the axes have no scale.
     """
     stars = points[:0] if proxies is None else proxies
     star_labels = labels[:0] if proxy_labels is None else proxy_labels
@@ -272,15 +259,7 @@ def place_thumbnails(
     avoid: Float64[Tensor, "others 2"] | None = None,
     most: int = _MOST,
 ) -> dict[int, tuple[float, float]]:
-    """Place squares beside points, greedily: each within the frame, over no point, and over no other square.
-
-    The frame reaches from (0, 0) to (frame, frame). At most `most` points have a square, by the order given; `avoid`
-    holds places beside the points that are not to be hidden.
-
-    >>> points = torch.tensor([[2.0, 2.0], [2.1, 2.0]], dtype=torch.float64)
-    >>> sorted(place_thumbnails(points, [0, 1], side=1.0, frame=4.0))
-    [0, 1]
-    """
+    """Place squares beside points, greedily: each within the frame, over no point, and over no other square."""
     turn = torch.arange(16, dtype=torch.float64) * (torch.pi / 8)
     around = torch.stack([turn.cos(), turn.sin()], 1)
     offsets = torch.cat([side * distance * around for distance in (0.9, 1.25)])

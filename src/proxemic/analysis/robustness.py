@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.analysis.drawing import DASHES, add_legend, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, hide_frame, new_figure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow that is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -18,14 +18,7 @@ COLUMNS = 3
 
 @dataclass(frozen=True, eq=False)
 class Robustness:
-    """A metric of the runs of one recipe, in [0, 1], on clean images and on corrupted ones.
-
-    >>> found = Robustness(torch.tensor([0.8]).double(), torch.tensor([[[0.6, 0.4], [0.8, 0.6]]]).double())
-    >>> found.over_severities
-    tensor([[0.5000, 0.7000]], dtype=torch.float64)
-    >>> found.relative_drop
-    tensor([[0.3750, 0.1250]], dtype=torch.float64)
-    """
+    """A metric of the runs of one recipe, in [0, 1], on clean images and on corrupted ones."""
 
     clean: Float64[Tensor, " runs"]
     values: Float64[Tensor, "runs corruptions severities"]
@@ -56,16 +49,7 @@ def plot_robustness(
     severities: Sequence[int],
     metric: str,
 ) -> Any:
-    """Draw a metric against the severity: one panel per corruption, one line per group of runs, and its interval.
-
-    The points of a group are severity 0, which is no corruption, and `severities` in ascending order. Groups without an
-    interval, such as single runs, are left out of `half_widths`.
-
-    >>> means = {"softmax": torch.tensor([[0.9, 0.8, 0.5]]).double()}
-    >>> figure = plot_robustness(means, {}, corruptions=["shear"], severities=[1, 2], metric="recall@1")
-    >>> figure.axes[0].get_title()
-    'shear'
-    """
+    """Draw a metric by severity, from 0 on: a panel per corruption, a line per group, with its interval if any."""
     columns = min(COLUMNS, len(corruptions))
     rows = -(-len(corruptions) // columns)
     width = max(2.7 * columns, 5) + 0.5
@@ -89,9 +73,7 @@ def plot_robustness(
         axes.set_title(corruption, fontsize=9)
         axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
         axes.tick_params(labelsize=8)
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        hide_frame(axes, grid="both")
         if panel + columns >= len(corruptions):
             axes.set_xlabel("severity", fontsize=8)
     for axes in panels[::columns]:

@@ -31,16 +31,7 @@ _LANDSCAPES = 8  # a search each
 
 @dataclass(frozen=True)
 class Statement:
-    """An inequality over many cases.
-
-    Args:
-        name: The paper's name of the statement.
-        claim: What is on its left, ``≤`` or ``≥``, what is on its right.
-        observed: Left side of the case that is nearest to violating it, or violates it the most.
-        bound: Right side of that case.
-        holds: Number of cases in which it holds.
-        cases: Number of cases.
-    """
+    """An inequality over many cases, with both sides of the case nearest to violating it, or that violates it most."""
 
     name: str
     claim: str
@@ -51,7 +42,7 @@ class Statement:
 
     @classmethod
     def of(cls, name: str, claim: str, observed: Tensor, bound: Tensor | float) -> "Statement":
-        """From the sides of all cases, of which there is at least one."""
+        """Summarise the sides of all cases, of which there is at least one."""
         observed, bound = _sides(observed, bound)
         beyond = bound - observed if "≥" in claim else observed - bound
         worst = int(beyond.argmax())
@@ -60,22 +51,7 @@ class Statement:
 
 
 def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
-    """Check the propositions, lemmas and theorems of the mean-proxy and the warping paper on random cases.
-
-    Args:
-        draws: Number of sets of proxies, at least 1.
-        seed: Seed of the cases.
-
-    Returns:
-        The statements as printed, each followed by its corrected or sharper form if there is one.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    >>> statements = check_theorems(5)
-    >>> [each.name for each in statements if each.holds < each.cases]
-    ['Proposition 2, 3 embeddings per class', 'Equation 3.8']
-    """
+    """Check all statements of the mean-proxy and the warping paper on random cases, as printed and as corrected."""
     check_count("draws", draws, 1, "a case is needed")
     generator = torch.Generator().manual_seed(seed)
     cases: dict[tuple[str, str], list[Tensor]] = {}
@@ -97,23 +73,10 @@ def pair_bounds(
     *,
     seed: int = 0,
 ) -> list[Statement]:
-    """Propositions 1 and 2 for given embeddings: pair losses are dominated by proxy losses.
+    """Check Propositions 1 and 2, that pair losses are dominated by proxy losses, for the directions of embeddings.
 
     Proposition 1 is checked on 2¹⁸ random triplets, and Proposition 2, whose sum runs over all images of other classes,
     on their anchors. With up to n images per class the bound of Proposition 2 must be ``log n`` higher than printed.
-
-    Args:
-        embeddings: Embeddings, of which only the directions count.
-        labels: Class of each; some class has two images, and there are two classes.
-        proxies: Proxies of the classes, of which only the directions count.
-        seed: Seed of the triplets.
-
-    Raises:
-        ValueError: If no class has two images, or there is one class alone.
-
-    >>> x, w = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.1, 1.0]]), torch.eye(2)
-    >>> [each.holds == each.cases for each in pair_bounds(x, torch.tensor([0, 0, 1]), w)]
-    [True, True, True, True, True, True]
     """
     x, w = (F.normalize(rows.detach().cpu().double(), dim=1) for rows in (embeddings, proxies))
     labels = labels.cpu()
@@ -247,20 +210,7 @@ _FALLS = 1.5  # where t·exp(−t/1.5) begins to fall
 
 
 def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
-    """Draw Lemma III.1: on a circle around the other proxy the loss depends on the distance from the own proxy.
-
-    Left, for a growing f: e_*, the nearest place to p_c, is the minimum, and e^*, the farthest, the maximum. Right, for
-    ``f = t·exp(−t/1.5)``: e_1 is the e_* of its circle, but e_2', which is farther from p_c, has a smaller f.
-
-    Returns:
-        The figure, and the angle around p_c', ``f = t`` and the falling f at the places of the left and right circle.
-
-    Source: Figure 11 of the warping paper, by its caption and appendix B-A.
-
-    >>> figure, rows = plot_lemma()
-    >>> min(rows, key=lambda row: row[1])[0], abs(min(rows, key=lambda row: row[2])[0]) > 0.1
-    (0.0, True)
-    """
+    """Draw Lemma III.1 (figure 11) for a growing and a falling f; also return angle, growing and falling values."""
     figure = new_figure(10.5, 4.4)
     left, right = figure.subplots(1, 2)
     turn = torch.linspace(-math.pi, math.pi, 361, dtype=torch.float64)
@@ -299,20 +249,7 @@ def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
 
 
 def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]:
-    """Draw Proposition III.2: on the line beyond the own proxy the minimum is where the slopes of f1 and f2 cross.
-
-    Args:
-        warp: f1; f2 is the distance itself.
-
-    Returns:
-        The figure, and rows of the place on the line, ``f1 − f2``, and the slopes of f1 and f2.
-
-    Source: Figure 12 of the warping paper, by its caption and appendix B-B.
-
-    >>> _, rows = plot_proposition(WarpPotential(3.0, 0.65, 1.5))
-    >>> min(rows, key=lambda row: row[1])[0]
-    -3.0
-    """
+    """Draw Proposition III.2 (figure 12); also return the place on the line, ``f1 − f2``, and the slopes of both."""
     figure = new_figure(7.5, 4.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     span = 2 * warp.alpha or 1.0

@@ -24,13 +24,7 @@ _CLASSES, _IMAGES = 4, 4  # shown in the diagram of a training
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Embeddings and proxies, in two or three dimensions where they are drawn.
-
-    Args:
-        embeddings: One embedding per image.
-        labels: Their classes.
-        proxies: Proxies of the classes; None for losses without.
-    """
+    """Embeddings with their classes, and the proxies of the classes, if there are any, at one time of a training."""
 
     embeddings: Float[Tensor, "images dim"]
     labels: Int64[Tensor, " images"]
@@ -38,16 +32,7 @@ class Scene:
 
 
 def separation(scene: Scene) -> dict[str, float]:
-    """How compact classes are, and how far apart, in any number of dimensions.
-
-    Returns:
-        ``within``: the mean over classes of the mean distance to the class's mean; ``between``: the mean distance
-        between the means of two classes, and ``nearest``: to the nearest other one; ``ratio``: nearest over within.
-
-    >>> places = torch.tensor([[0.0, 1.0], [0.0, -1.0], [6.0, 1.0], [6.0, -1.0]])
-    >>> separation(Scene(places, torch.tensor([0, 0, 1, 1])))
-    {'within': 1.0, 'between': 6.0, 'nearest': 6.0, 'ratio': 6.0}
-    """
+    """Measure in any number of dimensions how compact the classes are, and how far apart."""
     embeddings, labels = scene.embeddings.double(), scene.labels
     count = labels.bincount().unsqueeze(1)
     means = torch.zeros(len(count), embeddings.shape[1], dtype=torch.float64).index_add(0, labels, embeddings) / count
@@ -80,45 +65,24 @@ def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
 
 
 def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Any:
-    """Draw scenes side by side: one dot per embedding, one star per proxy, one colour per class.
-
-    Args:
-        scenes: Scenes by their titles.
-        class_names: Names for the legend, which is left out above ten classes, as colours repeat.
-
-    Source: Figure 10 of the warping paper.
-
-    >>> scene = Scene(torch.eye(2), torch.tensor([0, 1]), torch.ones(2, 1, 2))
-    >>> len(plot_scenes({"one": scene, "other": scene}, ["a", "b"]).axes)
-    2
-    """
+    """Draw scenes side by side by their titles: one dot per embedding, one star per proxy, one colour per class."""
     figure, axes = _panels(scenes, class_names)
     for panel, scene in zip(axes, scenes.values(), strict=True):
-        plot_scene(panel, scene, _reach([scene]))
+        plot_scene(panel, scene, reach_of([scene]))
     return figure
 
 
 def animate_scenes(
     films: Mapping[str, Mapping[int, Scene]], class_names: Sequence[str], path: Path, *, frames_per_second: int = 5
 ) -> Path:
-    """Write an animated GIF of scenes over the epochs, side by side, in axes that do not change.
-
-    Args:
-        films: For each title, the scenes by epoch; the epochs that all have are shown.
-        class_names: Names for the legend.
-        path: Path of the GIF.
-        frames_per_second: At least 1; the last frame stays for two seconds.
-
-    Raises:
-        ValueError: If the films have no epoch in common.
-    """
+    """Write an animated GIF of scenes over the epochs that all films have, side by side, in axes that do not change."""
     from PIL import Image
 
     epochs = sorted(set.intersection(*(set(film) for film in films.values())))
     if not epochs:
         raise ValueError("films have no epoch in common, but are shown side by side: give runs with the same epochs.")
     figure, axes = _panels({title: film[epochs[-1]] for title, film in films.items()}, class_names)
-    reaches = [_reach([film[epoch] for epoch in epochs]) for film in films.values()]
+    reaches = [reach_of([film[epoch] for epoch in epochs]) for film in films.values()]
     frames = []
     for epoch in epochs:
         for panel, film, reach in zip(axes, films.values(), reaches, strict=True):
@@ -138,17 +102,7 @@ def animate_scenes(
 
 
 def draw_training_diagram(images: "ImageSet", before: Scene, after: Scene, network: str) -> Any:
-    """Draw images of a few classes, and the embeddings of all images before and after the training.
-
-    Args:
-        images: Images that were embedded.
-        before: Scene before the training, in two or three dimensions.
-        after: The same images after it.
-        network: Name of the network.
-
-    Source: Figure 2.1 of the mean-proxy paper, by its caption and section 2.1: embeddings of one class come closer,
-        those of different classes go apart.
-    """
+    """Draw images of some classes, and all embeddings before and after the training (mean-proxy paper, figure 2.1)."""
     classes = images.labels.unique()[:_CLASSES].tolist()
     figure = new_figure(13, 4.3)
     shown, *parts = figure.subfigures(1, 3, width_ratios=(1, 1.3, 1.3))
@@ -163,7 +117,7 @@ def draw_training_diagram(images: "ImageSet", before: Scene, after: Scene, netwo
     titles = ("embeddings before the training", "after")
     for part, scene, title in zip(parts, (before, after), titles, strict=True):
         axes = part.add_subplot(projection="3d" if scene.embeddings.shape[1] == 3 else None)
-        plot_scene(axes, scene, _reach([before, after]))
+        plot_scene(axes, scene, reach_of([before, after]))
         axes.set_title(title, fontsize=10)
     return figure
 
@@ -186,7 +140,7 @@ def _panels(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[An
     return figure, axes
 
 
-def _reach(scenes: Sequence[Scene]) -> float:
+def reach_of(scenes: Sequence[Scene]) -> float:
     """How far axes reach from the origin to show all embeddings and proxies."""
     parts = [places for scene in scenes for places in (scene.embeddings, scene.proxies) if places is not None]
     return 1.06 * max(float(part.abs().max()) for part in parts) or 1.0

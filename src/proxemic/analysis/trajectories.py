@@ -4,16 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxemic.analysis.drawing import DASHES, add_legend, class_colour, integer_ticks, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, class_colour, hide_frame, integer_ticks, new_figure
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The mean of a measure over a group of runs at each epoch, and half the width of its interval, 0 for one run.
-
-    The state is ``finished``, or ``unstable`` or ``unfinished`` where the training ended early; `expected` is where the
-    measure should end, such as a warp's α.
-    """
+    """The mean of a measure over a group of runs by epoch, and half the width of its interval, 0 for one run."""
 
     epochs: Sequence[float]
     mean: Sequence[float]
@@ -23,14 +19,7 @@ class Trajectory:
 
 
 def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, logarithmic: bool = False) -> Any:
-    """Draw a measure against the epoch: one line per group with a band for its interval (warping paper, figure 9).
-
-    A cross marks where a training became unstable, and a dotted line where a group is expected to end.
-
-    >>> line = Trajectory([1.0, 2.0], [0.5, 0.7], [0.0, 0.1], state="unstable")
-    >>> [text.get_text() for text in plot_trajectories({"a": line}, "avg_dtp").axes[0].get_legend().get_texts()]
-    ['a (unstable)']
-    """
+    """Draw a measure by epoch: a line per group with a band for its interval (warping paper, figure 9)."""
     figure = new_figure(8.5, max(4.0, 0.24 * len(trajectories) + 1))
     axes = figure.subplots()
     lines = []
@@ -49,8 +38,7 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     axes.set_xlabel("epoch")
     axes.set_ylabel(label, parse_math=False)
     integer_ticks(axes.xaxis)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    hide_frame(axes, grid="both")
     # In the order in which the lines end.
     lines.sort(key=lambda line: -float(line.get_ydata()[-1]))
     add_legend(axes, handles=lines, loc="center left", bbox_to_anchor=(1, 0.5))

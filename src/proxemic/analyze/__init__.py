@@ -14,8 +14,9 @@ neither Lightning nor torchvision without one.
 (0.5244, ['.png', '.svg', '.csv'])
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from proxemic.lazy import lazy_names
 
 if TYPE_CHECKING:
     from proxemic.analyze._characteristics import characteristics
@@ -48,8 +49,4 @@ __all__ = [
     "trajectories",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{'results' if name == 'Analysis' else '_' + name}"), name)
+__getattr__, __dir__ = lazy_names(__name__)

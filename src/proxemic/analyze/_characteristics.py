@@ -1,6 +1,6 @@
 """What the gradient of each proxy loss takes into account."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from proxemic.analysis import characteristics as measure
 from proxemic.analyze.results import Analysis, PathLike
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json
+from proxemic.tables import Table
 
 CHANGES = {
     "other_samples": "batch",
@@ -20,13 +21,11 @@ CHANGES = {
     "opposite": "P-N",
     "other_embeddings": "beyond",
 }
-LEGEND = """
-The largest change of a gradient, relative to its size. batch: of a sample's,
-as other samples change; shift: of any, as all scores fall; P-P: of a
-positive's, as positives of its class (in) or of others (out) fall; N-N: of a
-negative's, as others fall; P-N: of one sign's, as the other falls; beyond: of
-an embedding's, as others change.
-"""
+LEGEND = (
+    "The largest change of a gradient, relative to its size. batch: of a sample's, as other samples change; shift: of "
+    "any, as all scores fall; P-P: of a positive's, as positives of its class (in) or of others (out) fall; N-N: of a "
+    "negative's, as others fall; P-N: of one sign's, as the other falls; beyond: of an embedding's, as others change."
+)
 
 
 def characteristics(
@@ -66,25 +65,14 @@ def characteristics(
     if json is not None:
         write_json(Path(json), rows)
     starred = {f"{name}*" if row.beyond_scores else name: row for name, row in losses.items()}
-    answers = {name: row.answers() for name, row in starred.items()}
-    summary = [_narrow_table(next(iter(answers.values())), {name: [*row.values()] for name, row in answers.items()})]
-    if any(row.beyond_scores for row in losses.values()):
-        summary.append("* Samples also change each other's gradients through embeddings, beside the scores.")
+    answers = [{"loss": name, **row.answers()} for name, row in starred.items()]
+    note = "* Samples also change each other's gradients through embeddings, beside the scores."
+    notes = [note] if any(row.beyond_scores for row in losses.values()) else []
+    summary = [Table([*answers[0]], [[*row.values()] for row in answers], "", notes, "l" * 7)]
     if numbers:
-        cells = {name: [_number(getattr(row, key)) for key in CHANGES] for name, row in starred.items()}
-        summary += [LEGEND, _narrow_table(CHANGES.values(), cells)]
+        cells = [[name, *(_number(getattr(row, key)) for key in CHANGES)] for name, row in starred.items()]
+        summary.append(Table(["loss", *CHANGES.values()], cells, LEGEND))
     return Analysis(summary=summary, written=[Path(path) for path in (csv, json) if path is not None], figures=losses)
-
-
-def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:
-    """Without frames, to fit into a terminal of 80 columns."""
-    lines = [["loss", *columns], *([name, *cells] for name, cells in rows.items())]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    gap = 2 if sum(widths) + 2 * len(widths) <= 80 else 1
-    header, *body = (
-        (" " * gap).join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-    return "\n".join([header, "─" * (sum(widths) + gap * len(widths) - 1), *body])
 
 
 def _number(value: float) -> str:

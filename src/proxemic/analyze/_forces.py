@@ -8,7 +8,7 @@ import torch
 from proxemic.analysis.forces import TrainingForces, descend, plot_force_alignment, training_forces
 from proxemic.analysis.loss_diagrams import plot_loss_diagrams
 from proxemic.analysis.toy import Scene
-from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, suffixed
+from proxemic.analyze.results import HOW_TO_KEEP, Analysis, PathLike, Stem, file_stem, read_snapshots, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.user_defined import loss_name
@@ -81,14 +81,13 @@ def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
 
 def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict[int, Scene]]], list[str]]:
     """The loss and the snapshots of each run, and notes."""
-    from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
     from proxemic.studies.finished import find_runs
     from proxemic.studies.groups import distinct_names
 
     runs = find_runs([Path(path) for path in paths])
     scenes, notes = {}, []
     for name, run in zip(distinct_names(runs), runs, strict=True):
-        loss, snapshots = run.loss, read_snapshots(run)
+        loss, snapshots = run.loss, read_snapshots(run.path)
         if not isinstance(loss, ProxyLoss) or loss.proxies_per_class > 1:
             raise UserError(
                 f"{run.path} was trained with {loss_name(loss)}, but forces align with those on one proxy per class: "

@@ -17,13 +17,12 @@ from proxemic.analysis.gap import (
     softmax_form,
     three_proxies,
 )
-from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, seed_table
 from proxemic.errors import UserError
 from proxemic.losses.scores.similarity import unit
 from proxemic.losses.user_defined import Loss
 from proxemic.plots import write_figure
 from proxemic.studies.statistics import Estimate, t_interval
-from proxemic.tables import Table
 
 if TYPE_CHECKING:
     from proxemic.studies.finished import FinishedRun
@@ -50,11 +49,9 @@ CLASS_COLUMNS = ("gap", "gap_at_scale", "to_proxy", "to_minimizer")
 class GapFigures:
     """Gaps and bounds.
 
-    Args:
-        measures: The keys of `MEASURES`, as means over the seeds of a group, by the group's name and ``trained`` or
-            ``untrained``.
-        differences: Differences of each group of runs from the first, paired by seed, by what they are of.
-        minimum: Without runs, the angle in radians where the loss of the first of the three proxies is least.
+    ``measures`` has the keys of `MEASURES`, as means over the seeds of a group, by its name and ``trained`` or
+    ``untrained``. ``differences`` from the first group are paired by seed. Without runs, ``minimum`` is the angle in
+    radians where the loss of the first of the three proxies is least.
     """
 
     measures: Mapping[tuple[str, str], Mapping[str, Estimate]]
@@ -123,13 +120,17 @@ def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> Analysis
     }
     differences = differences_from_first(groups, {name: values[name, "trained"] for name in groups})
     tables = [
-        _table(
+        seed_table(
             name if len(members) == 1 else f"{name}: mean and 95% interval over {len(members)} seeds",
             {state: measures[name, state] for state in STATES},
+            MEASURES,
+            width=".2g",
         )
         for name, members in groups.items()
     ]
-    tables += [_table(title, {"difference": estimates}) for title, estimates in differences.items()]
+    tables += [
+        seed_table(title, {"difference": estimates}, MEASURES, width=".2g") for title, estimates in differences.items()
+    ]
     bounds = {
         ", ".join(column): {key: estimate.mean for key, estimate in estimates.items()}
         for column, estimates in measures.items()
@@ -152,13 +153,3 @@ def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, flo
     values = {key: float(per_class.mean()) for key, per_class in classes.items()} | asdict(gap_bounds(proxies))
     values["upper_holds"] = float((at_one @ target.mean(0) >= 0).double().mean())
     return values, {key: per_class.tolist() for key, per_class in classes.items()}
-
-
-def _table(title: str, columns: Mapping[str, Mapping[str, Estimate]]) -> Table:
-    first = next(iter(columns.values()))
-    rows = [
-        [label, *(format_mean(estimates.get(key), width=".2g") for estimates in columns.values())]
-        for key, label in MEASURES.items()
-        if key in first
-    ]
-    return Table(["", *columns], rows, title)

@@ -9,32 +9,21 @@ import torch
 from torch import Tensor
 
 from proxemic.analysis.robustness import Robustness, plot_robustness
-from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, seed_table
 from proxemic.data.corruptions import CORRUPTIONS, Corruption
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.studies.corrupted import (
-    check_metric,
-    check_same_test,
-    measure_corrupted,
-    robustness_against_paper,
-)
+from proxemic.studies.corrupted import check_metric, check_same_test, measure_corrupted, robustness_against_paper
 from proxemic.studies.finished import FinishedRun, find_runs
 from proxemic.studies.groups import differences_from_first, repetitions
 from proxemic.studies.statistics import Estimate, t_interval
-from proxemic.tables import Table
 
 HUE = "hue-and-saturation"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RobustnessFigures:
-    """A metric of groups of runs under corruptions.
-
-    Args:
-        groups: Values by name of the group; runs that differ in their seed alone are a group.
-        differences: Differences of each group from the first, paired by seed, by what they are of.
-    """
+    """A metric under corruptions by group of runs that differ in their seed alone, and differences paired by seed."""
 
     groups: Mapping[str, Robustness]
     differences: Mapping[str, Mapping[str, Estimate]]
@@ -91,8 +80,18 @@ def robustness(
     for name, members in groups.items():
         per_run = torch.tensor([values[run.path] for run in members], dtype=torch.float64)
         measured[name] = Robustness(per_run[:, 0], per_run[:, 1:].unflatten(1, (len(names), len(severities))))
-    differences = _differences(groups, measured, names)
-    summary = [*notes, _table(measured, names, severities, metric), *_difference_tables(differences)]
+    differences = differences_from_first(groups, {name: _by_run(group, names) for name, group in measured.items()})
+    title = f"{metric} in percent, mean over severities {', '.join(map(str, severities))}"
+    if any(len(group.clean) > 1 for group in measured.values()):
+        title += " ± half of the 95% interval over seeds (t distribution)"
+    columns = {
+        name: {label: t_interval(column) for label, column in _values(group, names).items()}
+        for name, group in measured.items()
+    }
+    summary = [*notes, seed_table(title, columns, form=".1f", factor=100)]
+    for title, estimates in differences.items():
+        column = {"difference": estimates}
+        summary.append(seed_table(f"{title}, in percent", column, form="+.1f", width=".1f", factor=100))
     if against:
         summary.append(_against_paper(groups, measured, names, severities, metric))
     several = {name: group.curves for name, group in measured.items() if len(group.clean) > 1}
@@ -125,34 +124,10 @@ def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple
     return [name for name in names if name != HUE], [f"{HUE} is left out: {grey.path} sees grey images."]
 
 
-def _table(groups: Mapping[str, Robustness], names: list[str], severities: list[int], metric: str) -> Table:
-    columns = [_values(group, names) for group in groups.values()]
-    rows = [
-        [label, *(format_mean(t_interval(column[label]), ".1f", factor=100) for column in columns)]
-        for label in columns[0]
-    ]
-    title = f"{metric} in percent, mean over severities {', '.join(map(str, severities))}"
-    if any(len(group.clean) > 1 for group in groups.values()):
-        title += " ± half of the 95% interval over seeds (t distribution)"
-    return Table(["corruption", *groups], rows, title)
-
-
-def _differences(
-    groups: Mapping[str, Sequence[FinishedRun]], measured: Mapping[str, Robustness], names: list[str]
-) -> dict[str, dict[str, Estimate]]:
-    values = {}
-    for name, group in measured.items():
-        by_label = _values(group, names)
-        values[name] = [dict(zip(by_label, row, strict=True)) for row in zip(*by_label.values(), strict=True)]
-    return differences_from_first(groups, values)
-
-
-def _difference_tables(differences: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:
-    cells = {
-        title: [[label, format_mean(each, "+.1f", width=".1f", factor=100)] for label, each in estimates.items()]
-        for title, estimates in differences.items()
-    }
-    return [Table(["corruption", "difference"], rows, f"{title}, in percent") for title, rows in cells.items()]
+def _by_run(group: Robustness, names: list[str]) -> list[dict[str, float]]:
+    """The values of each run by the labels of the table's rows."""
+    by_label = _values(group, names)
+    return [dict(zip(by_label, row, strict=True)) for row in zip(*by_label.values(), strict=True)]
 
 
 def _against_paper(

@@ -10,8 +10,16 @@ from torch.nn.functional import pad
 
 from proxemic.analysis.map import principal_components
 from proxemic.analysis.toy import Scene, animate_scenes, draw_training_diagram, plot_scenes, separation
-from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean, suffixed
-from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
+from proxemic.analyze.results import (
+    HOW_TO_KEEP,
+    Analysis,
+    PathLike,
+    Stem,
+    file_stem,
+    read_snapshots,
+    seed_table,
+    suffixed,
+)
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
 from proxemic.studies.finished import FinishedRun, find_runs
@@ -23,12 +31,7 @@ from proxemic.training.callbacks.measures import as_compared
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ToyFigures:
-    """How compact classes are and how far apart.
-
-    Args:
-        separations: What `proxemic.analysis.toy.separation` measures of each run.
-        means: The same over the seeds of each group, and differences paired by seed, by what they are of.
-    """
+    """What `separation` measures of each run, its means over the seeds of groups, and differences paired by seed."""
 
     separations: Mapping[Path, Mapping[str, float]]
     means: Mapping[str, Mapping[str, Estimate]]
@@ -65,7 +68,7 @@ def toy(
         separations[run.path] = separation(scene)
         flatten, note = _projection(scene)
         scenes[name] = flatten(scene)
-        films[name] = {epoch: flatten(shot) for epoch, shot in read_snapshots(run).items()} if animation else {}
+        films[name] = {epoch: flatten(shot) for epoch, shot in read_snapshots(run.path).items()} if animation else {}
         notes += [f"{run.path}: {note}"] if note else []
     title = (
         "Distances of training images: within classes (to the class's mean), between the means of classes, to the\n"
@@ -76,7 +79,8 @@ def toy(
         for name, row in zip(scenes, separations.values(), strict=True)
     ]
     means = _means(groups, separations)
-    summary = [*notes, Table(["run", "within", "between", "nearest", "ratio"], lines, title), *_mean_tables(means)]
+    summary = [*notes, Table(["run", "within", "between", "nearest", "ratio"], lines, title)]
+    summary += [seed_table(name, {"mean": row}, form=".3f") for name, row in means.items()]
     rows = [[name, *row] for name, scene in scenes.items() for row in _rows(scene, names)]
     header = ["kind", "class", "x", "y", "z"]
     written = write_figure(plot_scenes(scenes, names), stem, ["run", *header], rows)
@@ -96,7 +100,7 @@ def toy(
 
 def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
     """The first and the last snapshot, in the plane or in space."""
-    film = read_snapshots(run)
+    film = read_snapshots(run.path)
     if len(film) < 2:
         raise UserError(
             f"The diagram shows embeddings before and after the training, but {run.path} kept no snapshots: train it "
@@ -119,13 +123,6 @@ def _means(
         if len(seeds) > 1
     }
     return means | differences_from_first(groups, values)
-
-
-def _mean_tables(means: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:
-    return [
-        Table(list(row), [[format_mean(estimate, ".3f") for estimate in row.values()]], title)
-        for title, row in means.items()
-    ]
 
 
 def _projection(scene: Scene) -> tuple[Callable[[Scene], Scene], str | None]:

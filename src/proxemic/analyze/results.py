@@ -1,11 +1,14 @@
 """What all analyses have in common: their result, the names of their files, and how they show means over seeds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from safetensors.torch import load_file
+
+from proxemic.analysis.toy import Scene
 from proxemic.errors import UserError
 from proxemic.studies.statistics import Estimate
 from proxemic.tables import Table
@@ -15,6 +18,7 @@ Stem = Path | str
 """Prefix of the names of files; the command line tells it from other paths by its name."""
 Folder = Path | str
 Figures = TypeVar("Figures")
+HOW_TO_KEEP = "--training.callbacks '[{class_path: proxemic.training.Snapshots}]'"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,14 +53,39 @@ def suffixed(stem: Path, name: str) -> Path:
 
 
 def format_mean(estimate: Estimate | None, form: str = ".4g", *, width: str = "", factor: float = 1) -> str:
-    """A mean with half the width of its interval, if it has one; ``width`` is the format of the latter.
-
-    >>> format_mean(Estimate(0.9261, 0.0112, 5), ".1f", factor=100), format_mean(Estimate(0.5, None, 1))
-    ('92.6 ± 1.1', '0.5')
-    """
+    """Write a mean and half the width of its interval, if it has one; ``width`` is the format of the latter."""
     if estimate is None:
         return ""
     if math.isnan(estimate.mean):
         return "n/a"
     mean = f"{factor * estimate.mean:{form}}"
     return mean if estimate.half_width is None else f"{mean} ± {factor * estimate.half_width:{width or form}}"
+
+
+def seed_table(
+    title: str,
+    columns: Mapping[str, Mapping[str, Estimate]],
+    labels: Mapping[str, str] | None = None,
+    form: str = ".4g",
+    *,
+    width: str = "",
+    factor: float = 1,
+) -> Table:
+    """Lay out means over seeds: one column per group, one row per key of the first, perhaps by another label."""
+    first = next(iter(columns.values()))
+    rows = [
+        [label, *(format_mean(column.get(key), form, width=width, factor=factor) for column in columns.values())]
+        for key, label in (labels or {key: key for key in first}).items()
+        if key in first
+    ]
+    return Table(["", *columns], rows, title)
+
+
+def read_snapshots(run: Path) -> dict[int, Scene]:
+    """Read the embeddings and proxies that a run kept during its training, by epoch; empty if it kept none."""
+    paths = sorted((run / "snapshots").glob("epoch-*.safetensors"))
+    contents = {int(path.stem.removeprefix("epoch-")): load_file(path) for path in paths}
+    return {
+        epoch: Scene(content["embeddings"], content["labels"], content.get("proxies"))
+        for epoch, content in contents.items()
+    }

@@ -99,8 +99,7 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
         # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
         parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
-    with _as_refusals(parser):
-        arguments, rest = parser.parse_known_args(words)
+    arguments, rest = parser.parse_known_args(words)
     values = vars(arguments)
     chosen, shell, _ = values.pop("parser"), values.pop("print_completion", None), values.pop("traceback", None)
     if shell is not None:
@@ -123,8 +122,7 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     if command is not None and ("overrides" in command.takes or (rest and "data_root" in command.takes)):
         from proxemic.recipes.flags import read_flags
 
-        with _as_refusals(parser):
-            overrides, rest = read_flags(rest), []
+        overrides, rest = read_flags(rest), []
         if "overrides" in command.takes:
             values["overrides"] = overrides
         else:
@@ -252,15 +250,6 @@ class _Parser(argparse.ArgumentParser):
             message = f"{name}{given[2]!r} is not known here: "
             message += f"did you mean {near[0]}?" if near else f"choose from {given[3]}."
         self.exit(2, f"{self.prog}: {printable(message)}\n")
-
-
-@contextmanager
-def _as_refusals(parser: _Parser) -> Iterator[None]:
-    """End with what is wrong with a flag as one sentence."""
-    try:
-        yield
-    except UserError as error:
-        parser.error(str(error))
 
 
 @contextmanager

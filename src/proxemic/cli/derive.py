@@ -38,6 +38,11 @@ _SHARED = {
             "line; or files of vectors: .npy, .safetensors, .parquet with a column embedding",
         ),
     ),
+    "root": (
+        "DIR",
+        "A folder or an address of the pictures that files of vectors name, which serve, report and contact sheets may "
+        "then open; may be repeated",
+    ),
     "recipe": ("NAME|FILE", "The name of a recipe (proxemic recipes list), or a YAML file"),
     "model": ("MODEL", "Where the gallery's model is now (default: where it was)"),
     "format": ("", "Format of what is printed"),

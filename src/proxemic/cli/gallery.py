@@ -36,8 +36,6 @@ def create(
         model (MODEL): A run directory, a model.safetensors or an .onnx file.
         distance: The distance between vectors (default: the model's, or cosine).
         index: The index, made once all is added.
-        root (DIR): A folder or an address of the pictures that files of vectors name, which serve, report and contact
-            sheets may then open; may be repeated.
     """
     say(f"Creating {without_password(gallery)}")  # before what takes seconds to import
     from proxemic.retrieval import Gallery
@@ -52,12 +50,7 @@ def create(
 def add(
     gallery: str, source: Sequence[str], /, *, model: str | None = None, root: Sequence[str] = (), **adding: Any
 ) -> None:
-    """Add pictures or vectors; those that the gallery has, by their paths, stay as they are.
-
-    Args:
-        root (DIR): A folder or an address of the pictures that files of vectors name, which serve, report and contact
-            sheets may then open; may be repeated.
-    """
+    """Add pictures or vectors; those that the gallery has, by their paths, stay as they are."""
     say(f"Adding to {without_password(gallery)}")  # before what takes seconds to import
     from proxemic.retrieval import Gallery
 

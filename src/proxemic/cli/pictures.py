@@ -141,8 +141,7 @@ def cluster(source: Sequence[str], /, *, model: str | None = None, **options: An
     groups agree with them is printed.
 
     Args:
-        source (SOURCE): Folders of pictures, .csv or .parquet tables with the column path, pictures, patterns, .txt
-            files with a path on each line; or one file of vectors (.safetensors, .npy, .parquet).
+        source (SOURCE)
         model (MODEL): A run, a model.safetensors, or an .onnx file; not needed for embeddings.
         out (FILE.csv|DIR): A table with the columns path, cluster (-1: none) and distance to the medoid; or a new
             folder of links.

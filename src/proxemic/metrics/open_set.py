@@ -190,15 +190,8 @@ def leave_classes_out(
     A non-mated query searches the rows of all other classes, a mated one all rows but itself. Rows that are alone in
     their class are non-mated only. With sequences, mated queries ignore the rows of their own.
 
-    Args:
-        embeddings: The rows that are searched.
-        labels: Their classes.
-        distance: As in `open_set_identification`, like the rates.
-        false_alarm_rates: Each in (0, 1).
-        sequences: The sequence of each row.
-        queries: Which rows are queries; None takes all.
-        unknown: Vectors and labels of other pictures, which replace the rows as non-mated queries. They ignore rows of
-            their own label.
+    ``queries`` chooses rows as queries. ``unknown``, vectors and labels of other pictures, replaces the rows as
+    non-mated queries, which ignore rows of their own label.
     """
     x = embeddings if queries is None else embeddings[queries]
     rows = torch.arange(len(embeddings), device=embeddings.device) if queries is None else queries

@@ -118,11 +118,7 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
 
 
 def map_at_k_name(divisor: Divisor) -> str:
-    """Return what precedes the @ in the names of `retrieval_metrics`.
-
-    >>> [map_at_k_name(divisor) for divisor in ("min", "k", "hits", "R")]
-    ['map', 'map_over_k', 'map_over_hits', 'map_over_r']
-    """
+    """Return what precedes the @ in the names of `retrieval_metrics`."""
     return "map" if divisor == "min" else f"map_over_{divisor.lower()}"
 
 

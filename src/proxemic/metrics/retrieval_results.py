@@ -76,52 +76,49 @@ class RetrievalResults:
     @cached_property
     def queries(self) -> Int64[Tensor, " queries"]:
         """The row of each query."""
-        everything = torch.ones(len(self.labels), dtype=torch.bool)
-        return (everything if self.is_query is None else self.is_query).nonzero().squeeze(1)
+        return torch.arange(len(self.labels)) if self.is_query is None else self.is_query.nonzero().squeeze(1)
 
     @cached_property
     def gallery(self) -> Int64[Tensor, " gallery"]:
         """The row of each item of the gallery."""
-        everything = torch.ones(len(self.labels), dtype=torch.bool)
-        return (everything if self.is_gallery is None else self.is_gallery).nonzero().squeeze(1)
+        return torch.arange(len(self.labels)) if self.is_gallery is None else self.is_gallery.nonzero().squeeze(1)
 
     @cached_property
     def roles(self) -> dict[str, Any]:
         """The arguments by which `retrieval_metrics` evaluates the rows."""
-        sequences = self.sequences
+        x, labels, sequences = self.embeddings, self.labels, self.sequences
         if sequences is not None and not bool((sequences >= 0).any()):
             sequences = None  # nothing to look for in every comparison
-        if self.is_query is None or self.is_gallery is None or bool((self.is_query & self.is_gallery).all()):
-            return {"queries": self.embeddings, "query_labels": self.labels, "query_sequences": sequences}
-        place = torch.where(self.is_gallery, self.is_gallery.long().cumsum(0) - 1, -1)
+        asked, searched = self.queries, self.gallery
+        if len(asked) == len(searched) == len(labels):
+            return {"queries": x, "query_labels": labels, "query_sequences": sequences}
+        place = torch.full((len(labels),), -1).index_copy(0, searched, torch.arange(len(searched)))
         return {
-            "queries": self.embeddings[self.is_query],
-            "query_labels": self.labels[self.is_query],
-            "gallery": self.embeddings[self.is_gallery],
-            "gallery_labels": self.labels[self.is_gallery],
-            "exclude": place[self.is_query],
-            "query_sequences": None if sequences is None else sequences[self.is_query],
-            "gallery_sequences": None if sequences is None else sequences[self.is_gallery],
+            "queries": x[asked],
+            "query_labels": labels[asked],
+            "gallery": x[searched],
+            "gallery_labels": labels[searched],
+            "exclude": place[asked],
+            "query_sequences": None if sequences is None else sequences[asked],
+            "gallery_sequences": None if sequences is None else sequences[searched],
         }
 
     @cached_property
     def _found(self) -> tuple[Float[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
-        queries, gallery = self.queries, self.gallery
-        k = min(self.k, len(gallery) - 1)
-        if k < 1 or not len(queries):
-            return torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
-        place = torch.full((len(self.labels),), -1).index_copy(0, gallery, torch.arange(len(gallery)))
-        sequences = self.sequences
+        roles, k = self.roles, min(self.k, len(self.gallery) - 1)
+        asked = roles["queries"]
+        if k < 1 or not len(asked):
+            return torch.empty(len(asked), 0), torch.empty(len(asked), 0, dtype=torch.int64)
         distances, found = nearest_neighbours(
-            self.embeddings[queries],
-            self.embeddings[gallery],
+            asked,
+            roles.get("gallery", asked),
             k=k,
             distance=self.distance,
-            exclude=place[queries],
-            query_sequences=None if sequences is None else sequences[queries],
-            gallery_sequences=None if sequences is None else sequences[gallery],
+            exclude=roles.get("exclude", torch.arange(len(asked))),
+            query_sequences=roles["query_sequences"],
+            gallery_sequences=roles.get("gallery_sequences", roles["query_sequences"]),
         )
-        return distances, torch.where(found < 0, -1, gallery[found])
+        return distances, torch.where(found < 0, -1, self.gallery[found])
 
     @property
     def distances(self) -> Float[Tensor, "queries k"]:

@@ -6,11 +6,11 @@ checked in full, and nothing that it names is imported or called unless the type
 
 import difflib
 import functools
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from proxemic.errors import UserError
+from proxemic.lazy import lazy_names
 
 if TYPE_CHECKING:
     from proxemic.recipes.explaining import explain
@@ -27,14 +27,7 @@ __all__ = [
     "to_yaml",
 ]
 
-_LATE = {"explain": "explaining", "load": "reader", "read_recipe": "reader", "to_yaml": "reader"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATE:  # which take seconds to import
-        return getattr(import_module(f"proxemic.recipes.{_LATE[name]}"), name)
-    raise AttributeError(f"module 'proxemic.recipes' has no attribute {name!r}")
-
+__getattr__, __dir__ = lazy_names(__name__)
 
 FOLDER = Path(__file__).parent
 SCHEMA = FOLDER / "recipe.schema.json"

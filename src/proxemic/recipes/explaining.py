@@ -35,7 +35,8 @@ def explain(key: str) -> str:
         ends = [entry for entry in keys if entry[0].endswith(f".{key}")]
         found = [entry for entry in ends if not entry[0].startswith("second_phase.")] or ends
     if not found:
-        near = difflib.get_close_matches(key, [path for path, _, _ in keys], n=1)
+        names = [path if "." in key else path.rpartition(".")[2] for path, _, _ in keys]
+        near = difflib.get_close_matches(key, names, n=1)
         hint = f"did you mean {near[0]}?" if near else "give a key as optim.lr, or the last part of one, as lr."
         raise UserError(f"There is no key {key}: {hint}")
     owners: dict[tuple[str, str], dict[str, None]] = {}

@@ -40,21 +40,13 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
-    """Write overrides as flags, which the files of comparisons and searches keep.
-
-    >>> as_flags({"training.epochs": 5, "loss": "ArcFaceLoss"})
-    ('--training.epochs', '5', '--loss', 'ArcFaceLoss')
-    """
+    """Write overrides as flags, which the files of comparisons and searches keep."""
     pairs = ((key, each if isinstance(each, str) else json.dumps(each, default=str)) for key, each in overrides.items())
     return tuple(word for key, text in pairs for word in (f"--{key}", text))
 
 
 def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Apply overrides to a recipe's content; one that names another class drops the arguments of the class before.
-
-    >>> apply_overrides({"loss": {"class_path": "A", "init_args": {"x": 1}}}, {"loss.y": 2, "loss": "B"})
-    {'loss': {'class_path': 'B', 'init_args': {'y': 2}}}
-    """
+    """Apply overrides to a recipe's content; one that names another class drops the arguments of the class before."""
     keys = {key: [part for part in key.split(".") if part not in ("class_path", "init_args")] for key in overrides}
     # A class that an override names comes before the values that other overrides give it.
     for key in sorted(overrides, key=lambda key: len(keys[key])):

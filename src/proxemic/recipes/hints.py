@@ -118,11 +118,7 @@ def tuple_length(member: Any) -> int | None:
 
 
 def in_words(hint: Any) -> str:
-    """Say what a hint allows.
-
-    >>> in_words(list[int] | None), in_words(float), in_words(Literal["a", "b"])
-    ('null or a list, each a whole number', 'a number', "one of 'a', 'b'")
-    """
+    """Say what a hint allows, such as "null or a list, each a whole number"."""
     members = sorted(union_members(hint), key=lambda member: member is not type(None))
     return " or ".join(dict.fromkeys(map(_in_words, members)))
 

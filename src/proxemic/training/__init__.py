@@ -3,10 +3,10 @@
 What is derived from classes of Lightning or torchmetrics is imported when it is first used: those take seconds.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from proxemic.extras import optional_dependency
+from proxemic.lazy import lazy_names
 
 with optional_dependency("train"):
     from proxemic.optim.schedules import PolynomialDecay
@@ -49,18 +49,4 @@ __all__ = [
     "train",
 ]
 
-_LATE = {
-    "DistanceToProxy": "callbacks.measures",
-    "EpochMeasure": "callbacks.measures",
-    "ProxyGap": "callbacks.measures",
-    "RetrievalCallback": "callbacks.retrieval",
-    "RetrievalMetric": "retrieval_metric",
-    "Snapshots": "callbacks.measures",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module 'proxemic.training' has no attribute {name!r}")
-    with optional_dependency("train"):
-        return getattr(import_module(f"proxemic.training.{_LATE[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,39 @@
+"""Names of a package that are imported when they are first used."""
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from proxemic.extras import optional_dependency
+
+
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and the ``__dir__`` of a package, for what its ``if TYPE_CHECKING:`` block imports.
+
+    Type checkers read the same block, so that each name stands there once.
+    """
+
+    @cache
+    def modules() -> dict[str, str]:
+        """The module of each name, or the package itself for its sub-packages."""
+        tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+        (block,) = (node for node in tree.body if isinstance(node, ast.If))
+        imports = (node for node in block.body if isinstance(node, ast.ImportFrom))
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def get(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version  # slow to import
+
+            return version(package)
+        module = modules().get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with optional_dependency("train"):
+            return import_module(f"{package}.{name}") if module == package else getattr(import_module(module), name)
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *modules()})
