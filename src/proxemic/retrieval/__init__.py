@@ -19,6 +19,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.explaining import Explanation, explain_similarity
     from proxemic.retrieval.exporting import Exported, export
     from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
+    from proxemic.retrieval.improvement import Improvement, improve, trained_head, whitened_head
     from proxemic.retrieval.ray_stage import EmbedStage
     from proxemic.retrieval.recognition import Recognitions, recognize
     from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
@@ -43,6 +44,7 @@ __all__ = [
     "GalleryInfo",
     "GallerySummary",
     "Hit",
+    "Improvement",
     "Neighbours",
     "Pictures",
     "Recognition",
@@ -55,9 +57,12 @@ __all__ = [
     "embed_to_file",
     "explain_similarity",
     "export",
+    "improve",
     "list_pictures",
     "recognize",
     "search_gallery",
     "summarize_store",
+    "trained_head",
+    "whitened_head",
     "write_contact_sheet",
 ]
