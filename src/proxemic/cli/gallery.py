@@ -33,7 +33,8 @@ def create(
     Args:
         gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
             milvus-lite:FILE.
-        model (MODEL): A run directory, a model.safetensors or an .onnx file.
+        model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for
+            pictures: timm:tf_efficientnet_lite0, with the weights of the extra pretrained).
         distance: The distance between vectors (default: the model's, or cosine).
         index: The index, made once all is added.
         root (DIR): A folder or an address of the pictures that files of vectors name, which serve, report and contact

@@ -18,6 +18,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.embedding import embed_pictures
     from proxemic.retrieval.explaining import Explanation, explain_similarity
     from proxemic.retrieval.exporting import Exported, export
+    from proxemic.retrieval.folders import open_gallery
     from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
     from proxemic.retrieval.improvement import Improvement, improve, trained_head, whitened_head
     from proxemic.retrieval.ray_stage import EmbedStage
@@ -59,6 +60,7 @@ __all__ = [
     "export",
     "improve",
     "list_pictures",
+    "open_gallery",
     "recognize",
     "search_gallery",
     "summarize_store",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proxemic.data.rows import Rows
-from proxemic.data.sources.listing import roots_of_rows
+from proxemic.data.sources.listing import absolute, roots_of_rows
 from proxemic.retrieval.embedding import gather, open_sources
 from proxemic.retrieval.gallery import Gallery, Hit
 from proxemic.retrieval.items import Where, further_columns
@@ -94,6 +94,7 @@ def search_gallery(
     *queries: str | os.PathLike[str] | Rows,
     k: int = 10,
     where: Where | None = None,
+    without_self: bool = False,
     batch_size: int = 64,
     workers: int = 0,
 ) -> SearchResult:
@@ -104,6 +105,7 @@ def search_gallery(
         queries: What `list_pictures` takes, or files of vectors; a picture that is its own gallery's finds itself.
         k: Hits for each query, 1 or more.
         where: Conditions on hits, as in `Gallery.search`.
+        without_self: Leave out the query itself, where its path is in the gallery.
         batch_size: Queries that are embedded at once.
         workers: Processes that read them.
 
@@ -129,7 +131,10 @@ def search_gallery(
     gallery.check_question(k, where)
     embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
     assert embedded.embeddings is not None
-    hits = gallery.hits(gallery.neighbours(embedded.embeddings, k, where))
+    hits = gallery.hits(gallery.neighbours(embedded.embeddings, k + without_self, where))
+    if without_self:
+        own = [{name, absolute(name)} for name in embedded.names]
+        hits = [[hit for hit in each if hit.path not in names][:k] for each, names in zip(hits, own, strict=True)]
     answers = [Answer(*each) for each in zip(embedded.names, embedded.labels, hits, strict=True)]
     columns = further_columns(gallery.store.columns)
     roots = (*gallery.store.roots, *roots_of_rows(embedded))
