@@ -8,9 +8,9 @@
 For each seed half of the classes, drawn at random, are labelled, so many pictures of each; the other half never is.
 A cell is Recall@1 of the classes that were never labelled, each picture among all others of theirs, and then of further
 pictures of the labelled classes, those beyond the first 20 (``--kept``), searched among the labelled ones; means over
-the seeds, in percent. With wrong labels, a share of the labels is drawn from the other classes, and a quarter, a half and all of them are corrected: in the order
-of suspicion on the features as they are (`wrong_label_scores`), on the vectors of the head, or at random. What is
-searched among has the labels as they are then.
+the seeds, in percent. With wrong labels, a share of the labels is drawn from the other classes, and a quarter, a half
+and all of them are corrected: in the order of suspicion on the features as they are (`wrong_label_scores`), on the
+vectors of the head, or at random. What is searched among has the labels as they are then.
 """
 
 from collections.abc import Callable, Sequence
