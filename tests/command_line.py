@@ -83,6 +83,8 @@ FIRST_LINES = (
     "Searching ",
     "Opening ",
     "Exporting ",
+    "Improving ",
+    "Relabelling ",
 )
 """How the line begins that says at once, on standard error, what a command is about to do."""
 

@@ -56,10 +56,11 @@ def test_whitening_equals_its_definition() -> None:
 
 
 def test_a_trained_head_finds_new_rows_of_its_classes(improvement: Improvement) -> None:
-    assert improvement.kept == "trained"
+    assert improvement.kept == "trained 3/4"
     assert improvement.head is not None
-    assert (improvement.per_class, improvement.share) == (6, 0.75)
-    assert improvement.on_pictures["trained"] > improvement.on_pictures["whitened"] > improvement.on_pictures["stock"]
+    assert improvement.per_class == 6
+    recalls = improvement.on_pictures
+    assert recalls["trained 3/4"] > recalls["whitened"] > recalls["stock"]
     new, labels = draw(6, seed=3)
     with torch.no_grad():
         vectors = improvement.head(new)
@@ -79,7 +80,8 @@ def test_a_head_is_a_model_that_can_be_saved(improvement: Improvement, tmp_path:
 def test_few_labels_move_the_head_half_of_the_way() -> None:
     features, labels = draw(4, seed=5)
     labels[2 * CLASSES :] = -1
-    assert improve(features, labels).share == 0.5
+    found = improve(features, labels)
+    assert [*found.on_pictures] == [*found.on_classes] == ["stock", "whitened", "trained 1/2"]
 
 
 def test_nothing_is_kept_that_loses() -> None:

@@ -106,6 +106,20 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
     print(f"{removed:,} removed, {len(opened):,} in {opened.store.address}")
 
 
+def relabel(gallery: str, labels: str, /) -> None:
+    """Give pictures other labels, by a table with the columns path and label.
+
+    Args:
+        labels (TABLE): A .csv or .parquet table; an empty label takes one away. Pictures that it does not name keep
+            theirs.
+    """
+    say(f"Relabelling {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import Gallery, relabel
+
+    opened = Gallery.open(gallery)
+    print(f"{relabel(opened, labels):,} of {len(opened):,} pictures of {opened.store.address} have another label")
+
+
 def info(gallery: str, /, *, format: Literal["table", "json"] = "table") -> None:
     """Say what is in it."""
     from proxemic.retrieval import Gallery, summarize_store

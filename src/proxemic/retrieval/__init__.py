@@ -20,6 +20,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.exporting import Exported, export
     from proxemic.retrieval.folders import open_gallery
     from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
+    from proxemic.retrieval.improve import ImprovedGallery, improve_gallery, relabel
     from proxemic.retrieval.improvement import Improvement, improve, trained_head, whitened_head
     from proxemic.retrieval.ray_stage import EmbedStage
     from proxemic.retrieval.recognition import Recognitions, recognize
@@ -45,6 +46,7 @@ __all__ = [
     "GalleryInfo",
     "GallerySummary",
     "Hit",
+    "ImprovedGallery",
     "Improvement",
     "Neighbours",
     "Pictures",
@@ -59,9 +61,11 @@ __all__ = [
     "explain_similarity",
     "export",
     "improve",
+    "improve_gallery",
     "list_pictures",
     "open_gallery",
     "recognize",
+    "relabel",
     "search_gallery",
     "summarize_store",
     "trained_head",

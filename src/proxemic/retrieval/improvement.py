@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int64
@@ -15,7 +15,9 @@ from proxemic.models import EmbeddingModel, ModelConfig, begin_at_principal_comp
 
 FOLDS = 3
 FEW_LABELS = 5
-"""From so many labels for each class on, the head moves three quarters of the way that training takes it, else half."""
+"""From so many labels for each class on, three quarters of the way that training takes the head are tried, too."""
+_SHARES = {"trained 1/2": 0.5, "trained 3/4": 0.75}
+_SURELY = 1.64  # standard deviations: a loss of that many happens by chance once in twenty times
 # Chosen on the training classes of Cars196 alone (benchmarks/improve.py measures them on others).
 _BATCH, _SCALE, _RATE = 256, 8.0, 1e-2
 _LEAST_STEPS, _EPOCHS = 200, 5
@@ -28,12 +30,11 @@ class Improvement:
     Args:
         head: From features to vectors of unit length, a model that takes vectors; None where the features themselves
             are best.
-        kept: ``stock`` (the features), ``whitened`` or ``trained``.
+        kept: What is kept: ``stock`` (the features), ``whitened``, ``trained 1/2`` or ``trained 3/4``.
         on_pictures: Recall@1, from 0 to 1, of held-out rows of labelled classes among the other labelled rows, for each
-            of the three.
+            that was tried.
         on_classes: Recall@1 of the rows of held-out classes among each other: an estimate for classes like these.
         per_class: The mean number of labelled rows of a class.
-        share: How far of the way that training takes it the head moved.
     """
 
     head: EmbeddingModel | None
@@ -41,7 +42,6 @@ class Improvement:
     on_pictures: Mapping[str, float]
     on_classes: Mapping[str, float]
     per_class: float
-    share: float
 
 
 def whitened_head(features: Float[Tensor, "rows features"], dim: int = 512) -> EmbeddingModel:
@@ -105,10 +105,11 @@ def improve(
 ) -> Improvement:
     """Find the head that serves best for the features of a gallery.
 
-    Three are compared: none (``stock``), `whitened_head`, which needs no labels, and a head that `trained_head` makes
-    of it, moved half of that way, or three quarters from `FEW_LABELS` labels for each class on. A third of the labelled
-    rows, and then a third of the classes, are held out in turn. A head is kept if held-out rows or held-out classes
-    gain by it and neither loses; the one that is kept is then made again of all labels.
+    These are compared: none (``stock``), `whitened_head`, which needs no labels, and a head that `trained_head` makes
+    of it, moved half of that way, or, from `FEW_LABELS` labels for each class on, three quarters. A third of the
+    labelled rows, and then a third of the classes, are held out in turn. In this order, what gains on held-out rows and
+    classes together is kept, unless it surely loses on one of them (by McNemar's test); the head that is kept is then
+    made again of all labels.
 
     Only the gain on labelled classes is promised. That on held-out classes is an estimate for classes like these, and
     with few labels an optimistic one. One label for each class is too little to train on.
@@ -127,59 +128,60 @@ def improve(
     if int((counts >= 2).sum()) < 2:
         raise ValueError("fewer than two classes have two labelled rows each: label more of them")
     per_class = len(rows) / len(classes)
-    share = 0.5 if per_class < FEW_LABELS else 0.75
+    shares = {name: share for name, share in _SHARES.items() if share == 0.5 or per_class >= FEW_LABELS}
     whitened = whitened_head(features, dim)
     labelled = features[rows]
 
-    def trained(chosen: Tensor) -> EmbeddingModel:
+    def heads(chosen: Tensor) -> dict[str, EmbeddingModel]:
         of = places[chosen].unique(return_inverse=True)[1]
-        return between(whitened, trained_head(whitened, labelled[chosen], of, seed=seed), share)
+        end = trained_head(whitened, labelled[chosen], of, seed=seed)
+        return {"whitened": whitened, **{name: between(whitened, end, share) for name, share in shares.items()}}
 
     generator = torch.Generator().manual_seed(seed)
-    on_pictures, on_classes = _Recall(), _Recall()
+    on_pictures, on_classes = _Hits(), _Hits()
     for held in _thirds(places, generator):
-        on_pictures.count(labelled, places, whitened, trained(~held), ~held, held)
+        on_pictures.count(labelled, places, heads(~held), ~held, held)
     drawn = torch.randperm(len(classes), generator=generator) % FOLDS
-    for fold in range(min(FOLDS, len(classes) - 1)):
+    for fold in range(FOLDS):
         held = drawn[places] == fold
         if bool(held.any()) and len(places[~held].unique()) > 1:
-            on_classes.count(labelled, places, whitened, trained(~held), held, held)
+            on_classes.count(labelled, places, heads(~held), held, held)
     kept = "stock"
-    for name in ("whitened", "trained"):
-        gains = [recall.of[name] - recall.of[kept] for recall in (on_pictures, on_classes)]
-        if max(gains) > 0 and min(gains) >= 0:
+    for name in ("whitened", *shares):
+        gains = [hits.gain(name, kept) for hits in (on_pictures, on_classes)]
+        if sum(gain for gain, _ in gains) > 0 and min(sure for _, sure in gains) > -_SURELY:
             kept = name
-    head = {"stock": None, "whitened": whitened}.get(kept) if kept != "trained" else trained(rows >= 0)
-    return Improvement(head, kept, on_pictures.shares(), on_classes.shares(), per_class, share)
+    head = None if kept == "stock" else heads(torch.ones(len(rows), dtype=torch.bool))[kept]
+    return Improvement(head, kept, on_pictures.recall(), on_classes.recall(), per_class)
 
 
-class _Recall:
-    """Counts queries whose nearest row is of their class, for each of the three."""
+class _Hits:
+    """For each query and head, whether the nearest row is of the query's class."""
 
     def __init__(self) -> None:
-        self.of = {"stock": 0, "whitened": 0, "trained": 0}
-        self.queries = 0
+        self._of: dict[str, list[Tensor]] = {}
 
     def count(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        whitened: EmbeddingModel,
-        trained: EmbeddingModel,
-        gallery: Tensor,
-        queries: Tensor,
+        self, features: Tensor, labels: Tensor, heads: Mapping[str, EmbeddingModel], gallery: Tensor, queries: Tensor
     ) -> None:
-        own = gallery.long().cumsum(0) - 1
-        exclude = torch.where(gallery, own, -1)[queries]
-        for name, head in (("stock", normalize), ("whitened", whitened), ("trained", trained)):
+        """Search the rows of a gallery for queries, which may be among them."""
+        exclude = torch.where(gallery, gallery.long().cumsum(0) - 1, -1)[queries]
+        for name, head in {"stock": normalize, **heads}.items():
             with torch.no_grad():
                 vectors = head(features)
             _, nearest = nearest_neighbours(vectors[queries], vectors[gallery], k=1, exclude=exclude)
-            self.of[name] += int((labels[gallery][nearest[:, 0]] == labels[queries]).sum())
-        self.queries += int(queries.sum())
+            self._of.setdefault(name, []).append(labels[gallery][nearest[:, 0]] == labels[queries])
 
-    def shares(self) -> dict[str, float]:
-        return {name: count / max(1, self.queries) for name, count in self.of.items()}
+    def recall(self) -> dict[str, float]:
+        """Return Recall@1 with each head."""
+        return {name: torch.cat(hits).double().mean().item() for name, hits in self._of.items()}
+
+    def gain(self, name: str, over: str) -> tuple[float, float]:
+        """Return by how much Recall@1 is higher with one head than with another, and that in standard deviations."""
+        if not self._of:
+            return 0.0, 0.0
+        changes = torch.cat(self._of[name]).double() - torch.cat(self._of[over]).double()
+        return changes.mean().item(), (changes.sum() / changes.abs().sum().clamp(min=1).sqrt()).item()
 
 
 def _thirds(labels: Int64[Tensor, " rows"], generator: torch.Generator) -> list[Tensor]:
@@ -189,8 +191,25 @@ def _thirds(labels: Int64[Tensor, " rows"], generator: torch.Generator) -> list[
     for label in labels.unique():
         own = order[labels[order] == label]
         place[own] = torch.arange(len(own)) if len(own) > 1 else -1
-    return [
-        (place >= 0) & (place % FOLDS == fold)
-        for fold in range(FOLDS)
-        if bool(((place >= 0) & (place % FOLDS == fold)).any())
-    ]
+    masks = [(place >= 0) & (place % FOLDS == fold) for fold in range(FOLDS)]
+    return [mask for mask in masks if bool(mask.any())]
+
+
+def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
+    """Join a network without a head and a head over its features to one model.
+
+    Raises:
+        ValueError: If the network has a head, or its features are not those of the head.
+    """
+    if model.config.head != "none" or model.backbone.num_features != head.config.input_size:
+        raise ValueError(
+            f"the model has head {model.config.head!r} and {model.backbone.num_features} features, but must have none "
+            f"and {head.config.input_size}"
+        )
+    size = head.config.embedding_size
+    joined = EmbeddingModel(
+        replace(model.config, head="linear", embedding_size=size, unit_features=True, train="head", pretrained=False),
+        model.backbone,
+    )
+    joined.head.load_state_dict(head.head.state_dict())
+    return joined.eval()
