@@ -35,7 +35,7 @@ ROOMS = {
     "recipes": {"data", "losses", "runs", "training"},
     "studies": {"data", "losses", "metrics", "models", "published", "recipes", "runs", "training"},
     "pages": set(),
-    "retrieval": {"analysis", "data", "metrics", "models", "pages", "recipes", "runs"},
+    "retrieval": {"analysis", "data", "losses", "metrics", "models", "pages", "recipes", "runs"},
     "serve": {"data", "pages", "retrieval"},
     "report": {"analysis", "data", "metrics", "models", "pages", "studies", "recipes", "retrieval", "runs"},
     "analyze": {"analysis", "data", "losses", "metrics", "studies", "recipes", "training"},

@@ -38,9 +38,9 @@ COMMANDS: Addresses = {
     **_in("proxemic.cli.pictures", "embed", "calibrate", "clean"),
     "gallery": (
         "Keep pictures with their vectors, to be searched",
-        _in("proxemic.cli.gallery", "create", "add", "remove", "info", "delete", "verify", "index"),
+        _in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "info", "delete", "verify", "index"),
     ),
-    **_in("proxemic.cli.pictures", "search", "recognize", "serve", "cluster", "export"),
+    **_in("proxemic.cli.pictures", "search", "recognize", "improve", "serve", "cluster", "export"),
     **_in("proxemic.cli.studies", "compare", "reality-check", "tune"),
     **_in("proxemic.cli.runs", "demo"),
     "analyze": (

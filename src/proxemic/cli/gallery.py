@@ -33,7 +33,8 @@ def create(
     Args:
         gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
             milvus-lite:FILE.
-        model (MODEL): A run directory, a model.safetensors or an .onnx file.
+        model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for
+            pictures: timm:tf_efficientnet_lite0, with the weights of the extra pretrained).
         distance: The distance between vectors (default: the model's, or cosine).
         index: The index, made once all is added.
     """
@@ -96,6 +97,20 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
         conditions["path"] = [name for each in path for name in (each, absolute(each))]
     removed = opened.remove(conditions)
     print(f"{removed:,} removed, {len(opened):,} in {opened.store.address}")
+
+
+def relabel(gallery: str, labels: str, /) -> None:
+    """Give pictures other labels, by a table with the columns path and label.
+
+    Args:
+        labels (TABLE): A .csv or .parquet table; an empty label takes one away. Pictures that it does not name keep
+            theirs.
+    """
+    say(f"Relabelling {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import Gallery, relabel
+
+    opened = Gallery.open(gallery)
+    print(f"{relabel(opened, labels):,} of {len(opened):,} pictures of {opened.store.address} have another label")
 
 
 def info(gallery: str, /, *, format: Literal["table", "json"] = "table") -> None:

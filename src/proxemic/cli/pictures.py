@@ -26,7 +26,8 @@ def embed(model: str, sources: Sequence[str], /, *, out: str, **options: Any) ->
     Under torchrun, several processes share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
 
     Args:
-        model (MODEL): A run, a model.safetensors, or an .onnx file with a .json beside it.
+        model (MODEL): A run, a model.safetensors, an .onnx file with a .json beside it; or a pretrained network:
+            timm:NAME, as timm:tf_efficientnet_lite0, hf:NAME, as hf:facebook/dinov2-small, or hf:FOLDER.
         sources (SOURCE): Folders, .csv or .parquet tables with the column path, pictures, patterns such as
             'photos/**/*.jpg', or .txt files with a path on each line; for a head alone one file of vectors.
         out (FILE)
@@ -67,7 +68,7 @@ def calibrate(
     classes; with fewer than 20 there are none.
 
     Args:
-        model (MODEL): A run directory, a model.safetensors, or an .onnx file.
+        model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME.
         gallery (GALLERY): Learn thresholds for this gallery, at its size: each of its classes in turn is the unknown
             one, or those of --data.root are.
         data_root (SOURCE): Take other labelled images, a folder or a table, or a file of labelled vectors; classes that
@@ -78,6 +79,7 @@ def calibrate(
     say(f"Calibrating {model}")  # before what takes seconds to import
     from proxemic.retrieval import calibrate
     from proxemic.retrieval.thresholds import calibration_file
+    from proxemic.runs.pretrained import model_path
 
     if not rates or not all(0 < rate < 1 for rate in rates):
         text = ",".join(map(str, rates))
@@ -85,7 +87,7 @@ def calibrate(
     calibration = calibrate(model, data_root, gallery=gallery, rates=rates, report=say, **options)
     print(calibration.text(format))
     if format == "table":
-        print(f"Kept in {calibration_file(model)}")
+        print(f"Kept in {calibration_file(model_path(model))}")
 
 
 @options_of("proxemic.retrieval:clean")
@@ -102,7 +104,7 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
         source (SOURCE): Folders of pictures, .csv or .parquet tables with the column path and perhaps label and split,
             pictures, patterns, .txt files with a path on each line; or one file of vectors (.safetensors, .npy,
             .parquet).
-        model (MODEL): A run, a model.safetensors, or an .onnx file; not needed for embeddings.
+        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; not needed for vectors.
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.
     """
     say(f"Looking at {' '.join(map(without_password, source))}")  # before seconds of imports
@@ -142,7 +144,7 @@ def cluster(source: Sequence[str], /, *, model: str | None = None, **options: An
 
     Args:
         source (SOURCE)
-        model (MODEL): A run, a model.safetensors, or an .onnx file; not needed for embeddings.
+        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; not needed for vectors.
         out (FILE.csv|DIR): A table with the columns path, cluster (-1: none) and distance to the medoid; or a new
             folder of links.
     """
@@ -171,7 +173,7 @@ def export(
     What --half and --int8 cost in Recall@1 is printed.
 
     Args:
-        model (MODEL): A run directory, or a model.safetensors.
+        model (MODEL): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
         out (FILE)
         data_root (SOURCE): Compare on other labelled pictures, a folder or a table, than the run's test images.
         images: Compare on about N images, of whole classes (default: on all).
@@ -199,7 +201,8 @@ def search(
 ) -> None:
     """Find the pictures of a gallery that are nearest to others.
 
-    Queries are pictures or vectors. Those that cannot be read are listed; the exit code is 2 if none can.
+    Of a plain folder of pictures a gallery is made first, kept in the user's cache, and brought up to date in later
+    searches. Queries are pictures or vectors. Those that cannot be read are listed; the exit code is 2 if none can.
 
     Args:
         where (COLUMN=VALUE): A condition on hits, as label=shoe; may be repeated. Values of one column are
@@ -213,9 +216,9 @@ def search(
         if path is not None and path.suffix.lower() != ending:
             raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
     say(f"Searching {without_password(gallery)}")  # before what takes seconds to import
-    from proxemic.retrieval import Gallery, search_gallery, write_contact_sheet
+    from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
 
-    opened = Gallery.open(gallery, model)
+    opened = open_gallery(gallery, model, report=say)
     result = search_gallery(opened, *query, where=conditions, **options)
     say_unreadable(result.unreadable, "query", "queries")
     if not any(answer.hits for answer in result.answers):
@@ -251,6 +254,26 @@ def recognize(
     for note in found.notes:
         say(note)
     print(found.text(format))
+
+
+@options_of("proxemic.retrieval:improve_gallery")
+def improve(gallery: str, /, *, out: str | None = None, **options: Any) -> None:
+    """Make a better gallery by the labels of one, in seconds.
+
+    A head over its vectors is whitened, which needs no labels, and trained on the labels; what helps on pictures that
+    were held out is kept. The gallery itself stays as it is, and no picture is embedded again. Two labels for a class
+    are few, from five on the gain is large. Correct labels by gallery relabel and improve again.
+
+    Args:
+        out (DIR): A new folder for the better gallery and its model (default: only measure).
+    """
+    say(f"Improving {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import improve_gallery
+
+    found = improve_gallery(gallery, out, report=say, **options)
+    print(found.text())
+    if found.address is not None:
+        print(f"Made {found.address}: search it as any other; it also holds its model")
 
 
 @options_of("proxemic.serve:serve", but=["names"])

@@ -32,6 +32,7 @@ from proxemic.metrics.ranking import (
     r_precision,
     recall_at_k,
 )
+from proxemic.metrics.reranking import expand_queries, k_reciprocal_distances
 from proxemic.metrics.results import RetrievalMetrics
 from proxemic.metrics.retrieval import retrieval_metrics
 from proxemic.metrics.retrieval_results import RetrievalResults
@@ -74,6 +75,8 @@ __all__ = [
     "class_distances_to_proxy",
     "clustering_metrics",
     "equal_error_rate",
+    "expand_queries",
+    "k_reciprocal_distances",
     "kmeans_clusters",
     "map_at_k",
     "map_at_r",

@@ -18,7 +18,10 @@ with optional_dependency("train"):
     from proxemic.retrieval.embedding import embed_pictures
     from proxemic.retrieval.explaining import Explanation, explain_similarity
     from proxemic.retrieval.exporting import Exported, export
+    from proxemic.retrieval.folders import open_gallery
     from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
+    from proxemic.retrieval.improve import ImprovedGallery, improve_gallery, relabel
+    from proxemic.retrieval.improvement import Improvement, improve, trained_head, whitened_head
     from proxemic.retrieval.ray_stage import EmbedStage
     from proxemic.retrieval.recognition import Recognitions, recognize
     from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
@@ -43,6 +46,8 @@ __all__ = [
     "GalleryInfo",
     "GallerySummary",
     "Hit",
+    "ImprovedGallery",
+    "Improvement",
     "Neighbours",
     "Pictures",
     "Recognition",
@@ -55,9 +60,15 @@ __all__ = [
     "embed_to_file",
     "explain_similarity",
     "export",
+    "improve",
+    "improve_gallery",
     "list_pictures",
+    "open_gallery",
     "recognize",
+    "relabel",
     "search_gallery",
     "summarize_store",
+    "trained_head",
+    "whitened_head",
     "write_contact_sheet",
 ]

@@ -37,6 +37,7 @@ from proxemic.retrieval.stores.store import Distance
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.pretrained import model_path
 from proxemic.runs.workers import worker_settings
 
 Transform = Callable[[Image.Image], Any]
@@ -222,11 +223,13 @@ class Embedder:
         precision: EvaluationPrecision = "32-true",
         backbone: type[nn.Module] | None = None,
     ) -> "Embedder":
-        """Load a run, a ``model.safetensors`` with its ``model.json``, or an ONNX file.
+        """Load a run, a ``model.safetensors`` with its ``model.json``, an ONNX file, or a pretrained network.
 
         Args:
-            path: The directory or the file. Beside ``model.onnx``, ``model.json`` has the ``preprocessing`` and perhaps
-                the ``distance``; where there is none, what `export` has noted in the file itself is taken.
+            path: The directory or the file; or ``timm:NAME``, ``hf:NAME`` or ``hf:FOLDER`` for a pretrained network,
+                see `proxemic.runs.pretrained.model_path`. Beside ``model.onnx``, ``model.json`` has the
+                ``preprocessing`` and perhaps the ``distance``; where there is none, what `export` has noted in the file
+                itself is taken.
             device: Where to compute; auto takes an accelerator where there is one.
             precision: ``32-true``, or ``bf16-mixed``.
             backbone: The class of the backbone, where that is a class of your own; of a run it is found.
@@ -236,13 +239,14 @@ class Embedder:
             ValueError: If a file is malformed.
             ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
         """
-        path = Path(path)
+        path = model_path(path)
         if path.suffix.lower() == ".onnx":
             return cls._load_onnx(path, precision)
         folder = path if path.is_dir() else path.parent
         if not (path / "model.safetensors" if path.is_dir() else path).is_file():
             raise UserError(
-                f"{path} is no model: give the directory of a finished run, a model.safetensors, or an .onnx file."
+                f"{path} is no model: give the directory of a finished run, a model.safetensors, an .onnx file, or "
+                "timm:NAME or hf:NAME for a pretrained network."
             )
         model, preprocessing = load_embedder(path, backbone or _own_backbone(folder))
         for part in [*model.modules()]:

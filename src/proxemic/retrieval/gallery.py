@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from proxemic.data.roots import as_root
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder, Picture
 from proxemic.retrieval.embedding import Source, embed_rows, model_for, open_sources, useless_vectors
@@ -37,6 +38,7 @@ from proxemic.retrieval.stores import (
 )
 from proxemic.retrieval.stores.store import PartlyWritten
 from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, check_threshold, how_to_measure
+from proxemic.runs.pretrained import DEFAULT_MODEL, is_pretrained_name, kept_at
 
 _MORE = 16  # times as many neighbours are looked at where the nearest have no label
 _AT_ONCE = 65_536  # rows that are handed to a store
@@ -155,7 +157,8 @@ class Gallery:
         Args:
             address: Where: a new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``, see
                 `open_store`.
-            embedder: What makes the vectors, or the path of such a model; None where vectors are given.
+            embedder: What makes the vectors, or the path or name of such a model, see `Embedder.load`. None where
+                vectors are given; for pictures it then is EfficientNet-Lite0 with ImageNet's weights.
             source: What is added at once, as by `add`; None begins with none. If it cannot be read, nothing is made; if
                 its addition stops in the middle, `add` goes on from there.
             dim: Numbers of a vector, where neither the embedder nor a file of vectors says so.
@@ -166,19 +169,23 @@ class Gallery:
             UserError: If there is a gallery, the source cannot be read, or the store cannot be reached.
             ValueError: If vectors are not finite, or of several lengths.
         """
-        embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         given = [] if source is None else open_sources(source)
         vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
+        if embedder is None and dim is None and vectors is None and given:
+            embedder = DEFAULT_MODEL
+            warnings.warn(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).", UserNote, stacklevel=2)
+        named = embedder if isinstance(embedder, str) and is_pretrained_name(embedder) else None
+        embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         if embedder is not None:
             dim, precision = dim or embedder.dim, embedder.precision
-            model = None if embedder.path is None else str(embedder.path)
+            model = named or (None if embedder.path is None else str(embedder.path))
             info = GalleryInfo(dim, distance or embedder.distance, embedder.checksum, model, precision)  # type: ignore[arg-type]
         elif dim is not None or vectors is not None:
             dim = dim or (vectors.pixels.dim if vectors is not None else 0)
             made = (None, None, None) if vectors is None else (vectors.made_by, None, vectors.precision)
             info = GalleryInfo(dim, distance or "cosine", *made)  # type: ignore[arg-type]
         else:
-            raise UserError("Nothing says how vectors are made: give a model (--model), or a file of vectors.")
+            raise UserError("Nothing says how vectors are made: give a model (--model), pictures, or vectors.")
         for rows in given:
             check_columns(rows.columns.column_names)
             _check(rows, info, os.fspath(address), embedder)
@@ -211,7 +218,7 @@ class Gallery:
             raise UserError(
                 f"{address} does not know the model of its vectors: give it (--model), or vectors in place of pictures."
             )
-        if not Path(info.model).exists():
+        if not is_pretrained_name(info.model) and not Path(info.model).exists():
             raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
         return _checked(_load(info.model, info), info, address)
 
@@ -318,7 +325,7 @@ class Gallery:
             return self.embedder
         info = self.store.info
         is_needed = any(rows.made_by is None or rows.made_by != info.embedder for rows in given)
-        return self.embedder if is_needed and info.model is not None and Path(info.model).exists() else None
+        return self.embedder if is_needed and info.model is not None and kept_at(info.model).exists() else None
 
     def _stamps_of(self, names: Sequence[str]) -> dict[str, str | None]:
         """Return the stamps of those names that the gallery has."""
@@ -491,7 +498,7 @@ class Gallery:
                 f"{self.store.address} does not know the model of its vectors, and so no threshold: give one "
                 "(--threshold), or the model (--model)."
             )
-        calibration = Calibration.read(model, info.embedder if embedder is None else embedder.checksum)
+        calibration = Calibration.read(kept_at(model), info.embedder if embedder is None else embedder.checksum)
         if calibration.distance != info.distance:
             raise UserError(
                 f"The thresholds of {model} are on the {calibration.distance} distance, but {self.store.address} is "

@@ -1,17 +1,26 @@
 """Searching a gallery for many queries, those that cannot be read left out."""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
 from proxemic.data.rows import Rows
-from proxemic.data.sources.listing import roots_of_rows
+from proxemic.data.sources.listing import absolute, roots_of_rows
+from proxemic.metrics import k_reciprocal_distances
 from proxemic.retrieval.embedding import gather, open_sources
 from proxemic.retrieval.gallery import Gallery, Hit
 from proxemic.retrieval.items import Where, further_columns
+from proxemic.retrieval.stores import Neighbours
 from proxemic.tables import MISSING, Table
+
+_RERANKED = 100
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ def search_gallery(
     *queries: str | os.PathLike[str] | Rows,
     k: int = 10,
     where: Where | None = None,
+    without_self: bool = False,
+    rerank: bool = False,
     batch_size: int = 64,
     workers: int = 0,
 ) -> SearchResult:
@@ -104,6 +115,9 @@ def search_gallery(
         queries: What `list_pictures` takes, or files of vectors; a picture that is its own gallery's finds itself.
         k: Hits for each query, 1 or more.
         where: Conditions on hits, as in `Gallery.search`.
+        without_self: Leave out the query itself, where its path is in the gallery.
+        rerank: Rank the first hundred hits again by `k_reciprocal_distances`, which finds more of what the first hits
+            agree on; the distances stay those to the query.
         batch_size: Queries that are embedded at once.
         workers: Processes that read them.
 
@@ -129,11 +143,31 @@ def search_gallery(
     gallery.check_question(k, where)
     embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
     assert embedded.embeddings is not None
-    hits = gallery.hits(gallery.neighbours(embedded.embeddings, k, where))
-    answers = [Answer(*each) for each in zip(embedded.names, embedded.labels, hits, strict=True)]
+    k_found = max(k + without_self, _RERANKED) if rerank else k + without_self
+    neighbours = gallery.neighbours(embedded.embeddings, k_found, where)
+    hits = gallery.hits(_reranked(gallery, embedded.embeddings, neighbours) if rerank else neighbours)
+    if without_self:
+        own = [{name, absolute(name)} for name in embedded.names]
+        hits = [[hit for hit in each if hit.path not in names] for each, names in zip(hits, own, strict=True)]
+    answers = [
+        Answer(name, label, each[:k]) for name, label, each in zip(embedded.names, embedded.labels, hits, strict=True)
+    ]
     columns = further_columns(gallery.store.columns)
     roots = (*gallery.store.roots, *roots_of_rows(embedded))
     return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots)
+
+
+def _reranked(gallery: Gallery, queries: Float32[Tensor, "queries dim"], found: Neighbours) -> Neighbours:
+    """Rank what each query found again; rows that are missing stay at the end."""
+    distances, ids = found.distances.copy(), found.ids.copy()
+    for place, query in enumerate(queries):
+        vectors, items = gallery.store.rows(ids[place][ids[place] >= 0])  # ascending, without those removed meanwhile
+        there = items["id"].to_numpy()
+        new = k_reciprocal_distances(query[None], torch.from_numpy(vectors), distance=gallery.store.info.distance)[0]
+        rank = dict(zip(there.tolist(), new.tolist(), strict=True))
+        order = sorted(range(len(ids[place])), key=lambda at: rank.get(int(ids[place][at]), math.inf))
+        distances[place], ids[place] = distances[place][order], ids[place][order]
+    return Neighbours(distances, ids)
 
 
 def embed_queries(

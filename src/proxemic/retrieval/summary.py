@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Distance, Store
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import computed_in
+from proxemic.runs.pretrained import kept_at
 
 ModelState = Literal["unknown", "there", "missing", "changed"]
 
@@ -107,7 +107,7 @@ def summarize_store(store: Store) -> GallerySummary:
         info.embedder,
         info.precision,
         state,
-        RunDirectory.of_model(Path(info.model)).stopped if info.model is not None and state == "there" else None,
+        RunDirectory.of_model(kept_at(info.model)).stopped if info.model is not None and state == "there" else None,
         store.index,
         store.size,
         store.roots,
@@ -117,12 +117,12 @@ def summarize_store(store: Store) -> GallerySummary:
 def _state(model: str | None, checksum: str | None) -> ModelState:
     if model is None:
         return "unknown"
-    if not Path(model).exists():
+    if not kept_at(model).exists():
         return "missing"
     from proxemic.retrieval.embedder import checksum_of
 
     try:
-        return "there" if checksum_of(Path(model)) == checksum else "changed"
+        return "there" if checksum_of(kept_at(model)) == checksum else "changed"
     except ValueError:
         return "changed"
 

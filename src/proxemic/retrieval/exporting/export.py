@@ -32,6 +32,7 @@ from proxemic.retrieval.exporting.parity import Measured, check, labelled_images
 from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationConfig
+from proxemic.runs.pretrained import is_pretrained_name, model_path
 from proxemic.tables import percent
 
 Target = Literal["onnx", "torch"]
@@ -128,13 +129,15 @@ def export(
         Embedder.load(exported.path).embed(["a.jpg"])
     """
     report = report or getLogger("proxemic").info
+    named = is_pretrained_name(model)
+    model = model_path(model)
     _check(model, to, half=half, int8=int8, most_images=most_images)
     if to == "onnx":
         with optional_dependency("onnx"):  # before the minutes in which images are embedded
             import onnx  # noqa: F401
             import onnxruntime  # noqa: F401
             import onnxscript  # noqa: F401
-    target = _target(Path(model), to, out, half=half, int8=int8)
+    target = _target(Path() if named else model, to, out, half=half, int8=int8)
     of_run = RunDirectory.of_model(Path(model))
     if of_run.stopped and not unfinished:
         raise UserError(

@@ -1,0 +1,169 @@
+"""How much a head over stored features gains by labels, by wrong labels, and by correcting these.
+
+    proxemic embed MODEL photos --out features.safetensors      # labelled pictures, embedded once
+    python benchmarks/improve.py features.safetensors           # five seeds, minutes
+    python benchmarks/improve.py features.safetensors --wrong 0.3 --labels 10
+    python benchmarks/improve.py --smoke                        # random features, seconds: does it run?
+
+For each seed half of the classes, drawn at random, are labelled, so many pictures of each; the other half never is.
+A cell is Recall@1 of the classes that were never labelled, each picture among all others of theirs, and then of further
+pictures of the labelled classes, those beyond the first 20 (``--kept``), searched among the labelled ones; means over
+the seeds, in percent. With wrong labels, a share of the labels is drawn from the other classes, and a quarter, a half
+and all of them are corrected: in the order of suspicion on the features as they are (`wrong_label_scores`), on the
+vectors of the head, or at random. What is searched among has the labels as they are then.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from measure import command, print_header, print_row
+from proxemic.data.embeddings import read_embeddings
+from proxemic.metrics import nearest_neighbours
+from proxemic.models import EmbeddingModel
+from proxemic.retrieval import improve, trained_head, whitened_head
+from proxemic.retrieval.cleaning.suspects import wrong_label_scores
+from proxemic.retrieval.improvement import between
+
+
+def drawn(classes: int, per_class: int, dim: int = 64) -> tuple[Tensor, Tensor]:
+    """Draw features of classes for a trial."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    return torch.randn(classes, dim, generator=generator)[labels] + torch.randn(
+        len(labels), dim, generator=generator
+    ), labels
+
+
+class Split:
+    """Rows of a seed: those with a label, further rows of their classes, and the rows of the other classes."""
+
+    def __init__(self, labels: Tensor, per_class: int, kept: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        classes = labels.unique()
+        classes = classes[torch.randperm(len(classes), generator=generator)]
+        known, new = classes.tensor_split(2)
+        order = torch.randperm(len(labels), generator=generator)
+        of_class = [order[labels[order] == label] for label in known]
+        self.labelled = torch.cat([rows[:per_class] for rows in of_class])
+        self.further = torch.cat([rows[kept:] for rows in of_class])
+        self.new = torch.isin(labels, new).nonzero().squeeze(1)
+        self.labels = labels
+        self.generator = generator
+
+    def recall(self, embed: Callable[[Tensor], Tensor], features: Tensor, given: Tensor | None = None) -> list[float]:
+        """Recall@1 of new classes, and of further pictures of the labelled ones."""
+        with torch.no_grad():
+            vectors = embed(features)
+        found = []
+        given = self.labels[self.labelled] if given is None else given
+        for queries, gallery, classes in (
+            (self.new, self.new, self.labels[self.new]),
+            (self.further, self.labelled, given),
+        ):
+            exclude = torch.arange(len(queries)) if queries is gallery else None
+            _, nearest = nearest_neighbours(vectors[queries], vectors[gallery], k=1, exclude=exclude)
+            found.append(100 * (classes[nearest[:, 0]] == self.labels[queries]).double().mean().item())
+        return found
+
+
+def head_of(
+    features: Tensor, rows: Tensor, given: Tensor, start: EmbeddingModel, share: float, seed: int
+) -> EmbeddingModel:
+    """Train a head on labelled rows and move it so far."""
+    return between(start, trained_head(start, features[rows], given.unique(return_inverse=True)[1], seed=seed), share)
+
+
+def curves(features: Tensor, labels: Tensor, counts: Sequence[int], kept: int, seeds: Sequence[int]) -> None:
+    """Print what each head gains, by labels for each class."""
+    rows: dict[str, list[str]] = {}
+    for count in counts:
+        found: dict[str, list[list[float]]] = {}
+        for seed in seeds:
+            split = Split(labels, count, kept, seed)
+            start = whitened_head(features)
+            given = labels[split.labelled]
+            heads: dict[str, Callable[[Tensor], Tensor]] = {"stock features": normalize, "whitened": start}
+            for share in (0.5, 0.75, 1.0):
+                heads[f"trained, {share:g} of the way"] = head_of(features, split.labelled, given, start, share, seed)
+            seen = torch.full_like(labels, -1)
+            seen[split.labelled] = given
+            chosen = improve(features, seen, seed=seed).head if count > 1 else start
+            heads["what improve keeps"] = normalize if chosen is None else chosen
+            for name, head in heads.items():
+                found.setdefault(name, []).append(split.recall(head, features))
+        for name, each in found.items():
+            new, further = torch.tensor(each).mean(0).tolist()
+            rows.setdefault(name, []).append(f"{new:.1f} · {further:.1f}")
+    print_header("labels for each class", *counts)
+    for name, cells in rows.items():
+        print_row(name, *cells)
+
+
+def corrections(features: Tensor, labels: Tensor, count: int, wrong: float, kept: int, seeds: Sequence[int]) -> None:
+    """Print what corrections gain, by the order in which labels are looked at."""
+    checked = (0.0, 0.25, 0.5, 1.0)
+    found: dict[str, list[list[float]]] = {}
+    for seed in seeds:
+        split = Split(labels, count, kept, seed)
+        true = labels[split.labelled]
+        classes = true.unique()
+        start = whitened_head(features)
+        changed = torch.rand(len(true), generator=split.generator) < wrong
+        others = torch.randint(1, len(classes), (len(true),), generator=split.generator)
+        place = torch.searchsorted(classes, true)
+        given = torch.where(changed, classes[(place + others) % len(classes)], true)
+        head = head_of(features, split.labelled, given, start, 0.75, seed)
+        with torch.no_grad():
+            improved = head(features[split.labelled])
+        orders = {
+            "by suspicion on features": wrong_label_scores(features[split.labelled], given).scores,
+            "by suspicion on improved vectors": wrong_label_scores(improved, given).scores,
+            "at random": torch.rand(len(true), generator=split.generator),
+        }
+        for name, scores in orders.items():
+            order = scores.nan_to_num(-1).argsort(descending=True)
+            right, recalls = [], []
+            for share in checked:
+                seen = order[: round(share * len(order))]
+                corrected = given.clone()
+                corrected[seen] = true[seen]
+                trained = head_of(features, split.labelled, corrected, start, 0.75, seed)
+                recalls.append(split.recall(trained, features, corrected)[1])
+                right.append(100 * changed[seen].double().mean().item())
+            found.setdefault(name, []).append([right[1], *recalls])
+    print_header("labels are looked at", "wrong in the first quarter", *(f"{share:.0%} checked" for share in checked))
+    for name, each in found.items():
+        print_row(name, *(f"{value:.1f}" for value in torch.tensor(each).mean(0).tolist()))
+
+
+def main(
+    features: Path | None = None,
+    *,
+    labels: Sequence[int] = (1, 2, 5, 10, 20),
+    seeds: Sequence[int] = (10, 11, 12, 13, 14),
+    kept: int = 20,
+    wrong: float | None = None,
+    smoke: bool = False,
+) -> None:
+    """Print a table."""
+    if smoke or features is None:
+        rows, classes = drawn(12, 24)
+        labels, seeds = [2, 5], seeds[:1]
+    else:
+        read = read_embeddings(features)
+        assert read.rows.labels is not None, f"{features} has no labels"
+        rows, classes = read.embeddings, read.rows.labels
+    if wrong is not None:
+        for count in labels:
+            print(f"{count} labels for each class, {wrong:.0%} of them wrong: Recall@1 of further pictures")
+            corrections(rows, classes, count, wrong, kept, seeds)
+    else:
+        curves(rows, classes, labels, kept, seeds)
+
+
+if __name__ == "__main__":
+    command(main)

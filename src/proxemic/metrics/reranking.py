@@ -1,0 +1,143 @@
+"""Second looks at a list of neighbours: k-reciprocal re-ranking and query expansion."""
+
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from proxemic.metrics.arrays import take_arrays
+from proxemic.metrics.exact import Distance, check_distance
+
+
+@take_arrays("queries", "gallery")
+@torch.no_grad()
+def k_reciprocal_distances(
+    queries: Float[Tensor, "queries dim"],
+    gallery: Float[Tensor, "gallery dim"],
+    *,
+    k1: int = 20,
+    k2: int = 6,
+    original_weight: float = 0.3,
+    distance: Distance = "cosine",
+) -> Float32[Tensor, "queries gallery"]:
+    r"""Compute the distances of k-reciprocal re-ranking, by which a gallery is ranked again.
+
+    Two rows are k-reciprocal neighbours if each is among the k nearest of the other. With R(p) the k1-reciprocal
+    neighbours of p, joined by those R(q) of its members q (at k1/2) of which at least two thirds are in R(p), rows are
+    described by
+
+    $$V_{p,g} = \frac{e^{-d(p,g)}}{\sum_{h \in R(p)} e^{-d(p,h)}} \ \text{for}\ g \in R(p),\ \text{else}\ 0,$$
+
+    and then by the mean of the descriptions of their k2 nearest rows. The distance is
+
+    $$d^*(p,g) = (1 - \lambda)\Big(1 - \frac{\sum_j \min(V_{p,j}, V_{g,j})}{\sum_j \max(V_{p,j}, V_{g,j})}\Big) +
+    \lambda\, d(p,g),$$
+
+    where d is the squared Euclidean distance (of unit vectors for ``cosine``), divided by the largest of p to any row.
+
+    From Zhong, Zheng, Cao and Li, "Re-ranking Person Re-identification with k-reciprocal Encoding" (CVPR 2017),
+    equations 3 to 12.
+
+    Queries and gallery together must be few: memory and time grow with the square of their number (10,000 rows take
+    1.5 GB). For a large gallery re-rank the first hundred hits of each query.
+
+    Args:
+        queries: Finite embeddings.
+        gallery: Finite embeddings to rank.
+        k1: Neighbours that are looked at for reciprocity, 1 or more.
+        k2: Neighbours that a description is averaged over, 1 (none but itself) or more.
+        original_weight: λ, from 0 (only the new distance) to 1 (only the original one).
+        distance: The distance that ranked the gallery at first.
+
+    Returns:
+        Distances, 0 or more; the smaller, the nearer.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> k_reciprocal_distances(rows[:1], rows[1:], k1=2, k2=1).argsort().tolist()
+    [[0, 2, 1]]
+    """
+    check_distance(distance)
+    _check_whole("k1", k1)
+    _check_whole("k2", k2)
+    if not 0 <= original_weight <= 1:
+        raise ValueError(f"original_weight is {original_weight!r}, but must be from 0 to 1")
+    rows = torch.cat([queries, gallery]).float()
+    if distance == "cosine":
+        rows = normalize(rows)
+    original = torch.cdist(rows, rows).square_().fill_diagonal_(0)
+    original /= original.max(1, keepdim=True).values.clamp(min=torch.finfo(original.dtype).tiny)
+    order = original.argsort(dim=1, stable=True)
+    neighbours = _reciprocal(order, k1)
+    near = _reciprocal(order, max(1, round(k1 / 2)))
+    expanded = neighbours.clone()
+    sizes = near.sum(1)
+    for row in range(len(rows)):
+        members = neighbours[row].nonzero().squeeze(1)
+        shared = (near[members] & neighbours[row]).sum(1)
+        joined = members[3 * shared >= 2 * sizes[members]]
+        expanded[row] |= near[joined].any(0)
+    described = normalize(torch.exp(-original) * expanded, p=1)
+    if k2 > 1:
+        described = described[order[:, :k2]].mean(1)
+    jaccard = torch.stack([_jaccard(row, described[len(queries) :]) for row in described[: len(queries)]])
+    return (1 - original_weight) * jaccard + original_weight * original[: len(queries), len(queries) :]
+
+
+def _reciprocal(order: Int64[Tensor, "rows rows"], k: int) -> Bool[Tensor, "rows rows"]:
+    """Return whether two rows are among the k nearest of each other; a row is always its own neighbour."""
+    near = torch.zeros_like(order, dtype=torch.bool)
+    near.scatter_(1, order[:, : k + 1], value=True)
+    return (near & near.T).fill_diagonal_(fill_value=True)
+
+
+def _jaccard(row: Float[Tensor, " rows"], others: Float[Tensor, "gallery rows"]) -> Float[Tensor, " gallery"]:
+    # Descriptions sum to 1, so that the sum of the maxima is 2 less that of the minima.
+    shared = torch.minimum(row, others).sum(1)
+    return 1 - shared / (2 - shared)
+
+
+@take_arrays("queries", "gallery")
+@torch.no_grad()
+def expand_queries(
+    queries: Float[Tensor, "queries dim"],
+    gallery: Float[Tensor, "gallery dim"],
+    *,
+    k: int = 10,
+    alpha: float = 3.0,
+) -> Float32[Tensor, "queries dim"]:
+    r"""Replace queries by weighted means of themselves and their nearest rows: α query expansion.
+
+    $$\hat q \propto q + \sum_{g \in N_k(q)} \max(q^\top g, 0)^\alpha\, g$$
+
+    of unit vectors, scaled to unit length. With α = 0 it is the average query expansion. From Radenović, Tolias and
+    Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation" (TPAMI 2018), section 3.4.
+
+    Args:
+        queries: Finite embeddings, compared by their cosine.
+        gallery: Finite embeddings to search; without the queries themselves.
+        k: Neighbours of each query, from 1 to the rows of the gallery.
+        alpha: The power of the weights, 0 or more.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    >>> expand_queries(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8], [0.0, 1.0]]), k=1, alpha=0)
+    tensor([[0.8944, 0.4472]])
+    """
+    _check_whole("k", k)
+    if k > len(gallery):
+        raise ValueError(f"k is {k}, but the gallery has {len(gallery)} rows")
+    if not alpha >= 0:
+        raise ValueError(f"alpha is {alpha!r}, but must be 0 or more")
+    queries, gallery = normalize(queries.float()), normalize(gallery.float())
+    cosines, nearest = (queries @ gallery.T).topk(k)
+    weights = cosines.clamp(min=0).pow(alpha)
+    return normalize(queries + torch.einsum("qk,qkd->qd", weights, gallery[nearest]))
+
+
+def _check_whole(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} is {value!r}, but must be a whole number, at least 1")

@@ -1,0 +1,67 @@
+"""Galleries of plain folders of pictures, which are kept in the user's cache."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from proxemic.data.sources.listing import absolute, files_below
+from proxemic.image_formats import is_picture_name
+from proxemic.retrieval.gallery import Gallery
+from proxemic.runs.pretrained import DEFAULT_MODEL, is_pretrained_name
+
+
+def open_gallery(
+    address: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    *,
+    report: Callable[[str], object],
+    **reading: Any,
+) -> Gallery:
+    """Open a gallery, or that of a folder of pictures, which is made or brought up to date first.
+
+    The gallery of a folder is kept in the user's cache folder, one for each model. Pictures that are new or have
+    changed are embedded, and those that are gone leave it; stopped in the middle, the next call goes on from there.
+
+    Args:
+        address: A gallery, see `open_store`, or a folder of pictures.
+        model: The path or the name of a model, see `Embedder.load`. None takes that of the gallery, or
+            EfficientNet-Lite0 with ImageNet's weights for a folder.
+        report: Is told what is made, and where.
+        reading: The arguments ``batch_size`` and ``workers`` of `Gallery.add`.
+    """
+    folder = Path(address)
+    if _is_gallery(folder) or not (folder.is_dir() and any(map(is_picture_name, files_below(folder, {})))):
+        return Gallery.open(address, model)
+    kept = kept_gallery(folder, model or DEFAULT_MODEL)
+    if not _is_gallery(kept):
+        report(f"{folder} is no gallery yet: its pictures are embedded once, by {model or DEFAULT_MODEL}, into {kept}")
+        gallery = Gallery.create(kept, model or DEFAULT_MODEL, folder, **reading)
+        added = gallery.added
+    else:
+        gallery = Gallery.open(kept, model)
+        added = gallery.add(folder, update=True, **reading)
+        paths = (path for _, items in gallery.store.iterate() for path in items["path"].to_pylist())
+        gone = [path for path in paths if not Path(path).exists()]
+        removed = gallery.remove({"path": gone}) if gone else 0
+        if added.rows or added.updated or removed:
+            report(f"{kept}: {added.rows:,} added, {added.updated:,} updated, {removed:,} removed")
+    for name, why in added.unreadable.items():
+        report(f"{name} is left out: {why}")
+    return gallery
+
+
+def kept_gallery(folder: Path, model: str | os.PathLike[str]) -> Path:
+    """Return where the gallery of a folder is kept, for a model."""
+    named = str(model) if is_pretrained_name(model) else absolute(str(model))
+    digest = hashlib.sha256("\n".join((absolute(str(folder)), named)).encode(errors="surrogateescape"))
+    return (
+        platformdirs.user_cache_path("proxemic") / "galleries" / f"{folder.absolute().name}-{digest.hexdigest()[:16]}"
+    )
+
+
+def _is_gallery(folder: Path) -> bool:
+    return (folder / "gallery.sqlite").is_file()

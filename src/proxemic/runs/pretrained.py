@@ -1,0 +1,102 @@
+"""Networks that others have trained, by their names: pictures can be searched before anything is trained here."""
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import platformdirs
+
+from proxemic.data import Preprocessing
+from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
+from proxemic.models.backbones.transformers_models import expected_images, find_folder
+from proxemic.models.config import TRANSFORMERS
+from proxemic.models.model import without_head
+
+TIMM = "timm:"
+DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
+"""The model of a gallery for which none is given: its weights come with the extra ``pretrained``."""
+
+
+def is_pretrained_name(model: str | os.PathLike[str]) -> bool:
+    """Return whether a model is named ``timm:NAME``, ``hf:NAME`` or ``hf:FOLDER`` instead of by its path.
+
+    >>> is_pretrained_name("timm:resnet50"), is_pretrained_name("runs/photos")
+    (True, False)
+    """
+    return str(model).startswith((TIMM, TRANSFORMERS))
+
+
+def model_path(model: str | os.PathLike[str]) -> Path:
+    """Return the path of a model; a pretrained network is first put into the user's cache folder, where it is not yet.
+
+    Args:
+        model: A path, which is returned as it is; ``timm:NAME`` for any network of timm that has pretrained weights;
+            ``hf:NAME`` for a vision network on the Hugging Face hub, such as ``hf:facebook/dinov2-small``, or
+            ``hf:FOLDER`` for one that `save_pretrained` wrote.
+
+    Raises:
+        UserError: If weights are neither installed nor in a cache, and cannot be fetched.
+        ValueError: If there is no such network, or its files are damaged.
+        ImportError: If timm or transformers is missing.
+    """
+    if not is_pretrained_name(model):
+        return Path(model)
+    folder = kept_at(str(model))
+    if not (folder / "model.json").is_file():  # which is written last
+        network, preprocessing = load_pretrained(str(model))
+        save_model(folder, network, preprocessing.as_dict())
+    return folder
+
+
+def kept_at(model: str) -> Path:
+    """Return where a model is, or will be once `model_path` was called."""
+    if not is_pretrained_name(model):
+        return Path(model)
+    name = re.sub(r"[^\w.]+", "-", model).strip("-")
+    if (folder := Path(model.removeprefix(TRANSFORMERS)).expanduser()).is_dir():  # whose files may change
+        files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir())
+        name = f"{folder.name}-{hashlib.sha256(repr((folder.absolute(), files)).encode()).hexdigest()[:16]}"
+    return platformdirs.user_cache_path("proxemic") / "models" / name
+
+
+def load_pretrained(name: str) -> tuple[EmbeddingModel, Preprocessing]:
+    """Load a pretrained network without its classifier, and the preprocessing that it was trained with.
+
+    Its embeddings are its pooled features, of unit length. The arguments and errors are those of `model_path`.
+    """
+    of_timm = name.startswith(TIMM)
+    backbone = name.removeprefix(TIMM)
+    preprocessing = _of_timm(backbone) if of_timm else _of_transformers(name)
+    # A vision transformer of timm is built for the size of its images; the head is taken off again.
+    config = ModelConfig(
+        backbone, pooling="avg" if of_timm else "pooler", pretrained=True, image_size=preprocessing.size
+    )
+    return without_head(build_model(config)).eval(), preprocessing
+
+
+def _of_timm(name: str) -> Preprocessing:
+    from proxemic.models.backbones.timm_models import check_timm_name
+
+    check_timm_name(name)
+    from timm.data import resolve_data_config
+    from timm.models import get_pretrained_cfg
+
+    known = get_pretrained_cfg(name)
+    said = resolve_data_config({}, pretrained_cfg=known.to_dict() if known else {})
+    size = said["input_size"][-1]
+    squeezed = said["crop_mode"] == "squash"
+    return _preprocessing(size, None if squeezed else int(size / said["crop_pct"]), said["mean"], said["std"])
+
+
+def _of_transformers(name: str) -> Preprocessing:
+    said = expected_images(find_folder(name, weights=True))
+    return _preprocessing(said.size or 224, "auto", said.mean, said.std)
+
+
+def _preprocessing(
+    size: int, resize: int | str | None, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> Preprocessing:
+    normalization = {} if mean is None or std is None else {"mean": tuple(mean), "std": tuple(std)}
+    return Preprocessing(size=size, resize=resize, **normalization)  # type: ignore[arg-type]
