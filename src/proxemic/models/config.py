@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
+from proxemic.addresses import TRANSFORMERS
 from proxemic.models.backbones.iresnet import IRESNETS
 from proxemic.models.lora import LoRA
 
@@ -25,7 +26,6 @@ _LARGEST = {"embedding_size": 2**20, "width": 2**12, "head_width": 2**20, "input
 _MAY_BE_NONE = ("head_width", "input_size", "image_size")
 SIZE = 224  # side of the trial images where nothing else says one
 ONNX = ".onnx"  # the ending of a file with a network
-TRANSFORMERS = "hf:"  # before the folder or the name of a network of transformers
 _CHOICES = {
     "pooling": get_args(Pooling),
     "head": get_args(Head),

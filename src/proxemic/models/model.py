@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from proxemic.addresses import TRANSFORMERS
 from proxemic.models.backbones.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.backbones.convnet import ConvNet, NoBackbone
 from proxemic.models.backbones.custom_backbone import CustomBackbone
@@ -18,7 +19,7 @@ from proxemic.models.backbones.iresnet import IRESNETS, IResNet, iresnet_backbon
 from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
 from proxemic.models.backbones.timm_models import TimmBackbone, check_timm_name, timm_backbone
 from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
-from proxemic.models.config import ONNX, SIZE, TRANSFORMERS, ModelConfig
+from proxemic.models.config import ONNX, SIZE, ModelConfig
 from proxemic.models.freezing import frozen_modules, recompute_activations, trained_names
 from proxemic.models.heads import AvgMaxPool, AvgPool, GeM, MaxPool, make_head
 from proxemic.models.lora import add_adapters

@@ -15,11 +15,12 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from proxemic.addresses import TRANSFORMERS
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
 from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
-from proxemic.models.config import ONNX, TRANSFORMERS, ModelConfig
+from proxemic.models.config import ONNX, ModelConfig
 from proxemic.models.model import EmbeddingModel, build_model
 from proxemic.models.plain import plain_state, shapes_of, unwrapped
 from proxemic.models.weights_files import read_shapes

@@ -8,10 +8,11 @@ from typing import Any
 
 import platformdirs
 
+from proxemic.addresses import GALLERY_FILE, is_pretrained_name
 from proxemic.data.sources.listing import absolute, files_below
 from proxemic.image_formats import is_picture_name
 from proxemic.retrieval.gallery import Gallery
-from proxemic.runs.pretrained import DEFAULT_MODEL, is_pretrained_name
+from proxemic.runs.pretrained import DEFAULT_MODEL
 
 
 def open_gallery(
@@ -64,4 +65,4 @@ def kept_gallery(folder: Path, model: str | os.PathLike[str]) -> Path:
 
 
 def _is_gallery(folder: Path) -> bool:
-    return (folder / "gallery.sqlite").is_file()
+    return (folder / GALLERY_FILE).is_file()

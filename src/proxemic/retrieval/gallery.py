@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from proxemic.addresses import is_pretrained_name
 from proxemic.arrays import as_tensor
 from proxemic.data import FilePixels
 from proxemic.data.roots import as_root
@@ -38,7 +39,7 @@ from proxemic.retrieval.stores import (
 )
 from proxemic.retrieval.stores.store import PartlyWritten
 from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, check_threshold, how_to_measure
-from proxemic.runs.pretrained import DEFAULT_MODEL, is_pretrained_name, kept_at
+from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at
 
 _MORE = 16  # times as many neighbours are looked at where the nearest have no label
 _AT_ONCE = 65_536  # rows that are handed to a store

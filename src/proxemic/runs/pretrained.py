@@ -8,24 +8,14 @@ from pathlib import Path
 
 import platformdirs
 
+from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
 from proxemic.data import Preprocessing
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
 from proxemic.models.backbones.transformers_models import expected_images, find_folder
-from proxemic.models.config import TRANSFORMERS
 from proxemic.models.model import without_head
 
-TIMM = "timm:"
 DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
 """The model of a gallery for which none is given: its weights come with the extra ``pretrained``."""
-
-
-def is_pretrained_name(model: str | os.PathLike[str]) -> bool:
-    """Return whether a model is named ``timm:NAME``, ``hf:NAME`` or ``hf:FOLDER`` instead of by its path.
-
-    >>> is_pretrained_name("timm:resnet50"), is_pretrained_name("runs/photos")
-    (True, False)
-    """
-    return str(model).startswith((TIMM, TRANSFORMERS))
 
 
 def model_path(model: str | os.PathLike[str]) -> Path:

@@ -5,6 +5,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from proxemic.addresses import is_pretrained_name
 from proxemic.errors import UserError
 from proxemic.studies.targets import check_outputs, check_target
 from proxemic.tables import Table, format_of
@@ -37,8 +38,9 @@ def evaluate(
     """Evaluate one model or file of embeddings, or compare two on the same queries.
 
     Args:
-        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``; or one or
-            two files of embeddings (``.safetensors``, ``.npy``, ``.parquet``).
+        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``, or a
+            pretrained network (``timm:NAME``, ``hf:NAME``, see `proxemic.runs.pretrained.model_path`); or one or two
+            files of embeddings (``.safetensors``, ``.npy``, ``.parquet``).
         split: The images to evaluate a model on. None takes the test split of the run's own data, wherever they are
             now; of other data, the test split that they define, or else all images.
         by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
@@ -77,7 +79,7 @@ def evaluate(
         print(evaluation.text("markdown"))
     """
     report, overrides = report or getLogger("proxemic").info, overrides or {}
-    paths = [Path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
+    paths = [_path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
     query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings = (
         None if path is None else Path(path)
         for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
@@ -139,3 +141,11 @@ def evaluate(
         if path is not None:
             Table.of_records(rows()).write(path)
     return evaluation
+
+
+def _path(target: str | Path) -> Path:
+    if not is_pretrained_name(target):
+        return Path(target)
+    from proxemic.runs.pretrained import model_path
+
+    return model_path(target)

@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from proxemic.addresses import TRANSFORMERS
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.models.config import SIZE, TRANSFORMERS, ModelConfig
+from proxemic.models.config import SIZE, ModelConfig
 from proxemic.models.weights_files import load_weights_file
 
 _CONFIG, _PROCESSOR = "config.json", "preprocessor_config.json"

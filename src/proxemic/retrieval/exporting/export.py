@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
+from proxemic.addresses import is_pretrained_name
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
@@ -32,7 +33,7 @@ from proxemic.retrieval.exporting.parity import Measured, check, labelled_images
 from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationConfig
-from proxemic.runs.pretrained import is_pretrained_name, model_path
+from proxemic.runs.pretrained import model_path
 from proxemic.tables import percent
 
 Target = Literal["onnx", "torch"]
