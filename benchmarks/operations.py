@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import proxemic.losses as ours
-from proxemic.losses.scores import regularizers, streaming
+from proxemic.losses.scores import plan
 
 CASES: dict[str, tuple[str, int, int, int, int]] = {
     "million": ("ArcFaceLoss", 1024, 512, 1_000_000, 1),
@@ -58,9 +58,8 @@ def count(name: str, batch: int, dim: int, classes: int, proxies: int, chunk: in
     """Count the operations of a forward and a backward by name."""
     with FakeTensorMode(), ExitStack() as patches:
         # Tensors without data have no device that autograd could wait for: only our own choices are those of a GPU.
-        for module in (streaming, regularizers):
-            patches.enter_context(patch.object(module, "on_gpu", lambda _: True))
-        patches.enter_context(patch.object(streaming, "gpu_memory", lambda _: MEMORY))
+        patches.enter_context(patch.object(torch.Tensor, "is_cuda", True))
+        patches.enter_context(patch.object(plan, "gpu_memory", lambda _: MEMORY))
         patches.enter_context(patch("proxemic.losses.proxy_loss.watch_proxies"))  # it looks at the first gradient alone
         loss = getattr(ours, name)(classes, dim, proxies_per_class=proxies, chunk_size=chunk, init=lambda _: None)
         x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))

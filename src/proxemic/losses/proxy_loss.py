@@ -34,6 +34,7 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
 from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
+from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.products import Precision, Products, check_products
 from proxemic.losses.scores.scoring import (
     dense_class_scores,
@@ -42,6 +43,7 @@ from proxemic.losses.scores.scoring import (
     put_target,
     streamed_sum_negatives,
 )
+from proxemic.losses.scores.streaming import Compiler, compiler
 from proxemic.optim.unmoved import watch_proxies
 from proxemic.precision import without_autocast
 
@@ -133,6 +135,7 @@ class ProxyLoss(Described, ABC):
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
         self._awaits_checks = True
+        self._compiler: Compiler | None = None
         self.proxies = nn.Parameter(torch.empty(num_classes, per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", chosen["regularizers"]))
         if self.sample_rate < 1:
@@ -270,8 +273,7 @@ class ProxyLoss(Described, ABC):
         check_reduction(reduction)
         if self._awaits_counts:
             self._check_counted()
-        per_sample = weights is not None or reduction == "none"
-        if per_sample and not self.data_wise:
+        if (weights is not None or reduction == "none") and not self.data_wise:
             raise self._no_samples("it takes the logarithm of sums over the batch, class by class")
         labels = labels.long()
         products = Products.of_run(self.products, embeddings.device)  # before automatic mixed precision is left
@@ -291,31 +293,58 @@ class ProxyLoss(Described, ABC):
             if self._awaits_checks and not waits_again(labels, waited=True):
                 self._awaits_checks = False
             classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, sharding, parts.dtype)
-            local, sampling = classes.local, classes.local.sampling
-            if (bias := self.class_bias()) is not None:
-                held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
-                sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
-            proxies, terms, inside = self._regularized(classes.local_rows(self.proxies).to(parts.dtype), local.sampling)
-            centers = self.centers(proxies, classes.local_rows)
-            scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
-            positive, negative, term = streamed_scores(
-                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products
-            )
-            if sharding is not None:
-                positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)
-            values = self.step_objective(positive, negative, labels, whole, classes)
-            self._check_values(values, len(labels))
-            if per_sample and values.ndim == 0:
-                raise self._no_samples("its objective gives one value for the batch")
-            if self.label_smoothing:
-                total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
-                total = total if sharding is None else sum_across(total, sharding.group)
-                values = self.smoothed(values, positive, labels, whole, total)
-            terms = [*terms, term] if inside else terms
-            if reduction == "none":
-                values = sum(terms, values) if weights is None else sum(terms, values) * weights
-                return values if sharding is None else local_rows(values, sharding.group, sizes)
-            return sum(terms, values.mean() if weights is None else (values * weights).sum() / weights.sum())
+            proxies, step = classes.local_rows(self.proxies).to(parts.dtype), self._step
+            if self._compiler is not None and Plan.of_step(self.scoring, parts, proxies, self.chunk_size).dense:
+                step = self._compiler(step)
+            values = step(parts, whole, labels, classes, proxies, weights, products, reduction == "none")
+            return values if sharding is None or reduction == "mean" else local_rows(values, sharding.group, sizes)
+
+    def _step(
+        self,
+        parts: Tensor,
+        whole: Tensor,
+        labels: Tensor,
+        classes: SampledClasses,
+        proxies: Tensor,
+        weights: Tensor | None,
+        products: Products,
+        per_sample: bool,
+    ) -> Tensor:
+        """Compute the loss of the joined batch, or its values, given the classes to look at and their proxies."""
+        sharding, local, sampling = self._sharding, classes.local, classes.local.sampling
+        if (bias := self.class_bias()) is not None:
+            held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
+            sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
+        proxies, terms, inside = self._regularized(proxies, local.sampling)
+        centers = self.centers(proxies, classes.local_rows)
+        scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
+        positive, negative, term = streamed_scores(
+            parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products, self._compiler
+        )
+        if sharding is not None:
+            positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)
+        values = self.step_objective(positive, negative, labels, whole, classes)
+        self._check_values(values, len(labels))
+        if (weights is not None or per_sample) and values.ndim == 0:
+            raise self._no_samples("its objective gives one value for the batch")
+        if self.label_smoothing:
+            total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
+            total = total if sharding is None else sum_across(total, sharding.group)
+            values = self.smoothed(values, positive, labels, whole, total)
+        if not per_sample:
+            values = values.mean() if weights is None else (values * weights).sum() / weights.sum()
+        values = sum([*terms, term] if inside else terms, values)
+        return values * weights if per_sample and weights is not None else values
+
+    def compile(self, *args: Any, **keywords: Any) -> None:
+        """Compile the loss by `torch.compile`, whose arguments these are: all that follows the choice of classes.
+
+        Where the classes are walked over in chunks, what is done with a chunk is compiled, once for all chunks.
+        """
+        self._compiler = compiler(*args, **keywords)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_compiler": None}  # what is compiled is neither copied nor pickled
 
     def step_scoring(
         self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
@@ -532,12 +561,18 @@ class ProxyLoss(Described, ABC):
     def _check_counted(self) -> None:
         assert self._margin_rule is not None
         rule, _, name = self._margin_rule
-        if self.get_buffer(name).isnan().any():
-            raise ValueError(
+        uncounted, words = (
+            self.get_buffer(name).isnan().any(),
+            (
                 f"margin is {type(rule).__name__}, which needs to know how many samples each class has: call "
-                "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training "
-                "images."
-            )
+                "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training images."
+            ),
+        )
+        if torch.compiler.is_compiling():
+            torch._assert_async(~uncounted, words)
+            return
+        if uncounted:
+            raise ValueError(words)
         self._awaits_counts = False  # so that a GPU is waited for once
 
     def _check_values(self, values: Tensor, batch: int) -> None:

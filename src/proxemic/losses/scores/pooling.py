@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -36,26 +37,20 @@ class Pooling(ABC):
         """
 
 
-def _softmax_pooling_forward(similarities: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def _pooled_forward(similarities: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     weights = torch.softmax(similarities / gamma, -1)
     pooled = (weights * similarities).sum(-1)
     return pooled, (weights, pooled)
 
 
-def _softmax_pooling_backward(
-    grad: Tensor, needed: object, tensors: tuple[Tensor], kept: tuple[Tensor, Tensor], gamma: float
-) -> list[Tensor]:
+def _pooled_backward(grad: Tensor, needed: object, tensors: Any, kept: Any, gamma: float) -> list[Tensor]:
     # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
     (similarities,), (weights, pooled) = tensors, kept
     slopes = torch.addcmul(weights, weights, similarities - pooled.unsqueeze(-1), value=1 / gamma)
     return [slopes.mul_(grad.unsqueeze(-1))]
 
 
-_softmax_pooled = by_hand(
-    lambda similarities, gamma: (torch.softmax(similarities / gamma, dim=-1) * similarities).sum(-1),
-    _softmax_pooling_forward,
-    _softmax_pooling_backward,
-)
+_softmax_pooled = by_hand(lambda *arguments: _pooled_forward(*arguments)[0], _pooled_forward, _pooled_backward)
 
 
 @dataclass(frozen=True)
