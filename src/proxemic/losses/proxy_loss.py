@@ -461,12 +461,10 @@ class ProxyLoss(Described, ABC):
                 f"proxies_per_class is {self.proxies_per_class}, but proxies that all begin at the mean of their class "
                 "stay equal: draw them, or take 1"
             )
-        check_embeddings(embeddings, self.embedding_size)
-        check_labels(labels, len(embeddings), self.num_classes)
+        is_cosine = self._check_batch(embeddings, labels)
         self._need_all_classes()
-        points, is_cosine = embeddings.to(self.proxies), isinstance(self.scoring.similarity, Cosine)
-        if is_cosine:
-            points = normalize(points, dim=1)
+        points = embeddings.to(self.proxies)
+        points = normalize(points, dim=1) if is_cosine else points
         counts = torch.bincount(labels, minlength=self.num_classes)[:, None]
         means = torch.zeros_like(self.proxies[:, 0]).index_add_(0, labels, points) / counts.clamp(min=1)
         if is_cosine:
@@ -499,9 +497,7 @@ class ProxyLoss(Described, ABC):
         tensor([[-1., -1.],
                 [ 0.,  0.]])
         """
-        check_embeddings(embeddings, self.embedding_size)
-        check_labels(labels, len(embeddings), self.num_classes)
-        is_cosine = isinstance(self.scoring.similarity, Cosine)
+        is_cosine = self._check_batch(embeddings, labels)
         order = labels.argsort(stable=True)
         classes = embeddings[order].split(labels.bincount(minlength=self.num_classes).tolist())
         held = slice(None) if self._sharding is None or not self._sharding.sharded else self._sharding.local
@@ -561,19 +557,17 @@ class ProxyLoss(Described, ABC):
     def _check_counted(self) -> None:
         assert self._margin_rule is not None
         rule, _, name = self._margin_rule
-        uncounted, words = (
-            self.get_buffer(name).isnan().any(),
-            (
-                f"margin is {type(rule).__name__}, which needs to know how many samples each class has: call "
-                "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training images."
-            ),
+        uncounted = self.get_buffer(name).isnan().any()
+        words = (
+            f"margin is {type(rule).__name__}, which needs to know how many samples each class has: call "
+            "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training images."
         )
         if torch.compiler.is_compiling():
             torch._assert_async(~uncounted, words)
-            return
-        if uncounted:
+        elif uncounted:
             raise ValueError(words)
-        self._awaits_counts = False  # so that a GPU is waited for once
+        else:
+            self._awaits_counts = False  # so that a GPU is waited for once
 
     def _check_values(self, values: Tensor, batch: int) -> None:
         """Raise `ValueError` if an objective, which may be a user's, gives values of a wrong shape."""
@@ -599,6 +593,12 @@ class ProxyLoss(Described, ABC):
             queries = self.scoring.similarity.prepare(embeddings)
             scores = pair_scores(queries, centers[target], self.scoring).masked_fill(target != labels, 0)
         return scores if self._sharding is None else sum_across(scores, self._sharding.group)
+
+    def _check_batch(self, embeddings: Tensor, labels: Tensor) -> bool:
+        """Refuse a batch that does not fit, and return whether scores are cosines."""
+        check_embeddings(embeddings, self.embedding_size)
+        check_labels(labels, len(embeddings), self.num_classes)
+        return isinstance(self.scoring.similarity, Cosine)
 
     def _need_all_classes(self) -> None:
         if len(self.proxies) != self.num_classes:

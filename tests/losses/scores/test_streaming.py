@@ -69,29 +69,6 @@ def test_memory_does_not_grow_with_classes_times_batch(loss: Callable[..., Proxy
     assert most < 4 * batch * classes * proxies / 2  # half of what the dense scores alone would take
 
 
-@pytest.mark.cpu
-@pytest.mark.parametrize(("loss", "proxies"), [(NormalizedSoftmaxLoss, 1), (SoftTripleLoss, 2), (ProxyAnchorLoss, 10)])
-def test_a_large_chunk_is_held_twice_and_its_class_scores_thrice(loss: Callable[..., ProxyLoss], proxies: int) -> None:
-    batch, dim, classes, chunk = 256, 8, 3_000, 1_000
-    module_ = loss(classes, dim, proxies_per_class=proxies, chunk_size=chunk)
-    x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
-    scores = 4 * batch * chunk
-    several = 0 if proxies == 1 else 3 * scores
-    few = 8 * 4 * (batch + classes * proxies) + 8 * 4 * batch * proxies * dim
-    assert held(module_, x, y) <= 2 * proxies * scores + several + few
-
-
-@pytest.mark.cpu
-def test_what_is_counted_is_what_is_held() -> None:
-    with measure.Held() as mode:
-        first = torch.ones(1000)
-        second = first + 1
-        del first
-        second.view(10, 100).mul_(2)
-    assert mode.most == 8000
-    assert mode.now == 4000
-
-
 @given(
     batch=st.integers(1, 4096),
     classes=st.integers(2, 10**6),

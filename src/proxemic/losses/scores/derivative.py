@@ -98,7 +98,7 @@ def by_hand(
             return value
 
         @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
             saved, needed = ctx.saved_tensors, ctx.needs_input_grad[:tensors]
             inputs, kept = saved[:tensors], saved[tensors:]
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():

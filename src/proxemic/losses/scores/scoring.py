@@ -235,7 +235,7 @@ def dense_scores(
     return *reduce_scores(scores, labels, scoring, sampling), total
 
 
-def _cosines_definition(x: Tensor, w: Tensor, products: Products) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
+def _cosines_definition(x: Tensor, w: Tensor, products: Products) -> tuple[Tensor, Tensor, Tensor]:
     queries, directions = unit(x), unit(w)
     return (queries @ directions.flatten(0, 1).T).unflatten(1, w.shape[:2]), queries, directions
 

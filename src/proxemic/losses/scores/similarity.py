@@ -46,7 +46,7 @@ def unit_backward(grad: Tensor, directions: Tensor, length: Tensor) -> Tensor:
     return torch.addcmul(grad, directions, along, value=-1).div_(length)
 
 
-_unit_by_hand = by_hand(_unit, unit_forward, lambda grad, needed, tensors, kept: [unit_backward(grad, *kept)])
+_unit_by_hand = by_hand(_unit, unit_forward, lambda grad, *more: [unit_backward(grad, *more[2])])
 
 
 def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
