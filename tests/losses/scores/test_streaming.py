@@ -1,7 +1,6 @@
 """How a problem is walked: the plan, what it holds at once, and in which precision."""
 
 import importlib.util
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from proxemic.losses import (
     ArcFaceLoss,
-    CenterRegularizer,
     CurricularFaceLoss,
     EuclideanSoftmaxLoss,
     HISTLoss,
@@ -186,27 +184,3 @@ def test_a_second_backward_of_a_retained_graph_repeats_the_first_bit_for_bit(
     first = torch.autograd.grad(3 * value, (x, loss.proxies), retain_graph=True)
     second = torch.autograd.grad(3 * value, (x, loss.proxies))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_a_single_pass_takes_any_gradients_of_the_negatives_and_the_terms() -> None:
-    torch.manual_seed(0)
-    scoring, terms = ProxyAnchorLoss(8, 6).scoring, (CenterRegularizer(0.3),)
-    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
-    w = torch.randn(8, 2, 6, dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([0, 7, 7, 3, 1])
-    results = []
-    for scores in (streamed_scores(x, w, y, scoring, 3, terms), dense_scores(x, w, y, scoring, terms)):
-        positive, negative, term = scores
-        results.append(torch.autograd.grad(positive.sum() + 2 * negative + 5 * term, (x, w)))
-    for got, want in zip(*results, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
-
-
-def test_the_log_sum_exp_of_far_apart_scores_is_exact() -> None:
-    # Powers of 2 in place of e: the result is in units of e all the same.
-    x, w = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]])
-    scoring = NormalizedSoftmaxLoss(3, 2, scale=100.0).scoring
-    _, negative, _ = streamed_scores(x, w, torch.tensor([0]), scoring, chunk_size=1)
-    assert negative.item() == pytest.approx(math.log(math.exp(0) + math.exp(-100)), abs=1e-6)
-    _, negative, _ = streamed_scores(x, w, torch.tensor([1]), scoring, chunk_size=1)
-    assert negative.item() == pytest.approx(100.0, rel=1e-7)
