@@ -296,8 +296,9 @@ class ProxyLoss(Described, ABC):
             proxies, step = classes.local_rows(self.proxies).to(parts.dtype), self._step
             if self._compiler is not None and Plan.of_step(self.scoring, parts, proxies, self.chunk_size).dense:
                 step = self._compiler(step)
-            values = step(parts, whole, labels, classes, proxies, weights, products, reduction == "none")
-            return values if sharding is None or reduction == "mean" else local_rows(values, sharding.group, sizes)
+        # It leaves autocast by itself: torch runs a compiled backward without it only if it was there when compiled.
+        values = step(parts, whole, labels, classes, proxies, weights, products, reduction == "none")
+        return values if sharding is None or reduction == "mean" else local_rows(values, sharding.group, sizes)
 
     def _step(
         self,
@@ -311,30 +312,31 @@ class ProxyLoss(Described, ABC):
         per_sample: bool,
     ) -> Tensor:
         """Compute the loss of the joined batch, or its values, given the classes to look at and their proxies."""
-        sharding, local, sampling = self._sharding, classes.local, classes.local.sampling
-        if (bias := self.class_bias()) is not None:
-            held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
-            sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
-        proxies, terms, inside = self._regularized(proxies, local.sampling)
-        centers = self.centers(proxies, classes.local_rows)
-        scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
-        positive, negative, term = streamed_scores(
-            parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products, self._compiler
-        )
-        if sharding is not None:
-            positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)
-        values = self.step_objective(positive, negative, labels, whole, classes)
-        self._check_values(values, len(labels))
-        if (weights is not None or per_sample) and values.ndim == 0:
-            raise self._no_samples("its objective gives one value for the batch")
-        if self.label_smoothing:
-            total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
-            total = total if sharding is None else sum_across(total, sharding.group)
-            values = self.smoothed(values, positive, labels, whole, total)
-        if not per_sample:
-            values = values.mean() if weights is None else (values * weights).sum() / weights.sum()
-        values = sum([*terms, term] if inside else terms, values)
-        return values * weights if per_sample and weights is not None else values
+        with without_autocast(parts.device.type):
+            sharding, local, sampling = self._sharding, classes.local, classes.local.sampling
+            if (bias := self.class_bias()) is not None:
+                held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
+                sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
+            proxies, terms, inside = self._regularized(proxies, local.sampling)
+            centers = self.centers(proxies, classes.local_rows)
+            scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
+            positive, negative, term = streamed_scores(
+                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products, self._compiler
+            )
+            if sharding is not None:
+                positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)
+            values = self.step_objective(positive, negative, labels, whole, classes)
+            self._check_values(values, len(labels))
+            if (weights is not None or per_sample) and values.ndim == 0:
+                raise self._no_samples("its objective gives one value for the batch")
+            if self.label_smoothing:
+                total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
+                total = total if sharding is None else sum_across(total, sharding.group)
+                values = self.smoothed(values, positive, labels, whole, total)
+            if not per_sample:
+                values = values.mean() if weights is None else (values * weights).sum() / weights.sum()
+            values = sum([*terms, term] if inside else terms, values)
+            return values * weights if per_sample and weights is not None else values
 
     def compile(self, *args: Any, **keywords: Any) -> None:
         """Compile the loss by `torch.compile`, whose arguments these are: all that follows the choice of classes.

@@ -77,6 +77,8 @@ class SoftmaxPooling(Pooling):
         weights = similarities - similarities.amax(1, keepdim=True)
         weights.mul_(1 / (math.log(2) * self.gamma)).exp2_()
         weights.div_(weights.sum(1, keepdim=True))
+        if _at_once(similarities):
+            return (weights * similarities).sum(1), weights
         # A proxy at a time, here and in the backward: no third buffer of the size of the similarities.
         pooled = torch.zeros_like(similarities[:, 0])
         for share, similarity in zip(weights.unbind(1), similarities.unbind(1), strict=True):
@@ -89,9 +91,17 @@ class SoftmaxPooling(Pooling):
         assert weights is not None
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
         constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(grad)
+        if _at_once(similarities):
+            constant, grad = constant.unsqueeze(1), grad.unsqueeze(1)
+            return weights.mul_(torch.addcmul(constant, grad, similarities, value=1 / self.gamma))
         for share, similarity in zip(weights.unbind(1), similarities.unbind(1), strict=True):
             share.mul_(torch.addcmul(constant, grad, similarity, value=1 / self.gamma))
         return weights
+
+
+def _at_once(similarities: Tensor) -> bool:
+    """Whether few large operations pay, as on a GPU, rather than those of one proxy, which fit a processor's cache."""
+    return similarities.is_cuda or torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)

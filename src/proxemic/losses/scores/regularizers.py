@@ -218,9 +218,12 @@ class _Apply(torch.autograd.Function):
 def _parts(proxies: Tensor) -> Iterator[slice]:
     """Slices of classes whose proxies stay in a processor's cache while they are used; on a GPU all at once."""
     classes, per_class, dim = proxies.shape
-    step = max(classes, 1) if proxies.is_cuda else max(2**19 // (per_class * dim), 1)
-    for start in range(0, classes, step):
-        yield slice(start, start + step)
+    step = max(2**19 // (per_class * dim), 1)
+    if proxies.is_cuda or classes <= step:
+        yield slice(None)
+    else:
+        for start in range(0, classes, step):
+            yield slice(start, start + step)
 
 
 def _distances(cosines: Tensor) -> Tensor:

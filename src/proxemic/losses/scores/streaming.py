@@ -115,7 +115,7 @@ class _Streamed(torch.autograd.Function):
             if settings.plan.keep and differentiable:
                 walk.cache = queries.new_empty(*proxies.shape[:2], len(queries))
             ctx.grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
-            positive, references, slopes, reduced, total = walk.forward(ctx.grads)
+            positive, references, slopes, reduced, total = walk.forward(ctx.grads, differentiable=differentiable)
         ctx.cached = walk.cache, walk.cached_pools
         ctx.save_for_backward(queries, proxies, labels, norms, walk.target, references, slopes)
         return positive, references * math.log(2) if slopes is None else reduced, total
@@ -193,7 +193,9 @@ class _Walk:
         classes, step = len(proxies), self.plan.chunk
         self.parts = [slice(start, min(start + step, classes)) for start in range(0, classes, step)]
 
-    def forward(self, grads: Grads | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
+    def forward(
+        self, grads: Grads | None, *, differentiable: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
         """Sum positives, negatives and terms; in a single pass, also write the gradient of the last two for 1.
 
         The derivative of the negatives in a logit is ``slope · 2^(logit − reference)``.
@@ -212,7 +214,8 @@ class _Walk:
         for part in self.parts:
             chunk, similarities = self._chunk(part), self._room(part)
             self.scoring.similarity.measure(chunk.rows.flatten(0, 1), chunk.norms)
-            own, *sums, pooled = self._body(_forward_chunk)(chunk, similarities, self._part_of(grads, part))
+            own_grads = self._part_of(grads, part)
+            own, *sums, pooled = self._body(_forward_chunk)(chunk, similarities, own_grads, differentiable)
             torch.where(chunk.inside.squeeze(0), own, positive, out=positive)
             if slopes is None:
                 torch.logaddexp2(references, sums[0], out=references)
@@ -326,7 +329,7 @@ class _Walk:
         return function if self.compiler is None else self.compiler(function, dynamic=True)
 
 
-def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None) -> tuple[Any, ...]:
+def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None, differentiable: bool) -> tuple[Any, ...]:
     """Return the scores of the target classes, sums of the negatives, and what pooling made; see `_Walk.forward`.
 
     Sums are of powers of 2, which are much faster than powers of e.
@@ -343,7 +346,7 @@ def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None) -> 
     totals = powers.sum(dim, keepdim=True)
     if scoring.class_reduction is None:
         return own, totals.log2_().add_(highest).squeeze(0), pooled
-    reduced, slopes = _reduce(chunk, totals, highest)
+    reduced, slopes = _reduce(chunk, totals, highest, differentiable)
     if grads is not None:
         _add_gradient(chunk, similarities, pooled, through_transform, powers.mul_(slopes), grads)
     return own, reduced, highest, slopes, pooled
@@ -400,14 +403,17 @@ def _put_target(chunk: _Chunk, scores: Tensor, value: Tensor | float) -> Tensor:
     return scores.scatter_(0, chunk.column, torch.where(chunk.inside, value, scores.gather(0, chunk.column)))
 
 
-def _reduce(chunk: _Chunk, totals: Tensor, highest: Tensor) -> tuple[Tensor, Tensor]:
+def _reduce(chunk: _Chunk, totals: Tensor, highest: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
     """Return ``Σ_c r(M_c)`` and its derivative in each class's powers, times the scale; overwrite the totals."""
 
     def reduced(m: Tensor) -> Tensor:
         values = chunk.scoring.class_reduction(m)  # type: ignore[misc]
         return (values if chunk.weights is None else values * chunk.weights).sum()
 
-    value, backward = with_backward(reduced, totals.log2().add_(highest).mul_(math.log(2)))
+    m = totals.log2().add_(highest).mul_(math.log(2))
+    if not differentiable:  # as in inference mode, where no gradient can be asked for
+        return reduced(m), m
+    value, backward = with_backward(reduced, m)
     (slopes,) = backward(torch.ones_like(value))
     # A class without negatives has a total of 0 and powers of 0.
     return value, (slopes * chunk.scoring.scale).div_(totals.masked_fill_(totals == 0, 1))
