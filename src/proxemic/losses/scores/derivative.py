@@ -109,8 +109,9 @@ def by_hand(
                 found = iter(torch.autograd.grad(values, wanted, given, create_graph=True))
                 made = [next(found) if need else None for need in needed]
             else:
-                with without_autocast(inputs[0].device.type):
-                    made = backward(grads if len(grads) > 1 else grads[0], needed, inputs, kept, *ctx.constants)
+                first, *others = grads
+                with without_autocast(saved[0].device.type):
+                    made = backward(grads if others else first, needed, inputs, kept, *ctx.constants)
             return (*made, *(None,) * len(ctx.constants))
 
     return ByHand.apply

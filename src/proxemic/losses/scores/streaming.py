@@ -143,7 +143,7 @@ class _Streamed(torch.autograd.Function):
             if walk.one_pass or products.inexact:
                 with matmul_precision("ieee" if products.inexact else None):
                     walk.add_target_gradient(grads, grad_positive)
-        return *grads, None, None, None
+        return grads[0], grads[1], None, None, None
 
 
 class _Chunk(NamedTuple):
