@@ -176,7 +176,7 @@ def reduce_scores(
 def _is_bounded(scoring: Scoring, sampling: SamplingWeights, batch: int, classes: int) -> bool:
     """Whether powers of the logits can be summed without their maximum: cosines of a moderate scale, as they are."""
     plain = isinstance(scoring.similarity, Cosine) and scoring.transform is None
-    return plain and sampling.weights is sampling.bias is None and scoring.scale + math.log(max(batch, classes)) < 80
+    return plain and sampling.weights is sampling.bias is None and max(batch, classes) < math.exp(80 - scoring.scale)
 
 
 def _sums_forward(scores: Tensor, own: Tensor, scale: float, dim: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
