@@ -6,6 +6,7 @@
     python benchmarks/losses.py --sizes cub --losses SoftTripleLoss ProxyAnchorLoss
     python benchmarks/losses.py --alone --sizes cub   # nothing else between the products and the loss
     python benchmarks/losses.py --keep-freed-memory --sizes sop-2
+    python benchmarks/losses.py --sizes tiniest tiniest-10   # what a step costs beside its arithmetic
 
 T3 is the median time of the products scores = X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median
 time over T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is
@@ -41,6 +42,8 @@ class Size:
 
 
 SIZES = {
+    "tiniest": Size(8, 8, 10, 1, 300),
+    "tiniest-10": Size(8, 8, 10, 10, 300),
     "tiny": Size(16, 16, 20, 1, 200),
     "cub": Size(180, 512, 100, 10, 30),
     "cub-1": Size(180, 512, 100, 1, 60),
@@ -187,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--alone", action="store_true", help="without the dense form and the peer between")
     parser.add_argument("--keep-freed-memory", action="store_true", help="as every command does")
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES)[2:])
     parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args(argv)

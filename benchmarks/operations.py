@@ -2,6 +2,7 @@
 
     python benchmarks/operations.py
     python benchmarks/operations.py --cases cub sop
+    python benchmarks/operations.py --graphs    # of torch.compile, with breaks and errors under autocast, on a CPU
 
 An operation is one call of ATen that computes: views, sizes and allocations do not count. On a GPU each is at least a
 kernel, of some microseconds however little it computes. Those on a chunk of classes are also counted alone.
@@ -15,11 +16,14 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import proxemic.losses as ours
-from proxemic.losses.scores import regularizers, streaming
+from proxemic.losses.scores import plan
 
 CASES: dict[str, tuple[str, int, int, int, int]] = {
     "million": ("ArcFaceLoss", 1024, 512, 1_000_000, 1),
@@ -58,9 +62,8 @@ def count(name: str, batch: int, dim: int, classes: int, proxies: int, chunk: in
     """Count the operations of a forward and a backward by name."""
     with FakeTensorMode(), ExitStack() as patches:
         # Tensors without data have no device that autograd could wait for: only our own choices are those of a GPU.
-        for module in (streaming, regularizers):
-            patches.enter_context(patch.object(module, "on_gpu", lambda _: True))
-        patches.enter_context(patch.object(streaming, "gpu_memory", lambda _: MEMORY))
+        patches.enter_context(patch.object(torch.Tensor, "is_cuda", True))
+        patches.enter_context(patch.object(plan, "gpu_memory", lambda _: MEMORY))
         patches.enter_context(patch("proxemic.losses.proxy_loss.watch_proxies"))  # it looks at the first gradient alone
         loss = getattr(ours, name)(classes, dim, proxies_per_class=proxies, chunk_size=chunk, init=lambda _: None)
         x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
@@ -76,12 +79,62 @@ def count_chunk(name: str, proxies: int) -> int:
     return two - one
 
 
+def graphs(name: str, chunk: int | None = None, **options: Any) -> tuple[int, int, float]:
+    """Count graphs and breaks of a compiled loss over five sizes of batches; return also its error under autocast."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    loss, counter = (
+        getattr(ours, name)(60, 32, chunk_size=chunk, **options).eval(),
+        CompileCounterWithBackend("aot_eager"),
+    )
+    x, y = torch.randn(16, 32), torch.arange(16) * 7 % 60
+
+    def results(size: int) -> tuple[Tensor, ...]:
+        torch.manual_seed(1)  # the same classes are sampled
+        leaf = x[:size].clone().requires_grad_()
+        value = loss(leaf, y[:size])
+        return value, *torch.autograd.grad(value, (leaf, loss.proxies))
+
+    sizes, error = (16, 12, 9, 14, 5), 0.0
+    expected = [results(size) for size in sizes]
+    counters.clear()
+    loss.compile(backend=counter)
+    with torch.autocast("cpu", torch.bfloat16):
+        for size, wanted in zip(sizes, expected, strict=True):
+            for got, want in zip(results(size), wanted, strict=True):
+                error = max(error, float((got - want).norm() / want.norm()))
+    return counter.frame_count, sum(counters["graph_break"].values()), error
+
+
+COMPILED: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+    **{
+        name: (name, None, {})
+        for name in ours.__all__
+        if name.endswith("Loss") and name not in ("PairwiseLoss", "ProxyLoss")
+    },
+    "WarpedSoftmaxLoss": ("WarpedSoftmaxLoss", None, {"alpha": 5.0, "k1": 0.9, "k2": 1.1}),
+    "softmax, sampled": ("NormalizedSoftmaxLoss", None, {"sample_rate": 0.2}),
+    "softmax, 9 chunks": ("NormalizedSoftmaxLoss", 7, {}),
+    "Proxy-Anchor, 9 chunks": ("ProxyAnchorLoss", 7, {}),
+    "SoftTriple, 9 chunks": ("SoftTripleLoss", 7, {}),
+}
+"""Names of losses, sizes of chunks and options whose graphs are counted."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--names", action="store_true", help="also by operation")
+    parser.add_argument("--graphs", action="store_true", help="count graphs instead")
     args = parser.parse_args(argv)
+    if args.graphs:
+        print("| loss | graphs, five sizes of batches | breaks | error under autocast |")
+        print("|---|---:|---:|---:|")
+        for title, (name, chunk, options) in COMPILED.items():
+            frames, breaks, error = graphs(name, chunk, **options)
+            print(f"| {title} | {frames} | {breaks} | {error:.0e} |", flush=True)
+        return
     print("| case | loss | B, D, C, K | a step | a chunk |")
     print("|---|---|---|---:|---:|")
     for case in args.cases:

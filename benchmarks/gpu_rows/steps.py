@@ -39,7 +39,7 @@ CASES = {name: Case(*sizes) for name, sizes in SIZES.items()}
 SMOKE = {"sop": Case("SoftTripleLoss", 32, 16, 4_500, 2), "faces": Case("NormalizedSoftmaxLoss", 32, 16, 9_000, 1)}
 
 Make = Callable[[Case, torch.device], Step | None]
-Precision = Literal["ieee", "tf32", "half"]
+Precision = Literal["ieee", "tf32"]
 
 
 def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
@@ -66,25 +66,23 @@ def time_step(case: Case, make: Make, device: torch.device, rows: Rows) -> Row:
 def ours(case: Case, device: torch.device, *, compiled: bool = False, **options: Any) -> Step:
     """Take this package's loss."""
     loss = case.make(device, **options)
-    function: Any = torch.compile(loss) if compiled else loss
-    return Step(lambda x, y: function(x, y).backward(), [*loss.parameters()])
+    if compiled:
+        loss.compile()
+    return Step(lambda x, y: loss(x, y).backward(), [*loss.parameters()])
 
 
-def dense(case: Case, device: torch.device, precision: Precision, *, compiled: bool = False) -> Step:
-    """Take ordinary autograd through the definition, all scores at once; half precision comes by autocast."""
+def dense(case: Case, device: torch.device, precision: Precision) -> Step:
+    """Take ordinary autograd through the definition, all scores at once."""
     loss = case.make(device)
-    function = torch.compile(losses.dense_loss) if compiled else losses.dense_loss
 
     def call(x: Tensor, y: Tensor) -> None:
-        with matmul_precision("ieee" if precision == "half" else precision):
-            with torch.autocast(device.type, torch.float16, enabled=precision == "half"):
-                value = function(loss, x, y)
-            value.backward()
+        with matmul_precision(precision):
+            losses.dense_loss(loss, x, y).backward()
 
     return Step(call, [*loss.parameters()])
 
 
-def pml(case: Case, device: torch.device, precision: Literal["ieee", "tf32"]) -> Step | None:
+def pml(case: Case, device: torch.device, precision: Precision) -> Step | None:
     """Take pytorch-metric-learning's loss of the same name."""
     with device:
         loss = losses.peer(case.loss, losses.Size(*astuple(case)[1:], rounds=1))
@@ -148,7 +146,6 @@ def linear_cross_entropy(case: Case, device: torch.device) -> Step | None:
 WAYS: dict[str, Make] = {
     "ours": ours,
     "ours, compiled": partial(ours, compiled=True),
-    "dense, half, compiled": partial(dense, precision="half", compiled=True),
     "PML, tf32": partial(pml, precision="tf32"),
     "ours, half, compiled": partial(ours, products="half", compiled=True),
     "Partial FC, half": partial_fc,
@@ -156,6 +153,5 @@ WAYS: dict[str, Make] = {
     "ours, tf32": partial(ours, products="tf32"),
     "ours, half": partial(ours, products="half"),
     "dense, tf32": partial(dense, precision="tf32"),
-    "dense, half": partial(dense, precision="half"),
     "linear_cross_entropy, half": linear_cross_entropy,
 }

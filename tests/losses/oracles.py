@@ -40,6 +40,14 @@ def distances(x: Tensor, w: Tensor) -> Tensor:
     return scores(x, w, distance)
 
 
+Margins = float | list[float]
+
+
+def of_classes(margin: Margins, w: Tensor) -> list[float]:
+    """The margin of each class."""
+    return margin if isinstance(margin, list) else [margin] * len(w)
+
+
 def log1p_sum_exp(terms: list[Tensor]) -> Tensor:
     """log(1 + Σ e^t), with the largest term taken out so that float64 does not overflow either."""
     top = max(0.0, *(t.item() for t in terms)) if terms else 0.0
@@ -69,23 +77,23 @@ def center_regularizer(w: Tensor) -> Tensor:
     return total / (classes * k * (k - 1)) if k > 1 else total
 
 
-def proxy_anchor(x: Tensor, w: Tensor, y: list[int], alpha: float = 32.0, margin: float = 0.1) -> Tensor:
-    s = scores(x, w)
+def proxy_anchor(x: Tensor, w: Tensor, y: list[int], alpha: float = 32.0, margin: Margins = 0.1) -> Tensor:
+    s, m = scores(x, w), of_classes(margin, w)
     pull = push = torch.tensor(0.0, dtype=x.dtype)
     for c in range(len(w)):
         if c in y:
-            pull = pull + log1p_sum_exp([-alpha * (s[i, c] - margin) for i, own in enumerate(y) if own == c])
-        push = push + log1p_sum_exp([alpha * (s[i, c] + margin) for i, own in enumerate(y) if own != c])
+            pull = pull + log1p_sum_exp([-alpha * (s[i, c] - m[c]) for i, own in enumerate(y) if own == c])
+        push = push + log1p_sum_exp([alpha * (s[i, c] + m[c]) for i, own in enumerate(y) if own != c])
     return pull / len(set(y)) + push / len(w)
 
 
-def all_pair(x: Tensor, w: Tensor, y: list[int], alpha: float = 32.0, margin: float = 0.1, tau: float = 0.2) -> Tensor:
-    s = scores(x, w)
+def all_pair(x: Tensor, w: Tensor, y: list[int], alpha: float = 32.0, margin: Margins = 0.1) -> Tensor:
+    s, m = scores(x, w), of_classes(margin, w)
     total = torch.tensor(0.0, dtype=x.dtype)
     for i, own in enumerate(y):
-        terms = [alpha * (margin - s[i, c] if c == own else s[i, c] + margin) for c in range(len(w))]
+        terms = [alpha * (m[c] - s[i, c] if c == own else s[i, c] + m[c]) for c in range(len(w))]
         total = total + log1p_sum_exp(terms)
-    return total / len(y) + tau * center_regularizer(w)
+    return total / len(y) + 0.2 * center_regularizer(w)
 
 
 def euclidean_softmax(x: Tensor, w: Tensor, y: list[int], temperature: float = 1.0) -> Tensor:
@@ -110,24 +118,24 @@ def warped_softmax(
     return total / len(y)
 
 
-def soft_triple(x: Tensor, w: Tensor, y: list[int], scale: float = 20.0, margin: float = 0.01) -> Tensor:
-    s = scores(x, w)
+def soft_triple(x: Tensor, w: Tensor, y: list[int], scale: float = 20.0, margin: Margins = 0.01) -> Tensor:
+    s, m = scores(x, w), of_classes(margin, w)
     total = torch.tensor(0.0, dtype=x.dtype)
     for i, own in enumerate(y):
-        total = total + log1p_sum_exp([scale * (s[i, c] - s[i, own] + margin) for c in range(len(w)) if c != own])
+        total = total + log1p_sum_exp([scale * (s[i, c] - s[i, own] + m[own]) for c in range(len(w)) if c != own])
     return total / len(y) + 0.2 * center_regularizer(w)
 
 
-def multi_proxy_anchor(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
-    return proxy_anchor(x, w, y) + 0.2 * center_regularizer(w)
+def multi_proxy_anchor(x: Tensor, w: Tensor, y: list[int], margin: Margins = 0.1) -> Tensor:
+    return proxy_anchor(x, w, y, margin=margin) + 0.2 * center_regularizer(w)
 
 
-def data_wise(x: Tensor, w: Tensor, y: list[int], alpha: float = 32.0, margin: float = 0.1) -> Tensor:
-    s = scores(x, w)
+def data_wise(x: Tensor, w: Tensor, y: list[int], alpha: float = 32.0, margin: Margins = 0.1) -> Tensor:
+    s, m = scores(x, w), of_classes(margin, w)
     total = torch.tensor(0.0, dtype=x.dtype)
     for i, own in enumerate(y):
-        total = total + log1p_sum_exp([-alpha * (s[i, own] - margin)])
-        total = total + log1p_sum_exp([alpha * (s[i, c] + margin) for c in range(len(w)) if c != own])
+        total = total + log1p_sum_exp([-alpha * (s[i, own] - m[own])])
+        total = total + log1p_sum_exp([alpha * (s[i, c] + m[c]) for c in range(len(w)) if c != own])
     return total / len(y) + 0.2 * center_regularizer(w)
 
 
@@ -136,14 +144,14 @@ def margin_softmax(
     w: Tensor,
     y: list[int],
     scale: float,
-    margin: Callable[[Tensor, Tensor], Tensor],
+    margin: Callable[[Tensor, Tensor, int], Tensor],
     score: Callable[[Tensor, Tensor], Tensor] = class_score,
 ) -> Tensor:
-    """Cross-entropy where ``margin(θ, x)`` is the positive score; the angle θ by arccos."""
+    """Cross-entropy where ``margin(θ, x, y)`` is the positive score; the angle θ by arccos."""
     s = scores(x, w, score)
     total = torch.tensor(0.0, dtype=x.dtype)
     for i, own in enumerate(y):
-        positive = margin(torch.arccos(s[i, own]), x[i])
+        positive = margin(torch.arccos(s[i, own]), x[i], own)
         total = total + log1p_sum_exp([scale * (s[i, c] - positive) for c in range(len(w)) if c != own])
     return total / len(y)
 
@@ -176,7 +184,7 @@ def mag_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     def clipped(row: Tensor) -> Tensor:
         return row.norm().clamp(10, 110)
 
-    def margin(theta: Tensor, row: Tensor) -> Tensor:
+    def margin(theta: Tensor, row: Tensor, _: int) -> Tensor:
         return arc(theta, 0.45 + (0.8 - 0.45) * (clipped(row) - 10) / (110 - 10))
 
     lengths = torch.stack([clipped(row) for row in x])
@@ -188,7 +196,7 @@ def ada_face(
 ) -> Tensor:
     """By the running mean and standard deviation of the lengths, to which the authors' code adds 0.001."""
 
-    def margin(theta: Tensor, row: Tensor) -> Tensor:
+    def margin(theta: Tensor, row: Tensor, _: int) -> Tensor:
         quality = (h * (row.detach().norm().clamp(0.001, 100) - mean) / (std + 0.001)).clamp(-1, 1)
         return (theta - m * quality).clamp(0, pi).cos() - (m * quality + m)
 
@@ -224,7 +232,7 @@ def elastic_face(
     """By the margin that each sample has drawn."""
     own = {row.data_ptr(): margin for row, margin in zip(x, margins, strict=True)}
 
-    def margin(theta: Tensor, row: Tensor) -> Tensor:
+    def margin(theta: Tensor, row: Tensor, _: int) -> Tensor:
         m = own[row.data_ptr()]
         return arc(theta, m) if form == "arc" else torch.cos(theta) - m
 

@@ -2,41 +2,16 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from proxemic.losses import ArcFaceLoss, EuclideanSoftmaxLoss, ProxyLoss, SoftTripleLoss
-from proxemic.losses.clusters import _lloyd, _spread, k_means
+from proxemic.losses.clusters import _lloyd, k_means
 
 
 def some_points(count: int, dim: int, seed: int) -> Tensor:
     return torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
-
-
-def naive_lloyd(points: np.ndarray, centers: np.ndarray, spherical: bool) -> np.ndarray:
-    """Without empty clusters, which the cases below do not have."""
-    while True:
-        nearest = [min(range(len(centers)), key=lambda k: sum((point - centers[k]) ** 2)) for point in points]
-        moved = []
-        for k in range(len(centers)):
-            mean = np.mean([point for point, of in zip(points, nearest, strict=True) if of == k], axis=0)
-            moved.append(mean / np.sqrt(np.sum(mean**2)) if spherical else mean)
-        if np.array_equal(moved, centers):
-            return centers
-        centers = np.array(moved)
-
-
-@pytest.mark.parametrize("spherical", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_from_the_same_places_it_ends_where_a_naive_one_does(seed: int, spherical: bool) -> None:
-    points = some_points(40, 5, seed).double()
-    if spherical:
-        points /= points.norm(dim=1, keepdim=True)
-    begun = _spread(points, 4, torch.Generator().manual_seed(seed))
-    expected = naive_lloyd(points.numpy(), begun.numpy(), spherical)
-    torch.testing.assert_close(_lloyd(points, begun, spherical), torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize("spherical", [False, True])

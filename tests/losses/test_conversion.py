@@ -27,9 +27,9 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_values_and_gradients_are_those_of_the_other_library(name: str, dtype: torch.dtype) -> None:
+def test_values_and_gradients_are_those_of_the_other_library(name: str) -> None:
     torch.manual_seed(0)
+    dtype = torch.float64
     theirs = LOSSES[name]().to(dtype)
     ours = from_pytorch_metric_learning(theirs)
     x = torch.randn(12, 16, dtype=dtype, requires_grad=True)

@@ -5,7 +5,6 @@ from math import sqrt
 
 import pytest
 import torch
-from torch import Tensor
 
 from proxemic.losses import (
     AdaFaceLoss,
@@ -23,7 +22,6 @@ from proxemic.losses import (
     SoftTripleLoss,
     SphereFaceLoss,
 )
-from proxemic.losses.initialization import xavier_uniform
 
 
 @pytest.mark.parametrize(
@@ -56,13 +54,3 @@ def test_spread(loss: Callable[..., ProxyLoss], std: float) -> None:
 @pytest.mark.parametrize("loss", [SphereFaceLoss, MagFaceLoss])
 def test_unit_directions(loss: Callable[..., ProxyLoss]) -> None:
     torch.testing.assert_close(loss(30, 8).proxies.norm(dim=-1), torch.ones(30, 1))
-
-
-def test_init_fills_the_proxies_in_place() -> None:
-    def fill(proxies: Tensor) -> None:
-        proxies.fill_(0.5)
-
-    assert (ArcFaceLoss(3, 2, proxies_per_class=2, init=fill).proxies == 0.5).all()
-    proxies = NormalizedSoftmaxLoss(3, 2, init=xavier_uniform).proxies
-    assert proxies.requires_grad
-    assert proxies.abs().max() <= sqrt(6 / 5)

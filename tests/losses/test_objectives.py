@@ -95,7 +95,6 @@ def test_gradients_are_the_published_ones(
 
 def test_arc_face_keeps_the_gradient_of_its_margin() -> None:
     # What arcface_torch passes is the cosine's own, 64: at cos θ = 0.5 the derivative of 64 cos(θ + 0.5) is 73.9.
-
     cosine = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(64 * angular_margin(cosine, 0.5).sum(), cosine)
     theta = torch.arccos(cosine.detach())
@@ -109,7 +108,6 @@ def _angles(n: int) -> Tensor:
 
 @pytest.mark.parametrize("m", [0.0, 0.3, 0.5, torch.pi / 2])
 def test_the_angular_margin_is_the_cosine_of_the_sum_and_falls_all_the_way(m: float) -> None:
-
     theta = _angles(1001)
     value = angular_margin(theta.cos(), m)
     inside = theta + m <= torch.pi - 1e-9
@@ -119,7 +117,6 @@ def test_the_angular_margin_is_the_cosine_of_the_sum_and_falls_all_the_way(m: fl
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 7])
 def test_the_multiplied_angle_is_continuous_and_falls_from_1_to_1_minus_2m(m: int) -> None:
-
     value = multiplied_angle(_angles(2001).cos(), m)
     assert (value.diff() < 1e-12).all()
     assert value.diff().abs().max() < 2 * m * torch.pi / 2000
@@ -129,7 +126,6 @@ def test_the_multiplied_angle_is_continuous_and_falls_from_1_to_1_minus_2m(m: in
 
 @pytest.mark.parametrize("at", [-1.0, 1.0])
 def test_margins_have_finite_gradients_at_the_ends(at: float) -> None:
-
     cosine = torch.tensor([at, at * (1 + 1e-7)], requires_grad=True)
     for value in (angular_margin(cosine, 0.5), multiplied_angle(cosine, 4)):
         (slope,) = torch.autograd.grad(value.sum(), cosine)

@@ -1,4 +1,4 @@
-"""The adapter to pytorch-metric-learning against the library itself, used bare, and against formulas."""
+"""The adapter to pytorch-metric-learning against the library itself, used bare."""
 
 import copy
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 from pytorch_metric_learning import losses as untyped_losses
-from pytorch_metric_learning import miners, reducers
+from pytorch_metric_learning import miners
 from torch import Tensor, nn
 
 from proxemic.losses import PairwiseLoss
@@ -42,8 +42,8 @@ def make(name: str, **keywords: Any) -> PairwiseLoss:
     return PairwiseLoss(5, 6, loss=LOSSES[name](), **keywords)
 
 
-def batch(labels: list[int], seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    x = torch.randn(len(labels), 6, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
+    x = torch.randn(len(labels), 6, generator=torch.Generator().manual_seed(seed))
     return x.requires_grad_(), torch.tensor(labels)
 
 
@@ -81,56 +81,6 @@ def test_it_equals_the_library_used_bare(name: str, miner: str, memory_size: int
     assert any(value.abs().max() > 1e-3 for value in expected)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
-
-
-def unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=1, keepdim=True)
-
-
-def mean_of_positive(terms: list[Tensor]) -> Tensor:
-    above = [term for term in terms if term > 0]
-    return torch.stack(above).mean() if above else torch.zeros((), dtype=torch.float64)
-
-
-def contrastive(x: Tensor, y: list[int]) -> Tensor:
-    z, pairs = unit(x), [(i, j) for i in range(len(y)) for j in range(len(y)) if i != j]
-    same = [(z[i] - z[j]).norm() for i, j in pairs if y[i] == y[j]]
-    other = [(0.8 - (z[i] - z[j]).norm()).clamp(min=0) for i, j in pairs if y[i] != y[j]]
-    return mean_of_positive(same) + mean_of_positive(other)
-
-
-def triplet(x: Tensor, y: list[int]) -> Tensor:
-    z, n = unit(x), range(len(y))
-    terms = [
-        (0.3 + (z[a] - z[p]).norm() - (z[a] - z[q]).norm()).clamp(min=0)
-        for a in n for p in n for q in n if a != p and y[a] == y[p] and y[a] != y[q]
-    ]  # fmt: skip
-    return mean_of_positive(terms)
-
-
-def multi_similarity(x: Tensor, y: list[int], alpha: float = 2, beta: float = 50, base: float = 0.5) -> Tensor:
-    s, n, terms = unit(x) @ unit(x).T, range(len(y)), []
-    for i in n:
-        same = [torch.exp(-alpha * (s[i, j] - base)) for j in n if j != i and y[j] == y[i]]
-        other = [torch.exp(beta * (s[i, j] - base)) for j in n if y[j] != y[i]]
-        zero = x.new_zeros(())
-        terms.append(torch.log(1 + sum(same, zero)) / alpha + torch.log(1 + sum(other, zero)) / beta)
-    return torch.stack(terms).mean()
-
-
-@pytest.mark.parametrize(
-    ("name", "oracle"),
-    [("contrastive", contrastive), ("triplet", triplet), ("multi-similarity", multi_similarity)],
-)
-@pytest.mark.parametrize("labels", LABELS)
-def test_it_equals_the_formula(name: str, oracle: Callable[[Tensor, list[int]], Tensor], labels: list[int]) -> None:
-    x, y = batch(labels, dtype=torch.float64)
-    value, expected = make(name)(x, y), oracle(x, labels)
-    assert value.dtype == torch.float64
-    assert expected > 0.01
-    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-10)
-    gradient, wanted = torch.autograd.grad(value, x)[0], torch.autograd.grad(expected, x)[0]
-    torch.testing.assert_close(gradient, wanted, rtol=1e-8, atol=1e-10)
 
 
 @each_loss
@@ -208,17 +158,6 @@ def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) ->
     assert x.grad.isfinite().all()
     assert torch.equal(x, kept)
     assert all(tensor.dtype != dtype for tensor in loss.state_dict().values())
-
-
-@each_loss
-@pytest.mark.parametrize("x", [torch.zeros(4, 6), torch.ones(4, 6), 1e4 * torch.eye(4, 6)], ids=["0", "1", "10⁴"])
-def test_awkward_embeddings_stay_finite(name: str, x: Tensor) -> None:
-    x = x.clone().requires_grad_()
-    value = make(name)(x, torch.tensor([0, 0, 1, 1]))
-    value.backward()
-    assert value.isfinite()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("done", [0, 1, 2, 3])
@@ -326,31 +265,19 @@ def test_a_reference_without_labels_is_refused() -> None:
     ("arguments", "words"),
     [
         ({"num_classes": 1}, ["num_classes is 1"]),
-        ({"embedding_size": 0}, ["embedding_size is 0"]),
         ({"memory_size": -1}, ["memory_size is -1"]),
         ({"loss": nn.TripletMarginLoss()}, ["torch.nn", "pytorch_metric_learning.losses"]),
         ({"loss": losses.ProxyAnchorLoss(5, 6)}, ["PML's ProxyAnchorLoss", "take proxemic.losses.ProxyAnchorLoss"]),
         ({"loss": losses.P2SGradLoss(6, 5)}, ["P2SGradLoss", "a loss of proxemic.losses"]),
-        ({"loss": losses.ManifoldLoss(6)}, ["ManifoldLoss", "a loss of proxemic.losses"]),
-        (
-            {"loss": losses.SelfSupervisedLoss(losses.NCALoss())},
-            ["PML's SelfSupervised", "inside it", "reference="],
-        ),
-        (
-            {"loss": losses.MultipleLosses([losses.NCALoss()])},
-            ["PML's MultipleLosses", "give the loss that is"],
-        ),
-        (
-            {"loss": miners.HDCMiner()},
-            ["hdc_miner.HDCMiner", "must be a loss of pytorch_metric"],
-        ),
+        ({"loss": losses.SelfSupervisedLoss(losses.NCALoss())}, ["PML's SelfSupervised", "inside it", "reference="]),
+        ({"loss": losses.MultipleLosses([losses.NCALoss()])}, ["PML's MultipleLosses", "give the loss that is"]),
+        ({"loss": miners.HDCMiner()}, ["hdc_miner.HDCMiner", "must be a loss of pytorch_metric"]),
         ({"loss": losses.CrossBatchMemory(losses.CircleLoss(), 6)}, ["CrossBatchMemory", "memory_size"]),
         ({"loss": losses.NPairsLoss(), "memory_size": 8}, ["memory_size is 8", "NPairsLoss", "MarginLoss"]),
         ({"loss": losses.VICRegLoss()}, ["VICRegLoss", "labels"]),
         ({"loss": losses.DynamicSoftMarginLoss()}, ["DynamicSoftMarginLoss", "second time"]),
         ({"loss": losses.TripletMarginLoss(margin="big")}, ["TripletMarginLoss", "arguments"]),
         ({"loss": losses.TripletMarginLoss(distance="Cosine")}, ["TripletMarginLoss", "distance", "class_path"]),
-        ({"loss": losses.TripletMarginLoss(reducer=reducers.DoNothingReducer())}, ["TripletMarginLoss", "arguments"]),
         ({"loss": losses.MarginLoss(num_classes=3)}, ["MarginLoss", "out of bounds"]),
         ({"miner": nn.Identity()}, ["miner", "Identity", "pytorch_metric_learning.miners"]),
     ],

@@ -20,17 +20,16 @@ from proxemic.losses.checks import (
 )
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
 from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, target_margin, wider_angle
-from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
-from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores import InnerProduct, Scoring, SoftmaxPooling
 from proxemic.losses.scores.similarity import unit
+from proxemic.losses.softmax import SoftmaxLoss
 
 # `outliers` compares embeddings with a copy of their class's proxies each, of at most this many numbers (64 MiB).
 _HELD = 2**24
 
 
-class MarginSoftmax(ProxyLoss):
+class MarginSoftmax(SoftmaxLoss):
     """Base class of the softmax losses with a margin: ``mean_i softplus(N_i(σ) − σ·with_margin(P_i))``.
 
     Args:
@@ -53,9 +52,6 @@ class MarginSoftmax(ProxyLoss):
 
     def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return self.scoring.scale * self.with_margin(positive, labels, embeddings)
-
-    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
 
     @torch.no_grad()
     def outliers(

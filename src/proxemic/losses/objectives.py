@@ -43,7 +43,7 @@ def anchor_positive(
     >>> anchor_positive(torch.tensor([0.0, 0.0]), torch.tensor([3, 3]), 5)  # log 3
     tensor(1.0986)
     """
-    if bound + math.log(max(len(labels), 1)) < _SMALL:
+    if len(labels) < math.exp(_SMALL - bound):  # no logarithm of a size, for each of which a compiler would begin anew
         sums = positive.new_zeros(num_classes).index_add(0, labels, positive.exp())
         return sums.log1p().sum() / torch.count_nonzero(sums)
     # By scattering, one row per class: [batch, batch] masks would grow with the square of the batch.

@@ -34,6 +34,7 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
 from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
+from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.products import Precision, Products, check_products
 from proxemic.losses.scores.scoring import (
     dense_class_scores,
@@ -42,6 +43,7 @@ from proxemic.losses.scores.scoring import (
     put_target,
     streamed_sum_negatives,
 )
+from proxemic.losses.scores.streaming import Compiler, compiler
 from proxemic.optim.unmoved import watch_proxies
 from proxemic.precision import without_autocast
 
@@ -133,6 +135,7 @@ class ProxyLoss(Described, ABC):
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
         self._awaits_checks = True
+        self._compiler: Compiler | None = None
         self.proxies = nn.Parameter(torch.empty(num_classes, per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", chosen["regularizers"]))
         if self.sample_rate < 1:
@@ -270,8 +273,7 @@ class ProxyLoss(Described, ABC):
         check_reduction(reduction)
         if self._awaits_counts:
             self._check_counted()
-        per_sample = weights is not None or reduction == "none"
-        if per_sample and not self.data_wise:
+        if (weights is not None or reduction == "none") and not self.data_wise:
             raise self._no_samples("it takes the logarithm of sums over the batch, class by class")
         labels = labels.long()
         products = Products.of_run(self.products, embeddings.device)  # before automatic mixed precision is left
@@ -291,31 +293,60 @@ class ProxyLoss(Described, ABC):
             if self._awaits_checks and not waits_again(labels, waited=True):
                 self._awaits_checks = False
             classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, sharding, parts.dtype)
-            local, sampling = classes.local, classes.local.sampling
+            proxies, step = classes.local_rows(self.proxies).to(parts.dtype), self._step
+            if self._compiler is not None and Plan.of_step(self.scoring, parts, proxies, self.chunk_size).dense:
+                step = self._compiler(step)
+        # It leaves autocast by itself: torch runs a compiled backward without it only if it was there when compiled.
+        values = step(parts, whole, labels, classes, proxies, weights, products, reduction == "none")
+        return values if sharding is None or reduction == "mean" else local_rows(values, sharding.group, sizes)
+
+    def _step(
+        self,
+        parts: Tensor,
+        whole: Tensor,
+        labels: Tensor,
+        classes: SampledClasses,
+        proxies: Tensor,
+        weights: Tensor | None,
+        products: Products,
+        per_sample: bool,
+    ) -> Tensor:
+        """Compute the loss of the joined batch, or its values, given the classes to look at and their proxies."""
+        with without_autocast(parts.device.type):
+            sharding, local, sampling = self._sharding, classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:
                 held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
                 sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
-            proxies, terms, inside = self._regularized(classes.local_rows(self.proxies).to(parts.dtype), local.sampling)
+            proxies, terms, inside = self._regularized(proxies, local.sampling)
             centers = self.centers(proxies, classes.local_rows)
             scoring = self.step_scoring(lambda: self._target_scores(parts, centers, local.labels), whole.detach())
             positive, negative, term = streamed_scores(
-                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products
+                parts, centers, local.labels, scoring, self.chunk_size, inside, sampling, products, self._compiler
             )
             if sharding is not None:
                 positive, negative, term = reduce_scores_across(positive, negative, term, sharding.group)
             values = self.step_objective(positive, negative, labels, whole, classes)
             self._check_values(values, len(labels))
-            if per_sample and values.ndim == 0:
+            if (weights is not None or per_sample) and values.ndim == 0:
                 raise self._no_samples("its objective gives one value for the batch")
             if self.label_smoothing:
                 total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
                 total = total if sharding is None else sum_across(total, sharding.group)
                 values = self.smoothed(values, positive, labels, whole, total)
-            terms = [*terms, term] if inside else terms
-            if reduction == "none":
-                values = sum(terms, values) if weights is None else sum(terms, values) * weights
-                return values if sharding is None else local_rows(values, sharding.group, sizes)
-            return sum(terms, values.mean() if weights is None else (values * weights).sum() / weights.sum())
+            if not per_sample:
+                values = values.mean() if weights is None else (values * weights).sum() / weights.sum()
+            values = sum([*terms, term] if inside else terms, values)
+            return values * weights if per_sample and weights is not None else values
+
+    def compile(self, *args: Any, **keywords: Any) -> None:
+        """Compile the loss by `torch.compile`, whose arguments these are: all that follows the choice of classes.
+
+        Where the classes are walked over in chunks, what is done with a chunk is compiled, once for all chunks.
+        """
+        self._compiler = compiler(*args, **keywords)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_compiler": None}  # what is compiled is neither copied nor pickled
 
     def step_scoring(
         self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
@@ -432,12 +463,10 @@ class ProxyLoss(Described, ABC):
                 f"proxies_per_class is {self.proxies_per_class}, but proxies that all begin at the mean of their class "
                 "stay equal: draw them, or take 1"
             )
-        check_embeddings(embeddings, self.embedding_size)
-        check_labels(labels, len(embeddings), self.num_classes)
+        is_cosine = self._check_batch(embeddings, labels)
         self._need_all_classes()
-        points, is_cosine = embeddings.to(self.proxies), isinstance(self.scoring.similarity, Cosine)
-        if is_cosine:
-            points = normalize(points, dim=1)
+        points = embeddings.to(self.proxies)
+        points = normalize(points, dim=1) if is_cosine else points
         counts = torch.bincount(labels, minlength=self.num_classes)[:, None]
         means = torch.zeros_like(self.proxies[:, 0]).index_add_(0, labels, points) / counts.clamp(min=1)
         if is_cosine:
@@ -470,9 +499,7 @@ class ProxyLoss(Described, ABC):
         tensor([[-1., -1.],
                 [ 0.,  0.]])
         """
-        check_embeddings(embeddings, self.embedding_size)
-        check_labels(labels, len(embeddings), self.num_classes)
-        is_cosine = isinstance(self.scoring.similarity, Cosine)
+        is_cosine = self._check_batch(embeddings, labels)
         order = labels.argsort(stable=True)
         classes = embeddings[order].split(labels.bincount(minlength=self.num_classes).tolist())
         held = slice(None) if self._sharding is None or not self._sharding.sharded else self._sharding.local
@@ -532,13 +559,17 @@ class ProxyLoss(Described, ABC):
     def _check_counted(self) -> None:
         assert self._margin_rule is not None
         rule, _, name = self._margin_rule
-        if self.get_buffer(name).isnan().any():
-            raise ValueError(
-                f"margin is {type(rule).__name__}, which needs to know how many samples each class has: call "
-                "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training "
-                "images."
-            )
-        self._awaits_counts = False  # so that a GPU is waited for once
+        uncounted = self.get_buffer(name).isnan().any()
+        words = (
+            f"margin is {type(rule).__name__}, which needs to know how many samples each class has: call "
+            "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training images."
+        )
+        if torch.compiler.is_compiling():
+            torch._assert_async(~uncounted, words)
+        elif uncounted:
+            raise ValueError(words)
+        else:
+            self._awaits_counts = False  # so that a GPU is waited for once
 
     def _check_values(self, values: Tensor, batch: int) -> None:
         """Raise `ValueError` if an objective, which may be a user's, gives values of a wrong shape."""
@@ -564,6 +595,12 @@ class ProxyLoss(Described, ABC):
             queries = self.scoring.similarity.prepare(embeddings)
             scores = pair_scores(queries, centers[target], self.scoring).masked_fill(target != labels, 0)
         return scores if self._sharding is None else sum_across(scores, self._sharding.group)
+
+    def _check_batch(self, embeddings: Tensor, labels: Tensor) -> bool:
+        """Refuse a batch that does not fit, and return whether scores are cosines."""
+        check_embeddings(embeddings, self.embedding_size)
+        check_labels(labels, len(embeddings), self.num_classes)
+        return isinstance(self.scoring.similarity, Cosine)
 
     def _need_all_classes(self) -> None:
         if len(self.proxies) != self.num_classes:

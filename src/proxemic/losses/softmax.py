@@ -13,7 +13,17 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores import CenterRegularizer, Scoring, SoftmaxPooling
 
 
-class NormalizedSoftmaxLoss(ProxyLoss):
+class SoftmaxLoss(ProxyLoss):
+    """Base class of the cross-entropies over the classes: ``mean_i softplus(N_i − z_i)`` of the target logits z."""
+
+    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return self.scoring.scale * positive
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
+
+
+class NormalizedSoftmaxLoss(SoftmaxLoss):
     """``mean_i softplus(N_i(σ) − σ P_i)``: cross-entropy of σ times the cosine to each class's proxy.
 
     With ``regularizers=(MeanProxyNorm(weight),)`` it is the loss of the mean-proxy paper (section 3, where σ = 1).
@@ -35,12 +45,6 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         self, num_classes: int, embedding_size: int, *, scale: float = 20.0, **options: Unpack[ProxyOptions]
     ) -> None:
         super().__init__(num_classes, embedding_size, scoring=Scoring(check_positive("scale", scale)), **options)
-
-    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return self.scoring.scale * positive
-
-    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
 
 
 class ProxyNCALoss(ProxyLoss):
@@ -72,7 +76,7 @@ class ProxyNCALoss(ProxyLoss):
         return negative - self.scoring.scale * positive
 
 
-class ProxyNCAPlusPlusLoss(ProxyLoss):
+class ProxyNCAPlusPlusLoss(SoftmaxLoss):
     """Softmax cross-entropy of ``−‖x̂ − ŵ_c‖² / T``, the target class included.
 
     Teh et al., ProxyNCA++, ECCV 2020, equation 9. With ``‖x̂−ŵ‖² = 2 − 2cos`` it is a normalised softmax of scale 2/T;
@@ -97,14 +101,8 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         scoring = Scoring(2 / check_positive("temperature", temperature))
         super().__init__(num_classes, embedding_size, scoring=scoring, **options)
 
-    def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return self.scoring.scale * positive
 
-    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
-
-
-class SoftTripleLoss(ProxyLoss):
+class SoftTripleLoss(SoftmaxLoss):
     """``mean_i softplus(N_i(λ) − λ(P_i − δ)) + τR`` over softmax-pooled class scores.
 
     Qian et al., SoftTriple, ICCV 2019, equations 6 to 11, with R as in the paper (see `CenterRegularizer`).
@@ -146,6 +144,3 @@ class SoftTripleLoss(ProxyLoss):
 
     def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return self.scoring.scale * (positive - target_margin(self.margin, labels))
-
-    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)

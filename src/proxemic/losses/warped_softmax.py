@@ -10,10 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from proxemic.losses.checks import check_callable, check_number, check_positive
-from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
-from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores import Euclidean, Scoring, SoftmaxPooling
+from proxemic.losses.softmax import SoftmaxLoss
 
 Distances = Callable[..., Any]  # of a tensor; its types are not checked, so that a recipe may name torch.sqrt
 
@@ -55,7 +54,7 @@ class Power:
         return distance**self.exponent
 
 
-class EuclideanSoftmaxLoss(ProxyLoss):
+class EuclideanSoftmaxLoss(SoftmaxLoss):
     """``mean_i softplus(T·‖x_i − w_{y_i}‖ + LSE_{j≠y_i}(−T‖x_i − w_j‖))``, nothing normalised.
 
     Equation 4 of the warping paper.
@@ -82,9 +81,6 @@ class EuclideanSoftmaxLoss(ProxyLoss):
 
     def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return self.scoring.scale * (positive if self.f1 is None else -_at(self.f1, -positive))
-
-    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.target_logits(positive, labels, embeddings), negative)
 
 
 class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):

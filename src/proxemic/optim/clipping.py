@@ -51,7 +51,7 @@ def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
-            parameter.grad = coalesced(parameter.grad)  # duplicate rows are added up
+            parameter.grad = coalesced(parameter)  # duplicate rows are added up
             entries.append(parameter.grad.values())
         else:
             entries.append(parameter.grad)

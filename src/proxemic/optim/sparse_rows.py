@@ -90,16 +90,22 @@ def check_steps_rows(
         )
 
 
-def coalesced(grad: Tensor) -> Tensor:
-    """Return a sparse gradient with ascending, distinct rows; it shares memory with one whose rows are so already.
+def note_sampled_rows(parameter: Tensor, count: int) -> None:
+    """Note how many rows the latest sparse gradient of a parameter has, which are ascending and distinct."""
+    parameter.sampled_rows = count  # type: ignore[attr-defined]
 
-    Autograd drops the mark of a coalesced gradient. To look, for which a GPU is waited for, takes much less time than
-    to sort again.
+
+def coalesced(parameter: nn.Parameter) -> Tensor:
+    """Return the sparse gradient of a parameter with ascending, distinct rows, without waiting for a GPU where it can.
+
+    Autograd drops the mark of a coalesced gradient. One that has as many rows as the latest was added to no other.
     """
-    index = grad._indices()
-    if grad.is_coalesced() or not bool((index[0, 1:] > index[0, :-1]).all()):
+    grad = parameter.grad
+    assert grad is not None
+    if grad.is_coalesced() or grad._nnz() != getattr(parameter, "sampled_rows", None):
         return grad.coalesce()
-    return torch.sparse_coo_tensor(index, grad._values(), grad.shape, is_coalesced=True, check_invariants=False)
+    made = (grad._indices(), grad._values(), grad.shape)
+    return torch.sparse_coo_tensor(*made, is_coalesced=True, check_invariants=False)
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ def _show(optimizer: Optimizer, shown: list[_Shown]) -> None:
         for place, parameter in enumerate(group["params"]):
             if parameter.grad is None or not parameter.grad.is_sparse:
                 continue
-            grad = coalesced(parameter.grad)
+            grad = coalesced(parameter)
             index = grad.indices()[0]
             rows = nn.Parameter(parameter.index_select(0, index))
             rows.grad = grad.values()

@@ -34,6 +34,7 @@ class _Watch:
         self.handle: Any = None
         self.rows: Tensor | None = None
         self.before: Tensor | None = None
+        self.any_given: Tensor | None = None
         self.grad: ReferenceType[Tensor] | None = None
         self.cleared = self.added = 0
 
@@ -41,15 +42,19 @@ class _Watch:
         grad = proxies.grad
         assert grad is not None
         if self.rows is None or self.before is None or self.before.device != proxies.device:
-            given = grad._indices()[0] if grad.is_sparse else grad.flatten(1).any(1).nonzero().squeeze(1)
-            if len(given):
-                self.rows = given[:: -(-len(given) // _ROWS)].clone()
-                self.before = proxies.detach()[self.rows].clone()
-                self.cleared = self.added = 0
+            # The rows with the largest gradients, so that no GPU is waited for, as for those with any.
+            sizes = grad._values() if grad.is_sparse else grad
+            size, rows = sizes.detach().flatten(1).abs().amax(1).topk(min(_ROWS, len(sizes)))
+            self.rows, self.any_given = grad._indices()[0][rows] if grad.is_sparse else rows, size.any()
+            self.before = proxies.detach()[self.rows].clone()
+            self.cleared = self.added = 0
         # An optimiser that does not have the proxies does not clear their gradient either: it is added up.
         is_new = self.grad is None or self.grad() is not grad
         self.cleared, self.added, self.grad = self.cleared + is_new, self.added + 1, ref(grad)
-        if self.before is None or (self.cleared < CLEARED and self.added < ADDED):
+        if self.cleared < CLEARED and self.added < ADDED:
+            return
+        if not bool(self.any_given):  # the next gradient chooses anew
+            self.rows = None
             return
         self.handle.remove()
         if torch.equal(self.before, proxies.detach()[self.rows]):

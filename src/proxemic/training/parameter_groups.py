@@ -11,7 +11,6 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from proxemic.losses import ProxyLoss
-from proxemic.losses.scores.device import on_gpu
 from proxemic.models import EmbeddingModel
 from proxemic.models.freezing import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
@@ -79,7 +78,7 @@ def fuse(optimizer: Optimizer, *, but: Sequence[str] = ()) -> None:
     """
     for group in optimizer.param_groups if isinstance(optimizer, SGD | Adam) else ():
         if group["fused"] is None and not group["foreach"] and not group["differentiable"]:
-            group["fused"] = (group.get("name") not in but and all(map(on_gpu, group["params"]))) or None
+            group["fused"] = (group.get("name") not in but and all(each.is_cuda for each in group["params"])) or None
 
 
 def _backbone(model: nn.Module) -> list[nn.Parameter]:

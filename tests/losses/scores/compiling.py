@@ -6,65 +6,90 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from losses.test_losses import CASES, gradients, make
-from proxemic.losses import ProxyLoss
+from proxemic.losses import ArcFaceLoss, DynamicMargin, ProxyLoss
+from proxemic.optim import step_rows
 
 Results = tuple[torch.Tensor, ...]
 X, Y = torch.linspace(-1, 1, 16 * 32).reshape(16, 32).sin(), torch.arange(16) * 7 % 60
 
 
-def loss_of(case: str) -> ProxyLoss:
-    """In chunks of 40 and 20 classes."""
-    torch.manual_seed(0)
-    return make(case, 60, 32, 2, chunk_size=40)
-
-
-def results(loss: Callable[..., torch.Tensor], proxies: torch.Tensor) -> Results:
+def results(loss: Callable[..., torch.Tensor], proxies: torch.Tensor, batch: int = 16) -> Results:
     """The value and its gradients."""
-    x = X.clone().requires_grad_()
-    value = loss(x, Y)
-    return value.detach(), *gradients(value, x, proxies)
+    torch.manual_seed(1)  # the same classes are sampled
+    x = X[:batch].clone().requires_grad_()
+    value = loss(x, Y[:batch])
+    return value.detach(), *(each.to_dense() for each in gradients(value, x, proxies))
 
 
-def whole(case: str) -> tuple[Results, Results]:
-    """The loss, without a break of its graph."""
-    loss = loss_of(case)
-    compiled = torch.compile(loss, backend="eager", fullgraph=True)
-    return results(compiled, loss.proxies), results(loss, loss.proxies)
+def of_classes() -> ProxyLoss:
+    """A loss with margins from counts, loaded."""
+    counted, loss = (ArcFaceLoss(60, 32, margin=DynamicMargin()) for _ in range(2))
+    counted.count_classes([1 + c for c in range(60)])
+    loss.load_state_dict(counted.state_dict())
+    return loss
 
 
-def with_network() -> tuple[Results, Results]:
-    """A network and its loss together."""
+def sparse() -> ProxyLoss:
+    """A loss whose gradient of the proxies is sparse."""
+    loss = make("softmax", 60, 32, sample_rate=0.2)
+    step_rows(torch.optim.SGD(loss.parameters(), lr=0.1))
+    return loss
+
+
+def compiled(create: Callable[[], ProxyLoss], *, method: bool = False, half: bool = False, most: int = 2) -> None:
+    """Compare a loss in one graph without breaks, compiled at most twice for five sizes of batches."""
     torch.manual_seed(0)
-    model, loss = torch.nn.Linear(32, 32), loss_of("proxy-anchor")
+    loss, counter = create(), CompileCounterWithBackend("aot_eager")
+    sizes = (16, 12, 9, 14, 5) if most else (16,)
+    expected = [results(loss, loss.proxies, size) for size in sizes]
+    options: dict[str, Any] = {"backend": counter, "fullgraph": True}
+    function = torch.compile(loss, **options)
+    if method:
+        loss.compile(**options)
+        function = loss
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        for size, want in zip(sizes, expected, strict=True):
+            torch.testing.assert_close(results(function, loss.proxies, size), want, rtol=1e-4, atol=1e-6)
+    assert not most or counter.frame_count <= most, f"{counter.frame_count} graphs"
+
+
+def with_network() -> None:
+    """Compare a network and its loss together."""
+    torch.manual_seed(0)
+    model, loss = torch.nn.Linear(32, 32), make("proxy-anchor", 60, 32, 2)
 
     def both(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return loss(model(x), y)
 
-    compiled: Any = torch.compile(both, backend="aot_eager", fullgraph=True)
-    return results(compiled, loss.proxies), results(both, loss.proxies)
-
-
-def in_half_precision(case: str, chunk: int | None) -> tuple[Results, Results]:
-    """The loss in automatic mixed precision, which its products must leave in the compiled backward, too."""
-    torch.manual_seed(0)
-    loss = make(case, 60, 32, 2, chunk_size=chunk)
-    loss_alone = results(loss, loss.proxies)
-    loss.compile(backend="aot_eager", fullgraph=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        return results(loss, loss.proxies), loss_alone
+    function: Any = torch.compile(both, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(results(function, loss.proxies), results(both, loss.proxies), rtol=1e-4, atol=1e-6)
 
 
 if __name__ == "__main__":
-    checks: dict[str, Callable[[], tuple[Results, Results]]] = {"network": with_network}
-    for case in ("soft-triple", "mpa"):
-        checks |= {f"{case} in half precision, {size}": partial(in_half_precision, case, size) for size in (None, 40)}
-    checks |= {name: partial(whole, name) for name in CASES}
+    checks: dict[str, Callable[[], None]] = {
+        name: partial(compiled, partial(make, name, 60, 32, 2), most=0) for name in CASES
+    }
+    for case in ("softmax", "soft-triple"):
+        checks[f"{case}, sampled"] = partial(compiled, partial(make, case, 60, 32, 2, sample_rate=0.2))
+        by_method = case == "softmax"
+        checks[f"{case}, half precision"] = partial(
+            compiled, partial(make, case, 60, 32, 2), half=True, method=by_method
+        )
+    checks |= {
+        "sparse": partial(compiled, sparse, method=True),
+        "margins of classes": partial(compiled, of_classes),
+        # A forward and a backward, each for a first size and for any: nine chunks, of which the last is shorter.
+        "chunks": partial(compiled, partial(make, "softmax", 60, 32, chunk_size=7), method=True, half=True, most=4),
+        "a single pass": partial(compiled, partial(make, "proxy-anchor", 60, 32, chunk_size=7), method=True, most=4),
+        "network": with_network,
+    }
     faults = 0
     for name, check in checks.items():
         try:
-            torch.testing.assert_close(*check(), rtol=1e-5, atol=1e-7)
+            check()
         except Exception as error:
             faults += 1
             print(f"{name}: {type(error).__name__} {error}")

@@ -45,12 +45,6 @@ def test_coinciding_proxies_are_merged_and_others_drawn_together() -> None:
     assert w.grad[0, 2, 0] < 0 < w.grad[0, 0, 0].abs() + w.grad[0, 0, 1].abs()
 
 
-@pytest.mark.parametrize("regularizer", [MeanProxyNorm, CenterRegularizer])
-def test_a_negative_weight_is_refused(regularizer: type[MeanProxyNorm] | type[CenterRegularizer]) -> None:
-    with pytest.raises(ValueError, match="weight is -1"):
-        regularizer(-1.0)
-
-
 class SquaredLength(Regularizer):
     """By autograd: a mean over classes."""
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from losses import oracles
 from losses.test_losses import CASES, make
-from proxemic.losses import CenterRegularizer, MeanProxyNorm, NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss
+from proxemic.losses import CenterRegularizer, MeanProxyNorm, NormalizedSoftmaxLoss, ProxyLoss
 from proxemic.losses.scores.sampling import SampledClasses, choose_classes, num_sampled
 from proxemic.losses.scores.streaming import streamed_scores
 from proxemic.optim import step_rows
@@ -29,11 +28,6 @@ def choose(monkeypatch: pytest.MonkeyPatch, others: list[int] | tuple[int, ...])
     index = sorted([*PRESENT, *others])
     monkeypatch.setattr("proxemic.losses.scores.sampling.choose_classes", lambda *_: torch.tensor(index))
     return index
-
-
-def weights_of(index: list[int]) -> list[float]:
-    """Classes of the batch stand for themselves, the others for all that are not of it."""
-    return [1.0 if c in PRESENT else len(OTHERS) / (len(index) - len(PRESENT)) for c in index]
 
 
 def gradients(loss: ProxyLoss, x: Tensor, y: list[int] | None = None) -> tuple[Tensor, list[Tensor]]:
@@ -95,46 +89,6 @@ def check_weights_of_equal_classes(
             want = torch.zeros_like(want).index_add(0, equal, want)
             assert not got[[c for c in range(CLASSES) if c not in index]].any()
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("proxies", [1, 3])
-@pytest.mark.parametrize("others", [(0, 5, 6), (2, 3, 6, 8, 10)])
-@pytest.mark.parametrize("name", ["data-wise", "class-wise"])
-def test_value_and_gradients_equal_the_formula_with_weights(
-    monkeypatch: pytest.MonkeyPatch, name: str, others: tuple[int, ...], proxies: int
-) -> None:
-    torch.manual_seed(0)
-    init = nn.init.normal_
-    if name == "data-wise":
-        loss: ProxyLoss = NormalizedSoftmaxLoss(
-            CLASSES, DIM, proxies_per_class=proxies, scale=9.0, sample_rate=0.1, init=init
-        )
-    else:
-        loss = ProxyAnchorLoss(CLASSES, DIM, proxies_per_class=proxies, alpha=9.0, sample_rate=0.1, init=init)
-    index = choose(monkeypatch, others)
-    weights = weights_of(index)
-    x = torch.randn(len(LABELS), DIM)
-    x64, w64 = x.double().requires_grad_(), loss.proxies.detach().double().requires_grad_()
-    s = oracles.scores(x64, w64)
-    terms = []
-    if name == "data-wise":
-        for i, own in enumerate(LABELS):
-            pairs = zip(index, weights, strict=True)
-            others_of = [w * torch.exp(9 * (s[i, c] - s[i, own])) for c, w in pairs if c != own]
-            terms.append(torch.log(1 + torch.stack(others_of).sum()) / len(LABELS))
-    else:
-        for c in PRESENT:
-            own = [torch.exp(-9 * (s[i, c] - 0.1)) for i, label in enumerate(LABELS) if label == c]
-            terms.append(torch.log(1 + torch.stack(own).sum()) / len(PRESENT))
-        for c, w in zip(index, weights, strict=True):
-            push = [torch.exp(9 * (s[i, c] + 0.1)) for i, label in enumerate(LABELS) if label != c]
-            terms.append(w * torch.log(1 + torch.stack(push).sum()) / CLASSES)
-    expected = torch.stack(terms).sum()
-    wanted = torch.autograd.grad(expected, (x64, w64))
-    value, found = gradients(loss, x)
-    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
-    for got, want in zip(found, wanted, strict=True):
-        assert (got.double() - want).norm() <= 1e-5 * want.norm()
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

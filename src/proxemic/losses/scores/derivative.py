@@ -64,6 +64,8 @@ def by_hand(
     forward: Callable[..., tuple[Any, tuple[Tensor, ...]]],
     backward: Callable[..., Sequence[Tensor | None]],
     tensors: int = 1,
+    *,
+    materialize: bool = True,
 ) -> Callable[..., Any]:
     """Give a function of tensors a first derivative of few operations; the second is that of its definition.
 
@@ -75,6 +77,7 @@ def by_hand(
         backward: The gradients of the tensors, from ``(grad, needed, tensors, kept, *constants)``. ``grad`` is a tuple
             if there are several values, and ``needed`` says of each tensor whether its gradient is used.
         tensors: The number of tensors.
+        materialize: Whether the gradient of a value that is not used is zero, or else ``None``.
 
     >>> cube = by_hand(
     ...     lambda x: x**3, lambda x: (x**3, ()), lambda grad, needed, tensors, kept: [grad * 3 * tensors[0].square()]
@@ -89,24 +92,26 @@ def by_hand(
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
             value, kept = forward(*arguments)
+            ctx.set_materialize_grads(materialize)
             ctx.save_for_backward(*arguments[:tensors], *kept)
             ctx.constants = arguments[tensors:]
             return value
 
         @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
             saved, needed = ctx.saved_tensors, ctx.needs_input_grad[:tensors]
             inputs, kept = saved[:tensors], saved[tensors:]
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 wanted = [each for each, need in zip(inputs, needed, strict=True) if need]
                 values = definition(*inputs, *ctx.constants)
-                values = values if isinstance(values, tuple) else (values,)
-                found = iter(torch.autograd.grad(values, wanted, grads, create_graph=True))
+                pairs = zip(values if len(grads) > 1 else [values], grads, strict=True)
+                values, given = zip(*((value, grad) for value, grad in pairs if grad is not None), strict=True)
+                found = iter(torch.autograd.grad(values, wanted, given, create_graph=True))
                 made = [next(found) if need else None for need in needed]
             else:
                 first, *others = grads
-                with without_autocast(first.device.type):
+                with without_autocast(saved[0].device.type):
                     made = backward(grads if others else first, needed, inputs, kept, *ctx.constants)
-            return (*made, *(None for _ in ctx.constants))
+            return (*made, *(None,) * len(ctx.constants))
 
     return ByHand.apply

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from proxemic.losses.scores.scoring import Scoring
 
@@ -50,6 +51,14 @@ class Plan:
         rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
         keep = scores <= _KEPT and not single_pass_pays
         return cls(min(max(rows // proxies, 1), classes), keep, keep and proxies > 1 and 2 * scores <= _KEPT)
+
+    @classmethod
+    def of_step(cls, scoring: Scoring, embeddings: Tensor, proxies: Tensor, chunk_size: int | None) -> "Plan":
+        """Return the plan of a step: the fastest, or that of a given chunk."""
+        if chunk_size is not None:
+            return cls(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
+        memory = gpu_memory(proxies.device) if proxies.is_cuda else None
+        return cls.of(scoring, len(embeddings), *proxies.shape, memory=memory)
 
 
 def gpu_memory(gpu: torch.device) -> int:

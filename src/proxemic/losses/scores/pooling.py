@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -36,26 +37,20 @@ class Pooling(ABC):
         """
 
 
-def _softmax_pooling_forward(similarities: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def _pooled_forward(similarities: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     weights = torch.softmax(similarities / gamma, -1)
     pooled = (weights * similarities).sum(-1)
     return pooled, (weights, pooled)
 
 
-def _softmax_pooling_backward(
-    grad: Tensor, needed: object, tensors: tuple[Tensor], kept: tuple[Tensor, Tensor], gamma: float
-) -> list[Tensor]:
+def _pooled_backward(grad: Tensor, needed: object, tensors: Any, kept: Any, gamma: float) -> list[Tensor]:
     # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
     (similarities,), (weights, pooled) = tensors, kept
     slopes = torch.addcmul(weights, weights, similarities - pooled.unsqueeze(-1), value=1 / gamma)
     return [slopes.mul_(grad.unsqueeze(-1))]
 
 
-_softmax_pooled = by_hand(
-    lambda similarities, gamma: (torch.softmax(similarities / gamma, dim=-1) * similarities).sum(-1),
-    _softmax_pooling_forward,
-    _softmax_pooling_backward,
-)
+_softmax_pooled = by_hand(lambda *arguments: _pooled_forward(*arguments)[0], _pooled_forward, _pooled_backward)
 
 
 @dataclass(frozen=True)
@@ -82,6 +77,8 @@ class SoftmaxPooling(Pooling):
         weights = similarities - similarities.amax(1, keepdim=True)
         weights.mul_(1 / (math.log(2) * self.gamma)).exp2_()
         weights.div_(weights.sum(1, keepdim=True))
+        if _at_once(similarities):
+            return (weights * similarities).sum(1), weights
         # A proxy at a time, here and in the backward: no third buffer of the size of the similarities.
         pooled = torch.zeros_like(similarities[:, 0])
         for share, similarity in zip(weights.unbind(1), similarities.unbind(1), strict=True):
@@ -94,9 +91,17 @@ class SoftmaxPooling(Pooling):
         assert weights is not None
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
         constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(grad)
+        if _at_once(similarities):
+            constant, grad = constant.unsqueeze(1), grad.unsqueeze(1)
+            return weights.mul_(torch.addcmul(constant, grad, similarities, value=1 / self.gamma))
         for share, similarity in zip(weights.unbind(1), similarities.unbind(1), strict=True):
             share.mul_(torch.addcmul(constant, grad, similarity, value=1 / self.gamma))
         return weights
+
+
+def _at_once(similarities: Tensor) -> bool:
+    """Whether few large operations pay, as on a GPU, rather than those of one proxy, which fit a processor's cache."""
+    return similarities.is_cuda or torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)

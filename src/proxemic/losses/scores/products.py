@@ -105,11 +105,14 @@ class Products:
         assert high is not None
         return Operand(high, low)
 
-    def multiply(self, a: Operand, b: Operand, out: Float[Tensor, "rows columns"]) -> Tensor:
-        """Write ``a b`` to ``out``."""
+    def multiply(self, a: Operand, b: Operand, out: Float[Tensor, "rows columns"] | None = None) -> Tensor:
+        """Return ``a b``, written to ``out`` if that is given."""
+        if a.low is None and (a.scale is None or b.scale is None):
+            return torch.mm(a.high, b.high, out=out)
+        value = _sum(a, b)
         if a.scale is not None and b.scale is not None:
-            return out.copy_(_sum(a, b)).div_(a.scale * b.scale)
-        return torch.mm(a.high, b.high, out=out) if a.low is None else out.copy_(_sum(a, b))
+            value.div_(a.scale * b.scale)
+        return value if out is None else out.copy_(value)
 
     def add(self, into: Float[Tensor, "rows columns"], a: Operand, b: Operand) -> Tensor:
         """Add ``a b`` to a matrix, in place."""

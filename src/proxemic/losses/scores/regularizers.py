@@ -14,7 +14,6 @@ from torch import Tensor
 from proxemic.losses.checks import check_number
 from proxemic.losses.described import Described
 from proxemic.losses.scores.derivative import by_hand, first_order, with_backward
-from proxemic.losses.scores.device import on_gpu
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
 
@@ -219,38 +218,41 @@ class _Apply(torch.autograd.Function):
 def _parts(proxies: Tensor) -> Iterator[slice]:
     """Slices of classes whose proxies stay in a processor's cache while they are used; on a GPU all at once."""
     classes, per_class, dim = proxies.shape
-    step = max(classes, 1) if on_gpu(proxies) else max(2**19 // (per_class * dim), 1)
-    for start in range(0, classes, step):
-        yield slice(start, start + step)
+    step = max(2**19 // (per_class * dim), 1)
+    if proxies.is_cuda or classes <= step:
+        yield slice(None)
+    else:
+        for start in range(0, classes, step):
+            yield slice(start, start + step)
 
 
-def _lengths(directions: Tensor) -> Tensor:
-    """Return ``‖ŵ_k − ŵ_l‖`` for all k and l of each class, and 0 below the rounding of their cosines."""
-    squared = torch.rsub(torch.bmm(directions, directions.mT), 2, alpha=2)
+def _distances(cosines: Tensor) -> Tensor:
+    """Return ``√(2 − 2 cos)``, 0 on the diagonal and below the rounding of the cosines.
+
+    There the difference, as of a proxy and itself, is noise, and the root would make it a large gradient.
+    """
+    squared = torch.rsub(cosines, 2, alpha=2)
     squared.diagonal(dim1=1, dim2=2).zero_()
     return torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0).sqrt_()
 
 
-def _center_lengths_definition(directions: Tensor, factor: float) -> Tensor:
-    squared = 2 - 2 * torch.bmm(directions, directions.mT)
-    apart = (_lengths(directions) > 0).detach()
-    return factor * torch.where(apart, torch.where(apart, squared, 1).sqrt(), 0).sum()
+def _lengths_definition(directions: Tensor, factor: float) -> Tensor:
+    cosines = torch.bmm(directions, directions.mT)
+    apart = _distances(cosines.detach()) > 0
+    return factor * torch.where(apart, torch.where(apart, 2 - 2 * cosines, 1).sqrt(), 0).sum()
 
 
-def _center_lengths_forward(directions: Tensor, factor: float) -> tuple[Tensor, tuple[Tensor]]:
-    lengths = _lengths(directions)
+def _lengths_forward(directions: Tensor, factor: float) -> tuple[Tensor, tuple[Tensor]]:
+    lengths = _distances(torch.bmm(directions, directions.mT))
     return lengths.sum() * factor, (lengths,)
 
 
-def _center_lengths_backward(
-    grad: Tensor, needed: object, tensors: tuple[Tensor], kept: tuple[Tensor], factor: float
-) -> list[Tensor]:
+def _lengths_backward(grad: Tensor, needed: object, tensors: Any, kept: Any, factor: float) -> list[Tensor]:
     # Each pair is summed twice: ∂√(2 − 2c)/∂c = −1/√(2 − 2c).
-    pull = torch.div(grad * (-2 * factor), F.threshold(kept[0], 0, math.inf))
-    return [torch.bmm(pull, tensors[0])]
+    return [torch.bmm(torch.div(grad * (-2 * factor), F.threshold(kept[0], 0, math.inf)), tensors[0])]
 
 
-_center_lengths = by_hand(_center_lengths_definition, _center_lengths_forward, _center_lengths_backward)
+_center_lengths = by_hand(_lengths_definition, _lengths_forward, _lengths_backward)
 
 
 def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,11 +260,7 @@ def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
     gram = torch.bmm(rows, rows.mT)
     scale = inverse_length(gram.diagonal(dim1=1, dim2=2).sqrt())
     cosine = gram.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
-    squared = 2 - 2 * cosine.nan_to_num_(nan=0)  # of lengths that overflow, ∞ · 0
-    squared.diagonal(dim1=1, dim2=2).zero_()
-    # Below the rounding of the cosine the difference, as of a proxy and itself, is noise, and the root would make it a
-    # large gradient.
-    length = torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0).sqrt_()
+    length = _distances(cosine.nan_to_num_(nan=0))  # of lengths that overflow, ∞ · 0
     # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
     pull = inverse_length(length).neg_()
     along = torch.linalg.vecdot(pull, cosine)

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.distributed.class_sharding import ClassSharding, part_of
 from proxemic.distributed.gather import local_part
-from proxemic.optim.sparse_rows import steps_rows
+from proxemic.optim.sparse_rows import note_sampled_rows, steps_rows
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, index: Tensor) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(index)
-        ctx.shape, ctx.sparse = parameter.shape, steps_rows(parameter)
+        ctx.shape, ctx.sparse, ctx.parameter = parameter.shape, steps_rows(parameter), parameter
         return parameter.index_select(0, index)  # indexing is several times as slow on a CPU
 
     @staticmethod
@@ -156,5 +156,6 @@ class _Rows(torch.autograd.Function):
         (index,) = ctx.saved_tensors
         if not ctx.sparse:
             return grad.new_zeros(ctx.shape).index_copy_(0, index, grad), None
+        note_sampled_rows(ctx.parameter, len(index))
         rows = torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False)
         return rows, None

@@ -1,15 +1,19 @@
-"""What a class score is, how the negatives are summed, and the same computation in a few lines of ordinary PyTorch.
+"""What a class score is, how the negatives are summed, and the computation of both by ordinary PyTorch.
 
 For class scores ``S_c(x_i)`` a loss needs the positive score ``P_i = S_{y_i}(x_i)`` per sample, and of the negatives
 
 * ``N_i = LSE_{c ≠ y_i} a·g(S_c(x_i))``, one log-sum-exp per sample (data-wise losses), or
 * ``Σ_c r(M_c)`` with ``M_c = LSE_{i: y_i ≠ c} a·g(S_c(x_i))``, one log-sum-exp per class (class-wise losses).
 
-`dense_scores` computes them plainly; `proxemic.losses.scores.streaming` gives the same values at any size.
+`dense_scores` computes them by ordinary autograd, all at once: the definition, and on a GPU the fastest way wherever it
+fits. `proxemic.losses.scores.streaming` gives the same values at any size.
 """
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,11 +21,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from proxemic.losses.checks import check_positive, shown
+from proxemic.losses.scores.derivative import by_hand
 from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.scores.products import Products
-from proxemic.losses.scores.regularizers import Regularizer
+from proxemic.losses.scores.regularizers import CenterRegularizer, Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
-from proxemic.losses.scores.similarity import Cosine, Similarity
+from proxemic.losses.scores.similarity import Cosine, Similarity, unit, unit_backward, unit_forward
 
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -65,7 +70,7 @@ def dense_class_scores(
     similarity: Similarity,
     pooling: Pooling,
 ) -> Float[Tensor, "batch classes"]:
-    """Every class score at once, by ordinary autograd."""
+    """Compute every class score at once."""
     with Products(cancels=similarity.needs_full_precision).context():
         similarities = similarity.dense(queries, proxies.flatten(0, 1)).unflatten(1, proxies.shape[:2])
     return pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
@@ -74,7 +79,7 @@ def dense_class_scores(
 def pair_scores(
     queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"], scoring: Scoring
 ) -> Float[Tensor, " batch"]:
-    """Compute the class score of each query for its own class, whose proxies are given, by ordinary autograd."""
+    """Compute the class score of each query for its own class, whose proxies are given."""
     similarities = scoring.similarity.pairs(queries, proxies)
     return scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(1)
 
@@ -91,18 +96,18 @@ def put_target(
     logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], values: Float[Tensor, " batch"] | float
 ) -> Float[Tensor, "batch classes"]:
     """Replace the logits of the target classes; labels out of ``[0, classes)`` have none."""
-    classes = logits.shape[1]
-    inside = ((labels >= 0) & (labels < classes)).unsqueeze(1)
-    target = labels.clamp(0, classes - 1).unsqueeze(1)
+    inside, target = _targets(labels, logits.shape[1])
     new = values.unsqueeze(1) if isinstance(values, Tensor) else values
     return logits.scatter(1, target, torch.where(inside, new, logits.gather(1, target)))
 
 
+def _targets(labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return which labels are in ``[0, classes)``, and all of them clamped to it, as columns."""
+    return ((labels >= 0) & (labels < classes)).unsqueeze(1), labels.clamp(0, classes - 1).unsqueeze(1)
+
+
 def sum_negatives(
-    scores: Float[Tensor, "batch classes"],
-    labels: Int[Tensor, " batch"],
-    scoring: Scoring,
-    sampling: SamplingWeights,
+    scores: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], scoring: Scoring, sampling: SamplingWeights
 ) -> Float[Tensor, " batch"]:
     """Sum the logits of each sample's negatives."""
     logits = put_target(negative_logits(scores, scoring, sampling), labels, 0.0)
@@ -123,21 +128,20 @@ def streamed_sum_negatives(
 ) -> Float[Tensor, " batch"]:
     """Compute `sum_negatives` a chunk of classes at a time; the backward computes each chunk again."""
     queries = scoring.similarity.prepare(embeddings)
-    total = torch.zeros_like(queries[:, 0])
-    if len(proxies) == 0:  # more processes than shards
-        return total
 
     def add(queries: Tensor, proxies: Tensor, labels: Tensor, sampling: SamplingWeights) -> Tensor:
         scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
         return sum_negatives(scores, labels, scoring, sampling)
 
     size = chunk_size or max(_SUMMED // (len(queries) * proxies.shape[1]), 1)
-    if len(proxies) <= size:
+    if 0 < len(proxies) <= size:
         return add(queries, proxies, labels, sampling)
-    for number, part in enumerate(proxies.split(size)):
-        start = number * size
-        rows = sampling.part(slice(start, start + size))
-        total = total + checkpoint(add, queries, part, labels - start, rows, use_reentrant=False)
+    total = torch.zeros_like(queries[:, 0])
+    for start in range(0, len(proxies), size):
+        part = slice(start, start + size)
+        total = total + checkpoint(
+            add, queries, proxies[part], labels - start, sampling.part(part), use_reentrant=False
+        )
     return total
 
 
@@ -147,17 +151,55 @@ def reduce_scores(
     scoring: Scoring,
     sampling: SamplingWeights | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
-    """Positive scores, 0 for labels out of ``[0, classes)``, and reduced negatives of class scores, by autograd."""
-    classes = scores.shape[1]
-    sampling = sampling or SamplingWeights(classes)
-    inside = ((labels >= 0) & (labels < classes)).unsqueeze(1)
-    target = labels.clamp(0, classes - 1).unsqueeze(1)
-    positive = torch.where(inside, scores.gather(1, target), 0).squeeze(1)
-    logits = put_target(negative_logits(scores, scoring, sampling), labels, -torch.inf)
+    """Return positive scores and reduced negatives of class scores.
+
+    If other processes hold further classes, labels out of ``[0, classes)`` are theirs, and have positive scores of 0.
+    """
+    sampling = sampling or SamplingWeights(scores.shape[1])
+    dim, own = 1 if scoring.class_reduction is None else 0, labels.unsqueeze(1)
+    if sampling.group is not None:
+        inside, target = _targets(labels, scores.shape[1])
+        positive = torch.where(inside, scores.gather(1, target), 0).squeeze(1)
+        logits = put_target(negative_logits(scores, scoring, sampling), labels, -torch.inf)
+    elif _is_bounded(scoring, sampling, *scores.shape):
+        positive, negative = _own_and_others(scores, own, scoring.scale, dim)
+        return positive, negative if scoring.class_reduction is None else scoring.class_reduction(negative).sum()
+    else:
+        positive = scores.gather(1, own).squeeze(1)
+        logits = negative_logits(scores, scoring, sampling).scatter(1, own, -torch.inf)
     if scoring.class_reduction is None:
         return positive, (logits if sampling.weights is None else logits + sampling.weights.log()).logsumexp(1)
     reduced = scoring.class_reduction(logits.logsumexp(0))
     return positive, (reduced if sampling.weights is None else reduced * sampling.weights).sum()
+
+
+def _is_bounded(scoring: Scoring, sampling: SamplingWeights, batch: int, classes: int) -> bool:
+    """Whether powers of the logits can be summed without their maximum: cosines of a moderate scale, as they are."""
+    plain = isinstance(scoring.similarity, Cosine) and scoring.transform is None
+    return plain and sampling.weights is sampling.bias is None and max(batch, classes) < math.exp(80 - scoring.scale)
+
+
+def _sums_forward(scores: Tensor, own: Tensor, scale: float, dim: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    powers = (scores * scale).exp_().scatter_(1, own, 0)
+    total = powers.sum(dim).clamp_(min=torch.finfo(scores.dtype).tiny)  # of a class without negatives
+    return (scores.gather(1, own).squeeze(1), total.log()), (powers, total)
+
+
+def _sums_backward(grads: Any, needed: object, tensors: Any, kept: Any, scale: float, dim: int) -> list[Tensor | None]:
+    (positive, negative), (powers, total) = grads, kept
+    slopes = powers * (negative * scale).div_(total).unsqueeze(dim)
+    return [slopes.scatter_(1, tensors[1], positive.unsqueeze(1)), None]
+
+
+_own_and_others = by_hand(
+    lambda scores, own, scale, dim: (
+        scores.gather(1, own).squeeze(1),
+        (scores * scale).scatter(1, own, -torch.inf).logsumexp(dim),
+    ),
+    _sums_forward,
+    _sums_backward,
+    tensors=2,
+)
 
 
 def dense_scores(
@@ -167,10 +209,68 @@ def dense_scores(
     scoring: Scoring,
     terms: Sequence[Regularizer] = (),
     sampling: SamplingWeights | None = None,
+    products: Products | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
-    """Positive scores, reduced negatives and regularisers, written plainly: the definition of `streamed_scores`."""
-    sampling = sampling or SamplingWeights(len(proxies))
-    queries = scoring.similarity.prepare(embeddings)
-    scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
-    total = sum((term.apply_to(proxies, sampling)[1] for term in terms), proxies.new_zeros(()))
+    """Compute positive scores, reduced negatives and regularisers all at once, in few operations.
+
+    The arguments are those of `streamed_scores`, whose definition this is.
+    """
+    sampling, products = sampling or SamplingWeights(len(proxies)), products or Products()
+    directions = None
+    if isinstance(scoring.similarity, Cosine):
+        similarities, queries, directions = _cosines(embeddings, proxies, products)
+        if products.rounds:
+            similarities = _with_own(similarities, queries, directions, labels)
+        scores = scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
+    else:
+        queries = scoring.similarity.prepare(embeddings)
+        scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
+    values = [
+        term.of_directions(directions, sampling)
+        if isinstance(term, CenterRegularizer) and directions is not None and sampling.weights is None
+        else term.apply_to(proxies, sampling)[1]
+        for term in terms
+    ]
+    total = functools.reduce(torch.add, values) if values else proxies.new_zeros(())
     return *reduce_scores(scores, labels, scoring, sampling), total
+
+
+def _cosines_definition(x: Tensor, w: Tensor, products: Products) -> tuple[Tensor, Tensor, Tensor]:
+    queries, directions = unit(x), unit(w)
+    return (queries @ directions.flatten(0, 1).T).unflatten(1, w.shape[:2]), queries, directions
+
+
+def _cosines_forward(x: Tensor, w: Tensor, products: Products) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    (queries, of_queries), (directions, of_directions) = unit_forward(x), unit_forward(w)
+    with products.context():
+        rows = products.operand(directions.flatten(0, 1))
+        cosines = products.multiply(products.operand(queries), rows.transposed()).unflatten(1, w.shape[:2])
+    return (cosines, queries, directions), (*of_queries, *of_directions)
+
+
+def _cosines_backward(
+    grads: tuple[Tensor | None, ...], needed: Sequence[bool], tensors: Any, kept: Any, products: Products
+) -> list[Tensor | None]:
+    (grad, grad_queries, grad_directions), (queries, lengths, directions, proxy_lengths) = grads, kept
+    rows, grad_x, grad_w = directions.flatten(0, 1), None, None
+    made = products.operand(queries.new_zeros(len(queries), len(rows)) if grad is None else grad.flatten(1))
+    with products.context():
+        if needed[0]:
+            grad_x = products.multiply(made, products.operand(rows))
+            grad_x = unit_backward(grad_x if grad_queries is None else grad_x + grad_queries, queries, lengths)
+        if needed[1]:
+            grad_w = products.multiply(made.transposed(), products.operand(queries)).view_as(directions)
+            grad_w = grad_w if grad_directions is None else grad_w + grad_directions
+            grad_w = unit_backward(grad_w, directions, proxy_lengths)
+    return [grad_x, grad_w]
+
+
+_cosines = by_hand(_cosines_definition, _cosines_forward, _cosines_backward, tensors=2, materialize=False)
+
+
+def _with_own(similarities: Tensor, queries: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
+    """Replace the similarities to the target classes by exact ones."""
+    inside, target = (each.unsqueeze(2) for each in _targets(labels, len(directions)))
+    own = (directions[target[:, 0, 0]] * queries.unsqueeze(1)).sum(2)
+    target = target.expand(-1, 1, similarities.shape[2])
+    return similarities.scatter(1, target, torch.where(inside, own.unsqueeze(1), similarities.gather(1, target)))

@@ -33,20 +33,20 @@ def _unit(x: Tensor) -> Tensor:
     return x * torch.where(directed, torch.where(directed, squared, 1).rsqrt(), 0)
 
 
-def _unit_forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    # x / ∞ is 0.
+def unit_forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return unit vectors, and with them what `unit_backward` needs: themselves and the lengths, ∞ for short ones."""
     length = F.threshold(torch.linalg.vector_norm(x, dim=-1, keepdim=True), SHORTEST, math.inf)
     directions = x / length
     return directions, (directions, length)
 
 
-def _unit_backward(grad: Tensor, needed: object, tensors: object, kept: tuple[Tensor, Tensor]) -> list[Tensor]:
-    directions, length = kept
+def unit_backward(grad: Tensor, directions: Tensor, length: Tensor) -> Tensor:
+    """Compute the gradient of vectors from that of their directions."""
     along = (grad * directions).sum(-1, keepdim=True)
-    return [torch.addcmul(grad, directions, along, value=-1).div_(length)]
+    return torch.addcmul(grad, directions, along, value=-1).div_(length)
 
 
-_unit_by_hand = by_hand(_unit, _unit_forward, _unit_backward)
+_unit_by_hand = by_hand(_unit, unit_forward, lambda grad, *more: [unit_backward(grad, *more[2])])
 
 
 def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:

@@ -10,8 +10,9 @@
 * Otherwise the backward computes each chunk again (four).
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,18 +20,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.losses.scores.at_once import scores_at_once
 from proxemic.losses.scores.derivative import Backward, first_order, with_backward
-from proxemic.losses.scores.device import on_gpu
-from proxemic.losses.scores.plan import Plan, gpu_memory
-from proxemic.losses.scores.products import Products
+from proxemic.losses.scores.plan import Plan
+from proxemic.losses.scores.products import Operand, Products
 from proxemic.losses.scores.regularizers import Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
-from proxemic.losses.scores.scoring import Scoring, pair_scores
+from proxemic.losses.scores.scoring import Scoring, dense_scores, pair_scores
 from proxemic.precision import matmul_precision
 
 Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
 Pooled = tuple[Tensor, Tensor | None]  # scores of classes, and weights of their proxies
+
+
+Compiler = Callable[..., Callable[..., Any]]  # of a function and further arguments of `torch.compile`
+
+
+def compiler(*args: Any, **keywords: Any) -> Compiler:
+    """Return `torch.compile` with these arguments, which compiles each function once."""
+    return functools.cache(lambda function, **more: torch.compile(function, *args, **keywords | more))
 
 
 class Settings(NamedTuple):
@@ -41,6 +48,7 @@ class Settings(NamedTuple):
     terms: tuple[Regularizer, ...]
     sampling: SamplingWeights
     products: Products
+    compiler: Compiler | None
 
 
 def streamed_scores(
@@ -52,6 +60,7 @@ def streamed_scores(
     terms: Sequence[Regularizer] = (),
     sampling: SamplingWeights | None = None,
     products: Products | None = None,
+    compiler: Compiler | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Compute positive scores ``[batch]``, reduced negatives, and the sum of terms.
 
@@ -66,29 +75,25 @@ def streamed_scores(
         terms: Separable regularisers, computed with each chunk while its proxies are in the cache.
         sampling: What the classes stand for, where there are others.
         products: The precision of the matrix products; the scores of target classes are exact in all.
+        compiler: Compiles what is done with a chunk, once for chunks of any size.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
     >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
     >>> positive
     tensor([1., 1.])
     """
-    sampling = sampling or SamplingWeights(len(proxies))
+    sampling, products = sampling or SamplingWeights(len(proxies)), products or Products()
     if len(proxies) == 0:
         # Empty sums, with gradients of 0, so that the collectives of the backward still run.
         zero = 0 * (embeddings.sum() + proxies.sum())
         positive = zero.expand(len(embeddings))
         return positive, positive - torch.inf if scoring.class_reduction is None else zero, zero
-    products = products or Products()
-    if chunk_size is None:
-        memory = gpu_memory(proxies.device) if on_gpu(proxies) else None
-        plan = Plan.of(scoring, len(embeddings), *proxies.shape, memory=memory)
-    else:
-        plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
+    plan = Plan.of_step(scoring, embeddings, proxies, chunk_size)
     if plan.dense:
-        return scores_at_once(embeddings, proxies, labels, scoring, terms, sampling, products)
+        return dense_scores(embeddings, proxies, labels, scoring, terms, sampling, products)
     queries = scoring.similarity.prepare(embeddings)
     products = replace(products, cancels=scoring.similarity.needs_full_precision)
-    settings = Settings(scoring, plan, tuple(terms), sampling, products)
+    settings = Settings(scoring, plan, tuple(terms), sampling, products, compiler)
     return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
@@ -98,68 +103,73 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
-        ctx.settings, scoring = settings, settings.scoring
-        with torch.autocast(queries.device.type, enabled=False), settings.products.context():
-            proxy_norms = proxies.new_empty(proxies.shape[0] * proxies.shape[1], 1)
-            states = [term.make_state(proxies) for term in settings.terms]
-            walk = _Walk(queries, proxies, labels, settings, proxy_norms, states)
-            if settings.products.inexact:
+        ctx.settings, products = settings, settings.products
+        with torch.autocast(queries.device.type, enabled=False), products.context():
+            norms = proxies.new_empty(proxies.shape[0] * proxies.shape[1], 1)
+            ctx.states = [term.make_state(proxies) for term in settings.terms]
+            walk = _Walk(queries, proxies, labels, settings, norms, ctx.states)
+            if products.inexact:
                 with matmul_precision("ieee"):
                     own = proxies[labels.clamp(0, len(proxies) - 1)]
-                    walk.target = scoring.similarity.pairs(queries, own)
+                    walk.target = settings.scoring.similarity.pairs(queries, own)
             if settings.plan.keep and differentiable:
                 walk.cache = queries.new_empty(*proxies.shape[:2], len(queries))
-            grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
-            walk.forward(grads, differentiable=differentiable)
-        ctx.states, ctx.grads, ctx.cached = states, grads, (walk.cache, walk.cached_pools)
-        sums = walk.sums if scoring.class_reduction is None else walk.max_logits
-        ctx.save_for_backward(queries, proxies, labels, proxy_norms, walk.target, sums, walk.slopes)
-        negative = walk.sums * math.log(2) if scoring.class_reduction is None else walk.reduced
-        return walk.positive, negative, walk.total
+            ctx.grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
+            positive, references, slopes, reduced, total = walk.forward(ctx.grads, differentiable=differentiable)
+        ctx.cached = walk.cache, walk.cached_pools
+        ctx.save_for_backward(queries, proxies, labels, norms, walk.target, references, slopes)
+        return positive, references * math.log(2) if slopes is None else reduced, total
 
     @staticmethod
     @first_order
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        queries, proxies, labels, proxy_norms, target, sums, slopes = ctx.saved_tensors
-        settings: Settings = ctx.settings
+        queries, proxies, labels, norms, target, references, slopes = ctx.saved_tensors
+        products = ctx.settings.products
         # A single pass made the gradient in the forward, for a gradient of 1. It is handed on, and similarities that
         # were kept are overwritten, not copied: a second backward of a retained graph, which is rare, computes them
         # again.
         grads, ctx.grads = ctx.grads, None
         cached, ctx.cached = ctx.cached, (None, [])
-        with torch.autocast(queries.device.type, enabled=False), settings.products.context():
-            walk = _Walk(queries, proxies, labels, settings, proxy_norms, ctx.states, is_forward=False)
+        with torch.autocast(queries.device.type, enabled=False), products.context():
+            walk = _Walk(queries, proxies, labels, ctx.settings, norms, ctx.states)
             walk.target, (walk.cache, walk.cached_pools) = target, cached
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
-                walk.backward(grads, sums, slopes, grad_positive, grad_negative, grad_terms)
+                walk.backward(grads, references, slopes, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
-            if walk.one_pass or settings.products.inexact:
-                with matmul_precision("ieee" if settings.products.inexact else None):
+            if walk.one_pass or products.inexact:
+                with matmul_precision("ieee" if products.inexact else None):
                     walk.add_target_gradient(grads, grad_positive)
         return grads[0], grads[1], None, None, None
+
+
+class _Chunk(NamedTuple):
+    """Some classes and the batch; what differs between chunks is in tensors, so that one compiled graph serves all."""
+
+    scoring: Scoring
+    products: Products
+    rows: Tensor  # the proxies [classes, proxies, features]
+    norms: Tensor  # what the similarity needs of each proxy [classes · proxies, 1]
+    queries: Tensor
+    operand: Operand  # the queries as the products take them
+    column: Tensor  # the class of each sample among these [1, batch], clamped: no mask, for which a GPU would wait
+    inside: Tensor  # whether it is among these [1, batch]
+    target: Tensor | None  # similarities to the target class [batch, proxies], where the products are inexact
+    offset: Tensor | None  # added to the logits of each class [classes, 1]
+    weights: Tensor | None  # of the reduced sums of each class [classes, 1]
 
 
 class _Walk:
     """A pass over all chunks of the classes.
 
-    Sums are of powers of 2, which are much faster than powers of e.
-
     Attributes:
         one_pass: Whether the forward makes the gradient of the negatives.
         target: Similarities to the target class ``[batch, proxies]``, where those of a chunk are inexact.
         cache: All similarities ``[classes, proxies, batch]``, if they are kept for the backward.
-        cached_pools: With them, of each chunk, what pooling made of them.
-        positive: Scores of the target classes ``[batch]``.
-        total: The sum of the regularisers.
-        sums: Of a data-wise loss, the binary logarithm of the sum of each sample's negatives ``[batch]``.
-        reduced: Of a class-wise loss, the reduced sums of all classes.
-        max_logits: Of a class-wise loss, the largest logit of each class ``[classes, 1]``.
-        totals: The sums of a class's powers, each divided by the largest ``[classes, 1]``.
-        slopes: The derivative of the negatives in each of a class's powers so divided ``[classes, 1]``.
+        cached_pools: With them, for each chunk, what pooling made of them.
     """
 
     def __init__(
@@ -168,125 +178,97 @@ class _Walk:
         proxies: Tensor,
         labels: Tensor,
         settings: Settings,
-        proxy_norms: Tensor,
+        norms: Tensor,
         states: list[Tensor | None],
-        *,
-        is_forward: bool = True,
     ) -> None:
-        self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms, self.sampling, self.products = settings
-        self.proxy_norms, self.states, self.is_forward = proxy_norms, states, is_forward
+        self.queries, self.proxies, self.labels, self.norms, self.states = queries, proxies, labels, norms, states
+        self.scoring, self.plan, self.terms, self.sampling, self.products, self.compiler = settings
         self.operand = self.products.operand(queries)
-        data_wise = self.scoring.class_reduction is None
-        self.one_pass = not (data_wise or self.plan.keep)
+        self.data_wise = self.scoring.class_reduction is None
+        self.one_pass = not (self.data_wise or self.plan.keep)
         self.target: Tensor | None = None
         self.cache: Tensor | None = None
         self.cached_pools: list[Pooled] = []
-        self.positive, self.total = queries.new_zeros(len(queries)), queries.new_zeros(())
-        self.sums, self.reduced = torch.full_like(self.positive, -torch.inf), torch.zeros_like(self.total)
-        self.slopes: Tensor | None = None
-        if not data_wise:
-            self.max_logits, self.totals, self.slopes = (queries.new_empty(len(proxies), 1) for _ in range(3))
+        self.buffer: Tensor | None = None
         classes, step = len(proxies), self.plan.chunk
         self.parts = [slice(start, min(start + step, classes)) for start in range(0, classes, step)]
 
-    def forward(self, grads: Grads | None, *, differentiable: bool) -> None:
-        """Sum positives, negatives and terms; in a single pass, also add the gradient of the last two to ``grads``."""
-        buffer = self._buffer()
-        for part in self.parts:
-            self._forward_chunk(_Chunk(self, part, buffer), grads)
-        if not (self.scoring.class_reduction is None or self.one_pass):
-            self._reduce_classes(slice(0, len(self.proxies)), differentiable=differentiable)
+    def forward(
+        self, grads: Grads | None, *, differentiable: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
+        """Sum positives, negatives and terms; in a single pass, also write the gradient of the last two for 1.
 
-    def _buffer(self) -> Tensor:
-        """Return room for the similarities: the cache, or a buffer that all chunks share.
+        The derivative of the negatives in a logit is ``slope · 2^(logit − reference)``.
 
-        Results are written in place: small tensors that outlive a chunk, allocated between large ones that do not,
-        would each leave a hole in the heap.
+        Returns:
+            The positive scores ``[batch]``; references and slopes: in a data-wise loss the binary logarithm of the sum
+            of each sample's negatives ``[batch]`` and ``None``, in a class-wise one the largest logit of each class and
+            its slope ``[classes, 1]``; the reduced sums of all classes; the sum of the regularisers.
         """
-        if self.cache is not None:
-            return self.cache
-        return self.queries.new_empty(min(self.plan.chunk, len(self.proxies)), self.proxies.shape[1], len(self.queries))
-
-    def _forward_chunk(self, chunk: "_Chunk", grads: Grads | None) -> None:
-        part = chunk.part
-        target = chunk.pooled.gather(0, chunk.column).squeeze(0)
-        torch.where(chunk.inside.squeeze(0), target, self.positive, out=self.positive)
-        logits = chunk.logits()
-        if self.scoring.class_reduction is None:
-            torch.logaddexp2(self.sums, _logsumexp2(logits), out=self.sums)
-        else:
-            largest = self.max_logits[part]
-            torch.amax(logits, 1, keepdim=True, out=largest).clamp_(min=torch.finfo(logits.dtype).min)
-            powers = logits.sub_(largest).exp2_()
-            torch.sum(powers, 1, keepdim=True, out=self.totals[part])
-            if self.one_pass:
-                self._reduce_classes(part, differentiable=grads is not None)
-            if grads is not None and self.slopes is not None:
-                chunk.backward(powers.mul_(self.slopes[part]), grads)
-        for term, state in zip(self.terms, self.states, strict=True):
-            value = term.value(self.proxies[part], chunk.sampling, None if state is None else state[part])
-            self.total.add_(value * term.weight)
-        if grads is not None:
-            self._add_terms(part, grads[1], 1.0)
+        batch, classes = len(self.queries), len(self.proxies)
+        # Results are written in place: small tensors that outlive a chunk, allocated between large ones that do not,
+        # would each leave a hole in the heap.
+        positive, reduced, total = (self.queries.new_zeros(shape) for shape in ((batch,), (), ()))
+        references = self.queries.new_full((batch,) if self.data_wise else (classes, 1), -torch.inf)
+        slopes = None if self.data_wise else torch.empty_like(references)
+        for part in self.parts:
+            chunk, similarities = self._chunk(part), self._room(part)
+            self.scoring.similarity.measure(chunk.rows.flatten(0, 1), chunk.norms)
+            own_grads = self._part_of(grads, part)
+            own, *sums, pooled = self._body(_forward_chunk)(chunk, similarities, own_grads, differentiable)
+            torch.where(chunk.inside.squeeze(0), own, positive, out=positive)
+            if slopes is None:
+                torch.logaddexp2(references, sums[0], out=references)
+            else:
+                reduced.add_(sums[0])
+                references[part], slopes[part] = sums[1:]
+            if self.cache is not None and self.plan.keep_weights:
+                self.cached_pools.append(pooled)
+            del own, sums, pooled
+            for term, state in zip(self.terms, self.states, strict=True):
+                value = term.value(chunk.rows, self.sampling.part(part), None if state is None else state[part])
+                total.add_(value * term.weight)
+            if grads is not None:
+                self._add_terms(part, grads[1], 1.0)
+        return positive, references, slopes, reduced, total
 
     def backward(
         self,
         grads: Grads,
-        sums: Tensor,
+        references: Tensor,
         slopes: Tensor | None,
         grad_positive: Tensor,
         grad_negative: Tensor,
         grad_terms: Tensor,
     ) -> None:
-        """Add the gradient of a forward with these sums; in a single pass, of negatives and terms for gradients of 1.
-
-        ``sums`` are the `sums` of a data-wise loss, and the `max_logits` of a class-wise one.
-        """
+        """Write the gradient of a forward with these references; in a single pass, of negatives and terms for 1."""
         if slopes is None:
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
-            sums = sums.masked_fill(sums == -torch.inf, 0)
+            references = references.masked_fill(references == -torch.inf, 0)
             slopes = grad_negative * self.scoring.scale
         elif not self.one_pass:
             slopes = slopes * grad_negative
         # If a chunk's product is inexact near the target class, so is its gradient: `add_target_gradient` adds that.
-        target = None if self.one_pass else 0.0 if self.products.inexact else grad_positive
-        buffer = self._buffer()
-        for part in self.parts:
-            self._backward_chunk(_Chunk(self, part, buffer), grads, sums, slopes, target)
+        target = None if self.one_pass or self.products.inexact else grad_positive
+        for number, part in enumerate(self.parts):
+            own = slice(None) if self.data_wise else part
+            pooled = self.cached_pools[number] if self.cached_pools else None
+            similarities, derivative = self._room(part), (references[own], slopes[own])
+            self._body(_backward_chunk)(
+                self._chunk(part),
+                similarities,
+                self.cache is None,
+                pooled,
+                derivative,
+                target,
+                self._part_of(grads, part),
+            )
             self._add_terms(part, grads[1], 1.0 if self.one_pass else grad_terms)
-
-    def _backward_chunk(
-        self, chunk: "_Chunk", grads: Grads, sums: Tensor, slopes: Tensor, target: Tensor | float | None
-    ) -> None:
-        own = slice(None) if self.scoring.class_reduction is None else chunk.part
-        chunk.backward(chunk.logits().sub_(sums[own]).exp2_().mul_(slopes[own]), grads, target)
-
-    def _reduce_classes(self, part: slice, *, differentiable: bool) -> None:
-        """Add ``Σ_c r(M_c)`` to the negatives, and find their derivative in each power, times the scale."""
-        reduction, sampling = self.scoring.class_reduction, self.sampling.part(part)
-        assert reduction is not None
-        assert self.slopes is not None
-        totals = self.totals[part]
-
-        def reduced(m: Tensor) -> Tensor:
-            return (reduction(m) if sampling.weights is None else reduction(m) * sampling.weights.unsqueeze(1)).sum()
-
-        m = totals.log2().add_(self.max_logits[part]) * math.log(2)
-        if not differentiable:
-            self.reduced.add_(reduced(m))
-            return
-        value, backward = with_backward(reduced, m)
-        (slopes,) = backward(torch.ones_like(value))
-        self.reduced.add_(value)
-        torch.mul(slopes, self.scoring.scale, out=self.slopes[part])
-        # A class without negatives has a total of 0 and powers of 0.
-        self.slopes[part].div_(totals.masked_fill_(totals == 0, 1))
 
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
         """Multiply a single pass's gradient of negatives and terms, computed for 1, by the incoming ones."""
         # Incoming gradients of 1 are usual, and spare passes over the proxies; a GPU would have to be waited for.
-        unread = on_gpu(self.proxies) or torch.compiler.is_compiling()
+        unread = self.proxies.is_cuda or torch.compiler.is_compiling()
         if unread or bool(grad_negative != 1):
             for grad in grads:
                 if grad is not None:
@@ -309,114 +291,166 @@ class _Walk:
     def _add_terms(self, part: slice, grad: Tensor | None, factor: Tensor | float) -> None:
         """Add the gradient of the regularisers to that of the proxies."""
         if grad is not None:
-            sampling = self.sampling.part(part)
             for term, state in zip(self.terms, self.states, strict=True):
                 own = None if state is None else state[part]
-                term.add_gradient(grad[part], self.proxies[part], sampling, own, factor * term.weight)
+                term.add_gradient(grad[part], self.proxies[part], self.sampling.part(part), own, factor * term.weight)
 
-
-class _Chunk:
-    """The scores of a chunk of classes, and where the target classes of the samples are among them.
-
-    Attributes:
-        column: The class of each sample among those of the chunk ``[1, batch]``, also where it is in another chunk:
-            indices of varying length would make a GPU be waited for.
-        inside: Whether it is in this one ``[1, batch]``.
-        similarities: ``[classes, proxies, batch]``, which the backward may overwrite.
-        pooled: The scores of the classes ``[classes, batch]``.
-        weights: What pooling weighs the proxies by, which the backward may overwrite.
-    """
-
-    def __init__(self, walk: _Walk, part: slice, buffer: Tensor) -> None:
-        self.walk, self.part, self.sampling = walk, part, walk.sampling.part(part)
-        self.rows, per_class = walk.proxies[part].flatten(0, 1), walk.proxies.shape[1]
-        self.proxy_norms = walk.proxy_norms[part.start * per_class : part.stop * per_class]
-        self.column = (walk.labels - part.start).clamp_(0, part.stop - part.start - 1).unsqueeze(0)
-        self.inside = ((walk.labels >= part.start) & (walk.labels < part.stop)).unsqueeze(0)
-        self.similarities = buffer[: part.stop - part.start] if walk.cache is None else buffer[part]
-        if walk.is_forward:
-            walk.scoring.similarity.measure(self.rows, self.proxy_norms)
-        if walk.is_forward or walk.cache is None:
-            self._fill()
-        self.pooled, self.weights = self._pool()
-        self.through_transform: Backward | None = None
-
-    def _fill(self) -> None:
-        walk, flat = self.walk, self.similarities.flatten(0, 1)
-        walk.products.multiply(walk.products.operand(self.rows), walk.operand.transposed(), flat)
-        walk.scoring.similarity.from_products(flat, walk.queries, self.proxy_norms)
-        if walk.target is not None:
-            column = self.column.unsqueeze(1).expand(1, self.similarities.shape[1], -1)
-            kept = self.similarities.gather(0, column).squeeze(0)
-            self.similarities.scatter_(0, column, torch.where(self.inside, walk.target.T, kept).unsqueeze(0))
-
-    def _pool(self) -> Pooled:
-        walk = self.walk
-        if self.similarities.shape[1] == 1:
-            return self.similarities.squeeze(1), None
-        keeps = walk.cache is not None and walk.plan.keep_weights
-        if keeps and not walk.is_forward:
-            return walk.cached_pools[self.part.start // walk.plan.chunk]
-        pooled = walk.scoring.pooling.forward(self.similarities)
-        if keeps:
-            walk.cached_pools.append(pooled)
-        return pooled
-
-    def logits(self) -> Tensor:
-        """Return ``(a·g(S) + bias)/ln 2``, with −∞ for the target class."""
-        scoring, transformed = self.walk.scoring, self.pooled
-        if scoring.transform is not None:
-            transformed, self.through_transform = with_backward(scoring.transform, self.pooled)
-        logits = transformed * (scoring.scale / math.log(2))
-        if (offsets := _offsets(self.sampling, scoring)) is not None:
-            logits.add_(offsets.unsqueeze(1))
-        return self._put_target(logits, -torch.inf)
-
-    def _put_target(self, scores: Tensor, value: Tensor | float) -> Tensor:
-        """Write ``value`` in place where a sample meets its target class."""
-        kept = scores.gather(0, self.column)
-        return scores.scatter_(0, self.column, torch.where(self.inside, value, kept))
-
-    def backward(self, grad: Tensor, grads: Grads, target: Tensor | float | None = None) -> None:
-        """Add the gradient of the queries and write that of the proxies, from those of ``g(S)`` and of the target."""
-        scoring, (grad_queries, grad_proxies) = self.walk.scoring, grads
-        if self.through_transform is not None:
-            (grad,) = self.through_transform(grad)
-        if target is not None:
-            self._put_target(grad, target)
-        if self.similarities.shape[1] > 1:
-            grad = scoring.pooling.backward(grad, self.similarities, self.pooled, self.weights).flatten(0, 1)
-        walk, products, scores = self.walk, self.walk.products, self.similarities.flatten(0, 1)
-        grad_scores, row_correction, query_correction = scoring.similarity.slopes(
-            grad, scores, walk.queries, self.proxy_norms
+    def _chunk(self, part: slice) -> _Chunk:
+        per_class, sampling = self.proxies.shape[1], self.sampling.part(part)
+        offset, weights = sampling.bias, sampling.weights
+        if weights is not None and self.data_wise:
+            offset, weights = weights.log() if offset is None else weights.log().add_(offset), None
+        return _Chunk(
+            self.scoring,
+            self.products,
+            self.proxies[part],
+            self.norms[part.start * per_class : part.stop * per_class],
+            self.queries,
+            self.operand,
+            (self.labels - part.start).clamp_(0, part.stop - part.start - 1).unsqueeze(0),
+            ((self.labels >= part.start) & (self.labels < part.stop)).unsqueeze(0),
+            self.target,
+            None if offset is None else offset.unsqueeze(1),
+            None if weights is None else weights.unsqueeze(1),
         )
-        operand = products.operand(grad_scores)
-        if grad_queries is not None:
-            products.add(grad_queries, operand.transposed(), products.operand(self.rows))
-            if query_correction is not None:
-                grad_queries.addcmul_(walk.queries, query_correction)
-        if grad_proxies is not None:
-            written = products.multiply(operand, walk.operand, grad_proxies[self.part].flatten(0, 1))
-            if row_correction is not None:
-                written.addcmul_(self.rows, row_correction)
+
+    def _room(self, part: slice) -> Tensor:
+        """Return room for a chunk's similarities: its part of the cache, or a buffer that all chunks share."""
+        if self.cache is not None:
+            return self.cache[part]
+        if self.buffer is None:
+            self.buffer = self.queries.new_empty(part.stop - part.start, self.proxies.shape[1], len(self.queries))
+        return self.buffer[: part.stop - part.start]
+
+    def _part_of(self, grads: Grads | None, part: slice) -> Grads | None:
+        return None if grads is None else (grads[0], None if grads[1] is None else grads[1][part])
+
+    def _body(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if self.compiler is None else self.compiler(function, dynamic=True)
 
 
-def _offsets(sampling: SamplingWeights, scoring: Scoring) -> Tensor | None:
-    """Return what is added to the logits of each class, in powers of 2.
+def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None, differentiable: bool) -> tuple[Any, ...]:
+    """Return the scores of the target classes, sums of the negatives, and what pooling made; see `_Walk.forward`.
 
-    That is the bias of a class, and its weight where classes are summed.
+    Sums are of powers of 2, which are much faster than powers of e.
     """
-    offsets = None if sampling.bias is None else sampling.bias / math.log(2)
-    if sampling.weights is None or scoring.class_reduction is not None:
-        return offsets
-    weights = sampling.weights.log2()
-    return weights if offsets is None else weights.add_(offsets)
+    scoring = chunk.scoring
+    _fill(chunk, similarities)
+    pooled = _pool(chunk, similarities)
+    own = pooled[0].gather(0, chunk.column).squeeze(0)
+    logits, through_transform = _logits(chunk, pooled[0])
+    dim = 0 if scoring.class_reduction is None else 1
+    # The largest, and not −∞, from which nothing can be subtracted.
+    highest = logits.amax(dim, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
+    powers = logits.sub_(highest).exp2_()
+    totals = powers.sum(dim, keepdim=True)
+    if scoring.class_reduction is None:
+        return own, totals.log2_().add_(highest).squeeze(0), pooled
+    reduced, slopes = _reduce(chunk, totals, highest, differentiable)
+    if grads is not None:
+        _add_gradient(chunk, similarities, pooled, through_transform, powers.mul_(slopes), grads)
+    return own, reduced, highest, slopes, pooled
 
 
-def _logsumexp2(logits: Tensor) -> Tensor:
-    """Compute ``log₂ Σ_c 2^logits`` per sample, −∞ for an empty sum; overwrite ``logits``."""
-    highest = logits.amax(0).clamp_(min=torch.finfo(logits.dtype).min)
-    return logits.sub_(highest).exp2_().sum(0).log2_().add_(highest)
+def _backward_chunk(
+    chunk: _Chunk,
+    similarities: Tensor,
+    is_empty: bool,
+    pooled: Pooled | None,
+    derivative: tuple[Tensor, Tensor],
+    target: Tensor | None,
+    grads: Grads,
+) -> None:
+    """Write the gradient of the negatives, of given references and slopes, and that of the target scores, if given."""
+    if is_empty:
+        _fill(chunk, similarities)
+    pooled = _pool(chunk, similarities) if pooled is None else pooled
+    logits, through_transform = _logits(chunk, pooled[0])
+    grad = logits.sub_(derivative[0]).exp2_().mul_(derivative[1])
+    _add_gradient(chunk, similarities, pooled, through_transform, grad, grads, target)
+
+
+def _fill(chunk: _Chunk, similarities: Tensor) -> None:
+    """Write the similarities of all proxies."""
+    flat, products = similarities.flatten(0, 1), chunk.products
+    products.multiply(products.operand(chunk.rows.flatten(0, 1)), chunk.operand.transposed(), flat)
+    chunk.scoring.similarity.from_products(flat, chunk.queries, chunk.norms)
+    if chunk.target is not None:
+        column = chunk.column.unsqueeze(1).expand(1, similarities.shape[1], -1)
+        kept = similarities.gather(0, column).squeeze(0)
+        similarities.scatter_(0, column, torch.where(chunk.inside, chunk.target.T, kept).unsqueeze(0))
+
+
+def _pool(chunk: _Chunk, similarities: Tensor) -> Pooled:
+    if similarities.shape[1] == 1:
+        return similarities.squeeze(1), None
+    return chunk.scoring.pooling.forward(similarities)
+
+
+def _logits(chunk: _Chunk, scores: Tensor) -> tuple[Tensor, Backward | None]:
+    """Return ``(a·g(S) + bias)/ln 2``, with −∞ for the target class, and the backward of g."""
+    scoring, through_transform = chunk.scoring, None
+    if scoring.transform is not None:
+        scores, through_transform = with_backward(scoring.transform, scores)
+    logits = scores * (scoring.scale / math.log(2))
+    if chunk.offset is not None:
+        logits.add_(chunk.offset / math.log(2))
+    return _put_target(chunk, logits, -torch.inf), through_transform
+
+
+def _put_target(chunk: _Chunk, scores: Tensor, value: Tensor | float) -> Tensor:
+    """Write ``value`` in place where a sample meets its target class."""
+    return scores.scatter_(0, chunk.column, torch.where(chunk.inside, value, scores.gather(0, chunk.column)))
+
+
+def _reduce(chunk: _Chunk, totals: Tensor, highest: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
+    """Return ``Σ_c r(M_c)`` and its derivative in each class's powers, times the scale; overwrite the totals."""
+
+    def reduced(m: Tensor) -> Tensor:
+        values = chunk.scoring.class_reduction(m)  # type: ignore[misc]
+        return (values if chunk.weights is None else values * chunk.weights).sum()
+
+    m = totals.log2().add_(highest).mul_(math.log(2))
+    if not differentiable:  # as in inference mode, where no gradient can be asked for
+        return reduced(m), m
+    value, backward = with_backward(reduced, m)
+    (slopes,) = backward(torch.ones_like(value))
+    # A class without negatives has a total of 0 and powers of 0.
+    return value, (slopes * chunk.scoring.scale).div_(totals.masked_fill_(totals == 0, 1))
+
+
+def _add_gradient(
+    chunk: _Chunk,
+    similarities: Tensor,
+    pooled: Pooled,
+    through_transform: Backward | None,
+    grad: Tensor,
+    grads: Grads,
+    target: Tensor | None = None,
+) -> None:
+    """Add to the gradient of the queries and write that of the proxies, from those of ``g(S)`` and of the target.
+
+    Similarities, scores and weights are overwritten.
+    """
+    if through_transform is not None:
+        (grad,) = through_transform(grad)
+    if target is not None:
+        _put_target(chunk, grad, target)
+    if similarities.shape[1] > 1:
+        grad = chunk.scoring.pooling.backward(grad, similarities, *pooled).flatten(0, 1)
+    (grad_queries, grad_proxies), rows, products = grads, chunk.rows.flatten(0, 1), chunk.products
+    grad_scores, row_correction, query_correction = chunk.scoring.similarity.slopes(
+        grad, similarities.flatten(0, 1), chunk.queries, chunk.norms
+    )
+    operand = products.operand(grad_scores)
+    if grad_queries is not None:
+        products.add(grad_queries, operand.transposed(), products.operand(rows))
+        if query_correction is not None:
+            grad_queries.addcmul_(chunk.queries, query_correction)
+    if grad_proxies is not None:
+        written = products.multiply(operand, chunk.operand, grad_proxies.flatten(0, 1))
+        if row_correction is not None:
+            written.addcmul_(rows, row_correction)
 
 
 def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
