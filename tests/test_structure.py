@@ -103,9 +103,12 @@ WITHOUT_SOURCE = {
     "test_structure.py": "the whole repository",
     "test_surface.py": "what users can reach",
     "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
+    "training/test_extending.py": "runs that are extended by more epochs",
+    "training/test_head_start.py": "heads and proxies that begin at the training images",
     "training/test_kills.py": "a training that is killed at any moment",
     "training/test_fine_tuning.py": "model.train, model.lora and others, in runs",
     "training/test_plateau.py": "phases that end at a plateau",
+    "training/test_warm_start.py": "runs that begin with the weights of another",
     "training/test_waiting.py": "every loss, optimisers and training: what waits for a GPU",
 }
 

@@ -40,7 +40,7 @@ from proxemic.recipes.writing import content_of
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training.advice import advice
 from proxemic.training.components import fit_to_data
-from proxemic.training.data_module import EpochOrder, TrainingData
+from proxemic.training.data_module import TrainingData
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
@@ -308,7 +308,7 @@ def test_two_steps(name: str, places: dict[type[ImageSource], dict[str, Any]], n
         accelerator="cpu",
         max_epochs=2,
         limit_train_batches=1,
-        callbacks=[watch, EpochOrder(data)],
+        callbacks=[watch],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

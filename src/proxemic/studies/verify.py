@@ -213,7 +213,7 @@ def _settings(target: Path, workers: int | None) -> "tuple[EvaluationConfig, Ima
     """How the model is evaluated, the source of its run, and how many processes load images."""
     from proxemic.recipes.reader import read_evaluation
     from proxemic.training import EvaluationConfig, RunDirectory
-    from proxemic.training.recipe import BatchConfig
+    from proxemic.training.config import BatchConfig
 
     config, batches, source = EvaluationConfig(), BatchConfig(), None
     if is_run(target):

@@ -12,8 +12,8 @@ from torch.optim.swa_utils import AveragedModel
 from proxemic.distributed.gather import share_first
 from proxemic.metrics import RetrievalMetrics
 from proxemic.models import EmbeddingModel
-from proxemic.training.averaging import Averaging
 from proxemic.training.callbacks.retrieval import RetrievalCallback
+from proxemic.training.config import Averaging
 from proxemic.training.module import EmbeddingTask
 
 
