@@ -34,7 +34,7 @@ MOMENTS = [
     ("callbacks.saving.SaveRun._save", 6, True),  # the first phase has just ended
     ("callbacks.saving.SaveRun._write_history", 3, False),  # in the second phase
     ("callbacks.saving.SaveRun._save", 12, True),  # the last one
-    ("results.save_model", 1, True),  # in the place of what was chosen
+    ("results.interpolate", 1, True),
     ("results.write_json", 2, False),
 ]
 COPIED = f"""

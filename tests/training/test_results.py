@@ -1,6 +1,7 @@
 """Weights between start and end are kept where they are better; the run goes on from what was chosen before."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from command_line import Here
 from proxemic.data import EmbeddingDataset
 from proxemic.metrics import retrieval_metrics
-from proxemic.models import build_model, load_model
+from proxemic.models import build_model, load_model, save_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import RunDirectory, train
 
@@ -26,9 +27,17 @@ FILES = ("model.safetensors", "model.json", "loss.safetensors", "metrics.json")
 
 @pytest.fixture(scope="module")
 def interpolated(recipe: Path) -> tuple[Path, str]:
-    said: list[str] = []
-    train(read_recipe(recipe, FLAGS), recipe.parent / "run", report=said.append)
-    return recipe.parent / "run", "\n".join(said)
+    """A run and what it said; beside it, as a kill would leave it, a copy that has just replaced what was chosen."""
+    run, said = recipe.parent / "run", list[str]()
+
+    def save_and_copy(*arguments: Any) -> None:
+        save_model(*arguments)
+        shutil.copytree(run, recipe.parent / "killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxemic.training.results.save_model", save_and_copy)
+        train(read_recipe(recipe, FLAGS), run, report=said.append)
+    return run, "\n".join(said)
 
 
 def metrics_of(run: Path) -> dict[str, Any]:
@@ -93,6 +102,13 @@ def test_where_the_start_is_kept_the_end_is_the_last_epoch(recipe: Path, tmp_pat
     assert load_model(run)[0].config.head == "none"
     assert not (run / "loss.safetensors").exists()
     assert not (run / "checkpoints" / "chosen").exists()
+
+
+def test_a_run_that_is_killed_once_it_has_replaced_what_was_chosen(interpolated: tuple[Path, str]) -> None:
+    killed = interpolated[0].with_name("killed")
+    train(out=killed, resume=True, report=[].append)
+    for file in (*FILES, "checkpoints/chosen/model.safetensors"):
+        assert (killed / file).read_bytes() == (interpolated[0] / file).read_bytes(), file
 
 
 def test_an_extended_run_goes_on_from_what_was_chosen_before(recipe: Path, tmp_path: Path, here: Here) -> None:

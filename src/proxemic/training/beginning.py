@@ -92,15 +92,7 @@ def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe:
     if not components and start == "drawn":
         return
     images, labels = draw_images(images, recipe.seed)
-    features = embed_images(
-        PooledFeatures(model).to(pick_device(recipe.training.accelerator)),
-        images,
-        recipe.images,
-        batch_size=recipe.evaluation.batch_size,
-        workers=recipe.batches.workers,
-        description="features of the training images",
-        precision=recipe.evaluation.precision,
-    )
+    features = embed_by_recipe(recipe, PooledFeatures(model), images, "features of the training images")
     model.cpu()
     if components:
         begin_at_principal_components(model.head, features, whiten=recipe.model.head_init == "pca-whitened")
@@ -126,6 +118,21 @@ def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " 
 def cluster_seed(recipe: Recipe) -> int:
     """The seed of k-means."""
     return derive_seed(recipe.seed, 2, MOST_IMAGES)
+
+
+def embed_by_recipe(
+    recipe: Recipe, network: nn.Module, images: ImageSet, description: str
+) -> Float[Tensor, "images dim"]:
+    """Embed images on the device and in the precision that a recipe names."""
+    return embed_images(
+        network.to(pick_device(recipe.training.accelerator)),
+        images,
+        recipe.images,
+        batch_size=recipe.evaluation.batch_size,
+        workers=recipe.batches.workers,
+        description=description,
+        precision=recipe.evaluation.precision,
+    )
 
 
 def embed_training_images(

@@ -2,24 +2,24 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
 from proxemic.models import EmbeddingModel, load_model, save_model
 from proxemic.models.lora import merged_state
 from proxemic.runs.directory import RunDirectory
-from proxemic.runs.embed import embed_images, pick_device
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.runs.starts import BothStarts, SideBySide
 from proxemic.tables import percent
 from proxemic.training.advice import curve_advice
+from proxemic.training.beginning import embed_by_recipe
 from proxemic.training.callbacks.measures import EpochMeasure
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
@@ -116,7 +116,7 @@ def interpolate(
     end = merged_state(task.model if is_start else load_model(run.path, recipe.model.custom_backbone)[0])
     networks = [_between(start, end, share) for share in shares]
     with times.of("validation"):
-        embeddings = _embed(recipe, networks, images, "interpolations").chunk(len(shares), dim=1)
+        embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "interpolations").chunk(len(shares), dim=1)
         metrics = [evaluate_embeddings(part.contiguous(), images, recipe.evaluation) for part in embeddings]
     values = [{"alpha": share, **each} for share, each in zip(shares, metrics, strict=True)]
     better = max(values, key=lambda value: value[metric])
@@ -140,21 +140,6 @@ def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> 
     return network
 
 
-def _embed(
-    recipe: Recipe, networks: Sequence[nn.Module], images: ImageSet, description: str
-) -> Float[Tensor, "images widths"]:
-    """Embed images by several networks in one pass: reading them takes longer than embedding them."""
-    return embed_images(
-        SideBySide(networks).to(pick_device(recipe.training.accelerator)),
-        images,
-        recipe.images,
-        batch_size=recipe.evaluation.batch_size,
-        workers=recipe.batches.workers,
-        description=description,
-        precision=recipe.evaluation.precision,
-    )
-
-
 def _split(splits: Splits) -> str:
     """Whether the test has unseen classes (open-set) or new images of trained ones (closed-set)."""
     if splits.test is None:
@@ -172,7 +157,7 @@ def _test(
         networks, widths = [*networks, start], widths | start.widths
     asked = {"test": True, "start": recipe.evaluation.start, "untrained": recipe.evaluation.untrained}
     with times.of("test"):
-        embeddings = _embed(recipe, networks, images, "test").split([*widths.values()], dim=1)
+        embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "test").split([*widths.values()], dim=1)
         parts = {name: part.contiguous() for name, part in zip(widths, embeddings, strict=True) if asked[name]}
         evaluations = {name: evaluate_embeddings(part, images, recipe.evaluation) for name, part in parts.items()}
     with times.of("pictures"):
