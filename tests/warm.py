@@ -34,7 +34,7 @@ IMPORTED = [
     "proxemic.recipes.reader",
     "proxemic.report",
     "proxemic.retrieval.stores.local",
-    "proxemic.training.features.cache",
+    "proxemic.training.features",
     "proxemic.training.fit",
     "proxemic.training.results",
     "pytest",  # the main module of those who ask

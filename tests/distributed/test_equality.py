@@ -1,4 +1,4 @@
-"""The gradient of one big batch, of every loss, on one, two and four processes, the last of which has no class."""
+"""The gradient of one big batch, of every loss, on one and on four processes, the last of which has no class."""
 
 import json
 import re
@@ -15,10 +15,10 @@ EQUALITY = Path(__file__).parents[2] / "benchmarks" / "equality.py"
 
 
 def test_processes_give_the_value_and_the_gradients_of_one() -> None:
-    done = warm.run(EQUALITY, "--processes", "1", "2", "4", "--json", timeout=1200, environment=ONE_THREAD)
+    done = warm.run(EQUALITY, "--processes", "1", "4", "--json", timeout=1200, environment=ONE_THREAD)
     assert done.returncode == 0, done.stderr
     table = json.loads(done.stdout.splitlines()[-1])
-    assert list(table) == ["1", "2", "4"]
+    assert list(table) == ["1", "4"]
     for found in table.values():
         wrong = {row: errors for row, errors in found.items() if not max(errors.values()) <= 1e-5}
         assert not wrong

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch import Callback
 
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import PolynomialDecay, train
 
+pytestmark = pytest.mark.usefixtures("without_plots")
 DECAY = "proxemic.training.PolynomialDecay"
 FLAGS = [
     *("--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"),
@@ -42,12 +42,6 @@ class Rates(Callback):
         groups = {group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups}
         self.found.append((groups["backbone"], groups["proxies"]))
         self.steps = trainer.num_training_batches
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("schedules")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 def rates(recipe: Path, out: Path, *flags: str, resume: bool = False, stop_at: int | None = None) -> Rates:

@@ -68,31 +68,19 @@ def test_sampled_proxies_are_watched_too() -> None:
     assert train([*model.parameters(), *loss.parameters()], model, loss) == []
 
 
-def test_moving_proxies_are_silent() -> None:
-    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
-    assert train([*model.parameters(), *loss.parameters()], model, loss) == []
-
-
-def test_a_fused_optimiser_moves_them_too() -> None:
-    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
-    assert train([*model.parameters(), *loss.parameters()], model, loss, optimizer_class=FUSED) == []
-
-
-def test_frozen_proxies_are_silent() -> None:
-    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
-    loss.proxies.requires_grad_(False)
-    assert train(list(model.parameters()), model, loss) == []
-
-
-def test_a_loss_that_waits_for_its_own_optimiser_is_silent() -> None:
-    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
-    assert train(list(model.parameters()), model, loss, 5) == []
-    assert train([*model.parameters(), *loss.parameters()], model, loss) == []
-
-
 def test_parametrised_proxies_are_left_alone() -> None:
     loss = NormalizedSoftmaxLoss(5, 7)
     torch.nn.utils.parametrizations.weight_norm(loss, "proxies")
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
     loss(torch.randn(3, 7), torch.tensor([0, 1, 2])).backward()
     optimizer.step()
+
+
+def test_proxies_that_move_or_need_not_are_silent() -> None:
+    for optimizer in (torch.optim.SGD, FUSED):
+        model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+        assert train(list(model.parameters()), model, loss, 5) == []  # the loss may wait for its own optimiser
+        assert train([*model.parameters(), *loss.parameters()], model, loss, optimizer_class=optimizer) == []
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    loss.proxies.requires_grad_(False)
+    assert train(list(model.parameters()), model, loss) == []

@@ -33,14 +33,15 @@ from proxemic.data import (
 )
 from proxemic.losses import PairwiseLoss
 from proxemic.losses.user_defined import make_loss
-from proxemic.models import bn_inception, build_model, iresnet
+from proxemic.models import build_model
+from proxemic.models.backbones import bn_inception, iresnet
 from proxemic.recipes import find_recipe, list_recipes, recipe_summary
 from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.writing import content_of
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training.advice import advice
 from proxemic.training.components import fit_to_data
-from proxemic.training.data_module import EpochOrder, TrainingData
+from proxemic.training.data_module import TrainingData
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
@@ -308,7 +309,7 @@ def test_two_steps(name: str, places: dict[type[ImageSource], dict[str, Any]], n
         accelerator="cpu",
         max_epochs=2,
         limit_train_batches=1,
-        callbacks=[watch, EpochOrder(data)],
+        callbacks=[watch],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

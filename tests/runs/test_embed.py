@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from proxemic.errors import UserError
 from proxemic.runs.evaluate import check_own_metrics, compute_own_metrics
+from proxemic.runs.workers import worker_settings
 from proxemic.training import EvaluationConfig, embed_dataset
 
 IMAGES = torch.rand(10, 1, 3, 3, generator=torch.Generator().manual_seed(0))
@@ -150,7 +151,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no tensors": (Listed([("a", 1), ("b", 2)]), "is of type str, but must be a tensor of floats"),
     "words": (Listed([(image, "a") for image in IMAGES]), "labels is a tuple but must be a tensor"),
     "floats": (TensorDataset(IMAGES, LABELS.float()), "labels has torch.float32"),
-    "several": (TensorDataset(IMAGES, torch.zeros(10, 2, dtype=torch.long)), r"shape \[10, 2\]"),
+    "several": (TensorDataset(IMAGES, torch.zeros(10, 2, dtype=torch.long)), r"shape \(10, 2\)"),
     "other keys": (Listed([{"pixels": IMAGES[0]}]), "the keys pixels, but not 'image'; give keys="),
     "sometimes": (DataLoader(Listed(PAIRS), 5, collate_fn=at_times), "always or never"),
 }  # fmt: skip
@@ -161,6 +162,19 @@ def test_what_is_refused(name: str) -> None:
     data, words = REFUSED[name]
     with pytest.raises(ValueError, match=words):
         embed_dataset(nn.Flatten(), data)
+
+
+def test_embeddings_may_be_computed_in_bfloat16() -> None:
+    model, data = nn.Sequential(nn.Flatten(), nn.Linear(IMAGES[0].numel(), 5)), TensorDataset(IMAGES, LABELS)
+    full, half = (embed_dataset(model, data, precision=precision)[0] for precision in ("32-true", "bf16-mixed"))
+    assert half.dtype == torch.float32
+    assert not torch.equal(half, full)
+    torch.testing.assert_close(half, full, rtol=0.05, atol=0.05)
+
+
+def test_images_for_a_gpu_are_loaded_into_pinned_memory() -> None:
+    pinned = {name: worker_settings(2, torch.device(name))["pin_memory"] for name in ("cpu", "mps", "cuda")}
+    assert pinned == {"cpu": False, "mps": False, "cuda": True}
 
 
 class Gives(nn.Module):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -71,58 +70,30 @@ def metric_cases(rank: int) -> dict[str, Any]:
     return found
 
 
-def images() -> Any:
-    from proxemic.data import ArrayPixels, ImageSet
-
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 256, (6, 8, 8))
-    names = [index % 6 for index in range(50)]
-    array = (patterns[names] + rng.integers(0, 160, (50, 8, 8))).clip(0, 255).astype(np.uint8)
-    return ImageSet.from_names(ArrayPixels(array), [str(name) for name in names])
-
-
 def training_cases(folder: Path) -> dict[str, Any]:
     """Train a user's own module for two epochs, evaluated by the callback and in its own validation."""
-    from lightning.pytorch import LightningModule, Trainer, seed_everything
+    from lightning.pytorch import Trainer, seed_everything
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
     from torch.utils.data import DataLoader
 
-    from proxemic.data import EmbeddingDataset, Preprocessing
+    from evaluated import CONFIG, PREPROCESSING, Module, images
+    from proxemic.data import EmbeddingDataset
     from proxemic.runs.embed import embed_images
     from proxemic.runs.evaluate import evaluate_embeddings
-    from proxemic.training import EvaluationConfig, RetrievalCallback, RetrievalMetric
+    from proxemic.training import RetrievalCallback, RetrievalMetric
 
     pictures = images()
-    preprocessing = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
-
-    class Ramp(nn.Module):
-        """Depends on the order of the rows."""
-
-        def forward(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            return {"ramp": torch.arange(len(labels)).double() @ embeddings.double().sum(1)}
-
-    config = EvaluationConfig(recall_at=(1, 2), ndcg_at=(3,), batch_size=16, own_metrics=[Ramp()])
 
     class Numbered(EmbeddingDataset):
         def __getitems__(self, keys: Any) -> list[Any]:
             return [(*item, key) for item, key in zip(super().__getitems__(keys), keys, strict=True)]
 
-    class Module(LightningModule):
+    class Validated(Module):
         def __init__(self) -> None:
             super().__init__()
-            self.net = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 4))
-            self.frozen = nn.BatchNorm1d(4).eval()
             self.metric = RetrievalMetric(recall_at=(1, 2), ndcg_at=(3,))
             self.alone: list[dict[str, float]] = []
             self.evaluated: list[dict[str, float]] = []
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.frozen(self.net(images))
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            assert self.net.training
-            assert not self.frozen.training
-            return self(batch[0]).square().mean()
 
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             batch, labels, indexes = batch
@@ -135,14 +106,11 @@ def training_cases(folder: Path) -> dict[str, Any]:
         def on_train_epoch_end(self) -> None:
             assert evaluate.latest is not None
             self.evaluated.append(dict(evaluate.latest))
-            embeddings = embed_images(self, pictures, preprocessing, batch_size=16)
-            self.alone.append(dict(evaluate_embeddings(embeddings, pictures, config)))
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.net.parameters(), lr=0.5)
+            embeddings = embed_images(self, pictures, PREPROCESSING, batch_size=16)
+            self.alone.append(dict(evaluate_embeddings(embeddings, pictures, CONFIG)))
 
     seed_everything(0, verbose=False)
-    evaluate = RetrievalCallback(pictures, preprocessing, config)
+    evaluate = RetrievalCallback(pictures, PREPROCESSING, CONFIG)
     stopping = EarlyStopping("validation/map@r", patience=9, mode="max")
     best = ModelCheckpoint(folder / "best", monitor="validation/map@r", mode="max", save_on_train_epoch_end=True)
     trainer = Trainer(
@@ -157,8 +125,8 @@ def training_cases(folder: Path) -> dict[str, Any]:
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    module = Module()
-    trainer.fit(module, DataLoader(EmbeddingDataset(pictures, preprocessing.evaluation()), 5, shuffle=True))
+    module = Validated()
+    trainer.fit(module, DataLoader(EmbeddingDataset(pictures, PREPROCESSING.evaluation()), 5, shuffle=True))
     found: dict[str, Any] = {"evaluated": module.evaluated, "alone": module.alone}
     found["logged"] = {name: value.item() for name, value in trainer.callback_metrics.items()}
     assert best.best_model_score is not None
@@ -166,10 +134,10 @@ def training_cases(folder: Path) -> dict[str, Any]:
     found["stopping"] = float(stopping.best_score)
     trainer.limit_val_batches = 1.0
     odd = pictures.select(range(49))  # so that one comes twice
-    numbered = Numbered(odd, preprocessing.evaluation())
+    numbered = Numbered(odd, PREPROCESSING.evaluation())
     found["validated"] = trainer.validate(module, DataLoader(numbered, 7), verbose=False)[0]
-    embeddings = embed_images(module, odd, preprocessing)
-    found["validated alone"] = dict(evaluate_embeddings(embeddings, odd, replace(config, own_metrics=None)))
+    embeddings = embed_images(module, odd, PREPROCESSING)
+    found["validated alone"] = dict(evaluate_embeddings(embeddings, odd, replace(CONFIG, own_metrics=None)))
     return found
 
 
@@ -177,15 +145,14 @@ def evaluated_where_one_diverges(rank: int) -> list[str]:
     """What each says where the embeddings of the second process alone are not finite."""
     from types import SimpleNamespace
 
-    from proxemic.data import Preprocessing
+    from evaluated import CONFIG, PREPROCESSING, images
     from proxemic.errors import TrainingDiverged
-    from proxemic.training import EvaluationConfig, RetrievalCallback
+    from proxemic.training import RetrievalCallback
 
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     with torch.no_grad():
         module[1].weight.mul_(float("nan") if rank else 1.0)  # type: ignore[operator]
-    preprocessing = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
-    evaluate = RetrievalCallback(images(), preprocessing, EvaluationConfig(recall_at=(1,), batch_size=16))
+    evaluate = RetrievalCallback(images(), PREPROCESSING, CONFIG)
     trainer: Any = SimpleNamespace(global_rank=rank, world_size=2, current_epoch=0)
     try:
         evaluate.evaluate(trainer, module)  # type: ignore[arg-type]

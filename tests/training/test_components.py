@@ -16,7 +16,7 @@ from proxemic.studies.finished import FinishedRun
 from proxemic.training import RunDirectory
 from proxemic.training.components import build_components, held_out_images
 from proxemic.training.distributed.shards import ProxyShards
-from proxemic.training.times import Times
+from proxemic.training.record import Times
 from stopping import Stopped, losses, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")

@@ -23,7 +23,7 @@ from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import PolynomialDecay, RunDirectory, train
-from proxemic.training.extending import check_extension, extend
+from proxemic.training.beginning import check_extension
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -160,16 +160,3 @@ def test_the_second_phase_is_not_begun_twice(recipe: Path, tmp_path: Path) -> No
     with pytest.raises(UserError, match="is in its second phase, which cannot begin later"):
         resume(run, 4)
     assert (run / "metrics.json").exists()
-
-
-def test_a_full_disk_leaves_the_run_as_it_was(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunDirectory(copied(two, tmp_path / "run"))
-
-    def full(*_: object, **__: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(UserError, match="disk is full"):
-        extend(run, "training: {epochs: 4}")
-    assert run.metrics.exists()
-    assert run.recipe.read_bytes() == (two / "recipe.yaml").read_bytes()

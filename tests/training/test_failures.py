@@ -17,8 +17,7 @@ from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import Recipe, RunDirectory, train
 from proxemic.training.failures import Failures
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.record import Display
-from proxemic.training.times import Times
+from proxemic.training.record import Display, Times
 
 NO_CPU_MEMORY = "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
 

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from command_line import Here, warm_start
+from command_line import Here
 from images import write_folder, write_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.components import build_networks
-from together import assert_same, proxemic_together, wait_for_checkpoint
+from stopping import killed_and_resumed, run
+from together import assert_same, proxemic_together
+
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 LAST = [
     "--evaluation.select_on",
@@ -34,38 +37,31 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def killed_and_resumed(here: Here, recipe: Path, flags: list[str], folder: Path) -> str:
-    """Train twice, once killed after a step and resumed, to the same bytes; the first run's lines for the user."""
-    whole, run = folder / "whole", folder / "killed"
-    result = here("train", "--recipe", recipe, "--out", whole, *flags)
-    assert result.returncode == 0, result.stderr
-    process = warm_start("train", "--recipe", recipe, "--out", run, *flags, "--training.checkpoint_minutes", "0")
-    wait_for_checkpoint([process], run)
-    process.kill()
-    process.communicate()
-    resumed = here("train", "--resume", run)
-    assert resumed.returncode == 0, resumed.stderr
-    assert_same(run, whole)
-    return result.stdout
+def whole_and_killed(recipe: Path, flags: list[str], folder: Path) -> list[str]:
+    """Train twice, once killed after a step and resumed, to the same bytes; the lines for the user."""
+    run(recipe, folder / "whole", *flags)
+    said = killed_and_resumed(recipe, folder / "killed", *flags)
+    assert_same(folder / "killed", folder / "whole")
+    return said
 
 
-def test_the_last_blocks_are_trained_and_the_others_stay(here: Here, recipe: Path, tmp_path: Path) -> None:
-    said = killed_and_resumed(here, recipe, LAST, tmp_path)
+def test_the_last_blocks_are_trained_and_the_others_stay(recipe: Path, tmp_path: Path) -> None:
+    said = " ".join(whole_and_killed(recipe, LAST, tmp_path))
     assert "of the 4 blocks of convnet, the last 2 are trained" in said
     together = proxemic_together(2, "train", "--recipe", recipe, "--out", tmp_path / "together", *LAST)
     assert [result.returncode for result in together] == [0, 0], together
     read = read_recipe(recipe).recipe
     before = build_networks(read, read.load())[0].state_dict()
-    for run in ("whole", "together"):
-        after = load_file(tmp_path / run / "model.safetensors")
+    for name in ("whole", "together"):
+        after = load_file(tmp_path / name / "model.safetensors")
         same = {name for name, value in before.items() if value.equal(after[name])}
         frozen = {name for name in before if name.startswith(("backbone.stages.0.", "backbone.stages.1."))}
-        assert same == frozen, run
+        assert same == frozen, name
 
 
 def test_adapters_are_trained_and_the_saved_model_is_plain(here: Here, recipe: Path, tmp_path: Path) -> None:
     lora = ["--model.lora.rank", "2", "--model.lora.dropout", "0.5", "--optim.lr", "0.01"]
-    said = killed_and_resumed(here, recipe, [*VIT, *RANDOM, *lora], tmp_path)
+    said = " ".join(whole_and_killed(recipe, [*VIT, *RANDOM, *lora], tmp_path))
     assert "model.lora has rank 2: adapters in 8 linear layers of vit_tiny_patch16_224 are trained" in said
     evaluated = here("evaluate", tmp_path / "killed", "--json")
     assert evaluated.returncode == 0, evaluated.stderr

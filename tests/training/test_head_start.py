@@ -17,11 +17,11 @@ from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.embed import embed_images
 from proxemic.training import Recipe, train
+from proxemic.training.beginning import PooledFeatures, start_head
 from proxemic.training.components import build_networks
-from proxemic.training.head_start import PooledFeatures, start_head
 
 pytestmark = pytest.mark.usefixtures("without_plots")
-MODULE = sys.modules["proxemic.training.head_start"]
+MODULE = sys.modules["proxemic.training.beginning"]
 MEANS = ("--training.start_proxies", "class_means", "--loss.proxies_per_class", "1")
 
 

@@ -1,6 +1,9 @@
-"""A run that is killed at any moment and resumed ends with the same bytes."""
+"""A run that is killed at any moment and resumed ends with the same bytes.
 
-import signal
+What `kill -9` leaves is what lies on the disk at that moment. So one run copies its directory at many moments, and each
+copy is resumed. `callbacks/test_saving.py` kills a process.
+"""
+
 from pathlib import Path
 
 import pytest
@@ -28,43 +31,50 @@ MOMENTS = [
     ("callbacks.saving.SaveRun._save", 3, False),  # the first epoch is evaluated, but not saved
     ("callbacks.saving.SaveRun._save", 3, True),  # and nothing else of it written
     ("callbacks.saving.SaveRun._save", 5, True),  # in the second epoch, in which proxies are spread
+    ("callbacks.saving.SaveRun._save", 6, True),  # the first phase has just ended
     ("callbacks.saving.SaveRun._write_history", 3, False),  # in the second phase
     ("callbacks.saving.SaveRun._save", 12, True),  # the last one
     ("results.interpolate", 1, True),
     ("results.write_json", 2, False),
 ]
-KILLED = """
-import os, sys
+COPIED = f"""
+import shutil, sys
+from collections import Counter
 from importlib import import_module
 from proxemic.cli import main
 
-(path, name), number, after = sys.argv[1].rsplit(".", 1), int(sys.argv[2]), sys.argv[3] == "True"
-try:
-    owner = import_module(f"proxemic.training.{path}")
-except ModuleNotFoundError:
-    module, _, kind = path.rpartition(".")
-    owner = getattr(import_module(f"proxemic.training.{module}"), kind)
-function, calls = getattr(owner, name), 0
+moments, run, calls = {MOMENTS}, sys.argv[sys.argv.index("--out") + 1], Counter()
 
-def die(*arguments, **keywords):
-    global calls
-    calls += 1
-    if calls == number and not after:
-        os.kill(os.getpid(), 9)
-    result = function(*arguments, **keywords)
-    if calls == number:
-        os.kill(os.getpid(), 9)
-    return result
+def watch(path, name):
+    module, _, kind = path.rpartition(".Save")
+    owner = import_module(f"proxemic.training.{{module or path}}")
+    owner = getattr(owner, f"Save{{kind}}") if module else owner
+    function = getattr(owner, name)
 
-setattr(owner, name, die)
-sys.exit(main(sys.argv[4:]))
+    def copying(*arguments, **keywords):
+        calls[path, name] += 1
+        for number, moment in enumerate(moments):
+            if moment == (f"{{path}}.{{name}}", calls[path, name], False):
+                shutil.copytree(run, f"{{run}}-{{number}}")
+        result = function(*arguments, **keywords)
+        for number, moment in enumerate(moments):
+            if moment == (f"{{path}}.{{name}}", calls[path, name], True):
+                shutil.copytree(run, f"{{run}}-{{number}}")
+        return result
+
+    setattr(owner, name, copying)
+
+for moment in dict.fromkeys(name for name, *_ in moments):
+    watch(*moment.rsplit(".", 1))
+sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.fixture(scope="module")
 def whole(recipe: Path) -> Path:
+    """The uninterrupted run; beside it, with their numbers, the copies of each moment."""
     run = recipe.parent / "whole"
-    result = warm.run("-m", "proxemic", "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
+    result = warm.run("-c", COPIED, "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
     assert result.returncode == 0, result.stderr
     return run
 
@@ -80,14 +90,10 @@ def contents(run: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize(("name", "number", "after"), MOMENTS)
-def test_kill_9_and_resume(
-    name: str, number: int, after: bool, recipe: Path, whole: Path, tmp_path: Path, here: Here
-) -> None:
-    run = tmp_path / "killed"
-    words = ["train", "--recipe", recipe, "--out", run, *FLAGS]
-    killed = warm.run("-c", KILLED, name, str(number), str(after), *words, environment=TERMINAL)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize("number", range(len(MOMENTS)), ids=[f"{name}-{nth}-{after}" for name, nth, after in MOMENTS])
+def test_a_run_killed_at_any_moment_ends_with_the_same_bytes(number: int, whole: Path, here: Here) -> None:
+    run = whole.with_name(f"whole-{number}")
     assert not (run / "metrics.json").exists()
     result = here("train", "--resume", run)
     assert result.returncode == 0, result.stderr

@@ -1,8 +1,7 @@
-"""Phases that end at a plateau: as if they were meant to be so long, also after a kill."""
+"""Phases that end at a plateau: as if they were meant to be so long. `test_kills` resumes them."""
 
 import csv
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch.callbacks import EarlyStopping
 
-from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.finished import FinishedRun
 from proxemic.studies.jobs import Job, run_job
 from proxemic.training import UntilPlateau, train
 from proxemic.training.phases import EndedPhase, ended_phases
-from stopping import Stopped
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -29,31 +26,15 @@ FLAGS = [*WARPED, *SECOND, *UNTIL, "--second_phase.epochs", "5", "--training.epo
 OTHER = ["--evaluation.untrained", "false", "--training.loggers", "[]", "--training.threads", "1"]
 
 
-def run(recipe: Path, out: Path, *flags: str, stop_after: int | None = None, resume: bool = False) -> list[str]:
-    def on_epoch(row: Mapping[str, float]) -> None:
-        if row["epoch"] == stop_after:
-            raise Stopped
-
+def run(recipe: Path, out: Path, *flags: str) -> list[str]:
     lines: list[str] = []
-    read = read_recipe(out / "recipe.yaml" if resume else recipe, [] if resume else [*flags, *OTHER])
-    train(read.recipe, out, resume=resume, report=lines.append, on_epoch=on_epoch)
+    train(read_recipe(recipe, [*flags, *OTHER]).recipe, out, report=lines.append)
     return lines
 
 
 def history(run: Path) -> list[dict[str, str]]:
     with (run / "history.csv").open(newline="") as file:
         return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
-
-
-def assert_same(run: Path, expected: Path) -> None:
-    for name in ("model.safetensors", "loss.safetensors", "metrics.json"):
-        assert (run / name).read_bytes() == (expected / name).read_bytes(), name
-    assert history(run) == history(expected)
-    one, other = (torch.load(each / "checkpoints" / "last.ckpt", weights_only=True) for each in (run, expected))
-    torch.testing.assert_close(one["state_dict"], other["state_dict"], rtol=0, atol=0)
-    ((found,), (wanted,)) = one["optimizer_states"], other["optimizer_states"]
-    torch.testing.assert_close(found["state"], wanted["state"], rtol=0, atol=0)
-    assert found["param_groups"] == wanted["param_groups"]
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +72,6 @@ def test_a_run_ends_as_if_its_phases_were_meant_to_be_so_long(
     assert metrics == expected
     why = "ended after 3 epochs, at a plateau: validation map@r has not grown by more than 1 in 2 epochs."
     assert [line for line in said if "phase ended" in line] == [f"The first phase {why}", f"The second phase {why}"]
-
-
-@pytest.mark.parametrize("stop_after", [3, 6])
-def test_resuming_where_a_phase_has_just_ended(
-    recipe: Path, whole: tuple[Path, list[str]], tmp_path: Path, stop_after: int
-) -> None:
-    with pytest.raises(Stopped):
-        run(recipe, tmp_path / "run", *FLAGS, stop_after=stop_after)
-    run(recipe, tmp_path / "run", resume=True)
-    assert_same(tmp_path / "run", whole[0])
 
 
 def test_a_second_phase_is_added_to_a_copy_of_a_first_one(
@@ -150,17 +121,3 @@ def test_the_loss_of_the_chosen_epoch_is_that_of_its_phase(whole: tuple[Path, li
         (tmp_path / "metrics.json").write_text(json.dumps(metrics | {"epoch": epoch}))
         f1 = FinishedRun(tmp_path).loss.f1  # type: ignore[union-attr]
         assert float(f1(torch.tensor(3.0)) - f1(torch.tensor(2.0))) == pytest.approx(slope)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--evaluation.select_on", "last"], "validation classes, but evaluation.select_on is last: set it to"),
-        (["--training.until_plateau.patience", "0"], "patience is 0, but must be at least 1 epoch"),
-        (["--training.until_plateau.min_improvement", "-1"], "min_improvement is -1.0, but must be a number of 0"),
-        (["--training.until_plateau.patienc", "3"], "did you mean --training.until_plateau.patience"),
-    ],
-)
-def test_what_is_wrong_is_said(recipe: Path, flags: list[str], words: str) -> None:
-    with pytest.raises((UserError, ValueError), match=words):
-        read_recipe(recipe, [*UNTIL, *flags])

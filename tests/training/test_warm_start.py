@@ -16,7 +16,7 @@ from proxemic.models import EmbeddingModel, build_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.runs.directory import split_fingerprint
 from proxemic.training import RunDirectory, train
-from proxemic.training.warm_start import load_loss, start_from
+from proxemic.training.beginning import load_loss, start_from
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -118,18 +118,6 @@ def test_without_the_names_of_classes_other_images_are_refused(earlier: Path, tm
             start_from(RunDirectory(run), model, loss, other)
         assert "its network and its loss" in start_from(RunDirectory(run), model, loss, splits)
     assert json.loads((run / "environment.json").read_text())["images"] == split_fingerprint(splits)
-
-
-def test_where_no_class_has_the_same_name_all_proxies_are_new(earlier: Path) -> None:
-    read = read_recipe(earlier / "recipe.yaml")
-    splits = read.recipe.load()
-    model, loss = networks(read, splits)
-    fresh = loss.get_parameter("proxies").detach().clone()
-    said = start_from(
-        RunDirectory(earlier), model, loss, Splits(renamed(splits.train, tuple("abcde")), splits.validation, None)
-    )
-    assert said.endswith("0 of 5 classes keep their proxies, by name, and 5 get new ones.")
-    assert torch.equal(loss.get_parameter("proxies"), fresh)
 
 
 def test_a_run_without_weights_or_with_others_is_refused(earlier: Path, tmp_path: Path) -> None:

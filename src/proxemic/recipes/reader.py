@@ -19,7 +19,8 @@ from proxemic.recipes.slots import Slot
 from proxemic.recipes.writing import content_of
 from proxemic.recipes.yaml_files import as_yaml, read_yaml, shown, write_yaml
 from proxemic.runs.evaluate import EvaluationConfig
-from proxemic.training.recipe import BatchConfig, Recipe
+from proxemic.training.config import BatchConfig
+from proxemic.training.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 import safetensors.torch
 import torch
@@ -82,7 +82,7 @@ class Environment(TypedDict, total=False):
     images: str
     test: bool
     epochs: int | None
-    precision: dict[str, Any]
+    precision: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]]
 
 
 class RunDirectory:

@@ -129,21 +129,6 @@ def evaluate_embeddings(
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     results = RetrievalResults(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
-    return _evaluate(results, config, or_nan)
-
-
-def evaluate_labels(
-    embeddings: Float[Tensor, "rows dim"],
-    labels: Int64[Tensor, " rows"],
-    config: EvaluationConfig,
-    *,
-    or_nan: bool = False,
-) -> RetrievalMetrics:
-    """Compute retrieval metrics of all rows against all, as `evaluate_embeddings`."""
-    return _evaluate(RetrievalResults(embeddings, labels), config, or_nan)
-
-
-def _evaluate(results: RetrievalResults, config: EvaluationConfig, or_nan: bool) -> RetrievalMetrics:
     settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
     roles = results.roles
     metrics = retrieval_metrics_or_nan(roles, settings) if or_nan else retrieval_metrics(**roles, **settings)

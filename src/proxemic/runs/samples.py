@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from proxemic.models.outputs import embeddings_in
@@ -61,17 +61,11 @@ def call(
     def move(value: Any) -> Any:
         if device is None or not isinstance(value, Tensor):
             return value
-        return value.to(device, dtype if value.is_floating_point() else None)
+        # From pinned memory, the processor does not wait for the copy.
+        return value.to(device, dtype if value.is_floating_point() else None, non_blocking=device.type == "cuda")
 
     if isinstance(inputs, Mapping):
         moved = {name: move(value) for name, value in inputs.items()}
         return embeddings_in(model(**moved), moved.get("attention_mask"))
     several = isinstance(inputs, tuple | list) and all(isinstance(value, Tensor) for value in inputs)
     return embeddings_in(model(*map(move, inputs)) if several else model(move(inputs)))
-
-
-def as_integers(name: str, values: Tensor, rows: int) -> Int64[Tensor, " rows"]:
-    """Return the values as int64; raise `ValueError` unless they are integers, one per row."""
-    if values.shape != (rows,) or values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} has {values.dtype} and shape {list(values.shape)}, but must be integers [{rows}]")
-    return values.to(torch.int64)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from proxemic.errors import UserError
 
 NO_SHARED_MEMORY = (
@@ -16,11 +18,16 @@ NO_SHARED_MEMORY = (
 )
 
 
-def worker_settings(workers: int) -> dict[str, Any]:
-    """Arguments of a `DataLoader` whose images so many processes load."""
+def worker_settings(workers: int, device: torch.device | None = None) -> dict[str, Any]:
+    """Arguments of a `DataLoader` whose images this many processes load for a device."""
     # From Python 3.14 on a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
     method = "fork" if workers and sys.platform == "linux" else None
-    return {"num_workers": workers, "worker_init_fn": leave_signals, "multiprocessing_context": method}
+    return {
+        "num_workers": workers,
+        "worker_init_fn": leave_signals,
+        "multiprocessing_context": method,
+        "pin_memory": device is not None and device.type == "cuda",
+    }
 
 
 @contextmanager

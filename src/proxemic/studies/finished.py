@@ -19,7 +19,7 @@ from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.runs.directory import RunDirectory, RunMetrics, split_fingerprint
 from proxemic.runs.embed import embed_images, pick_device
-from proxemic.training import warm_start
+from proxemic.training import beginning
 from proxemic.training.recipe import Recipe
 from proxemic.typed_json import read_typed
 
@@ -145,7 +145,7 @@ class FinishedRun(Run):
         first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
         phase = recipe.second_phase if recipe.second_phase and self.metrics["epoch"] > first else recipe
         loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
-        warm_start.load_loss(self.directory, loss)
+        beginning.load_loss(self.directory, loss)
         return loss
 
     def untrained_loss(self) -> Loss:

@@ -53,7 +53,7 @@ def run_job(
     from proxemic.recipes.reader import read_recipe
     from proxemic.runs.processes import Processes
     from proxemic.training import RunDirectory, train
-    from proxemic.training.extending import branch
+    from proxemic.training.beginning import branch
 
     run = RunDirectory(job.out)
     read = read_recipe(job.recipe, job.flags, own_code=True)

@@ -149,7 +149,7 @@ def verify(
     from proxemic.runs.faces import embed_faces
     from proxemic.studies.evaluation import check_made_by
     from proxemic.training import EvaluationConfig, RunDirectory
-    from proxemic.training.recipe import BatchConfig
+    from proxemic.training.config import BatchConfig
 
     config, batches, source = EvaluationConfig(), BatchConfig(), None
     if is_run(target):

@@ -13,17 +13,16 @@ with optional_dependency("train"):
     from proxemic.runs.directory import RunDirectory
     from proxemic.runs.embed import embed_dataset
     from proxemic.runs.evaluate import EvaluationConfig
-    from proxemic.training.annealing import GammaAnnealing
-    from proxemic.training.averaging import Averaging
+    from proxemic.training.config import Averaging, BatchConfig, GammaAnnealing, TrainingConfig, UntilPlateau
     from proxemic.training.parameter_groups import Optimization, parameter_groups
-    from proxemic.training.phases import SecondPhase, UntilPlateau
-    from proxemic.training.recipe import BatchConfig, Recipe, TrainingConfig
+    from proxemic.training.phases import SecondPhase
+    from proxemic.training.recipe import Recipe
     from proxemic.training.train import TrainingResult, train
 
 if TYPE_CHECKING:
     from proxemic.training.callbacks.measures import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
     from proxemic.training.callbacks.retrieval import RetrievalCallback
-    from proxemic.training.retrieval_metric import RetrievalMetric
+    from proxemic.training.callbacks.retrieval_metric import RetrievalMetric
 
 __all__ = [
     "Averaging",

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
+from proxemic.addresses import TRANSFORMERS
 from proxemic.data import Splits
 from proxemic.models import EmbeddingModel, ModelConfig
 from proxemic.models.backbones.timm_models import pretrained_normalization
 from proxemic.models.backbones.transformers_models import expected_images, find_folder
-from proxemic.addresses import TRANSFORMERS
 from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
 from proxemic.tables import percent

@@ -17,15 +17,15 @@ from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import evaluation_mode
 from proxemic.runs.evaluate import check_own_metrics
 from proxemic.runs.processes import Processes
+from proxemic.training.beginning import check_start
 from proxemic.training.callbacks.measures import EpochMeasure, Snapshots
 from proxemic.training.data_module import TrainingData
 from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.failures import explanation
-from proxemic.training.head_start import check_start
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
-from proxemic.training.times import Times
+from proxemic.training.record import Times
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from proxemic.arguments import call_with_known
 from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches
 from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
+from proxemic.runs.embed import pick_device
 from proxemic.runs.workers import worker_settings
 from proxemic.training.recipe import Recipe
 
@@ -70,15 +71,5 @@ class TrainingData(LightningDataModule):
             ),
             batch_sampler=self.batches,
             persistent_workers=workers > 0,
-            **worker_settings(workers),
+            **worker_settings(workers, pick_device(self.recipe.training.accelerator)),
         )
-
-
-class EpochOrder(Callback):
-    """Gives every epoch its own order and augmentation: Lightning tells the epoch only to its own samplers."""
-
-    def __init__(self, data: TrainingData) -> None:
-        self.data = data
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.data.batches.set_epoch(trainer.current_epoch)

@@ -1,22 +1,28 @@
-"""The training of a run by Lightning's trainer."""
+"""The training of a run by Lightning's trainer: its precision, hardware, callbacks and warnings."""
 
+import copy
 import logging
 import os
+import time
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.plugins.environments import LightningEnvironment
+from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from proxemic.data import ImageSet
 from proxemic.errors import TrainingDiverged, UserError
 from proxemic.files import write_text
 from proxemic.losses import ProxyLoss
+from proxemic.models import EmbeddingModel
 from proxemic.runs.directory import RunDirectory
-from proxemic.runs.embed import pick_device
+from proxemic.runs.embed import evaluation_mode, pick_device
 from proxemic.runs.processes import Processes
 from proxemic.training.callbacks.average import WeightAverage
 from proxemic.training.callbacks.bar import TrainingBar
@@ -25,14 +31,28 @@ from proxemic.training.callbacks.proxies import proxy_callbacks
 from proxemic.training.callbacks.retrieval import RetrievalCallback
 from proxemic.training.callbacks.saving import SaveRun
 from proxemic.training.callbacks.start import KeepStart
-from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
+from proxemic.training.callbacks.stopping import Signals
 from proxemic.training.components import Components
-from proxemic.training.data_module import EpochOrder
+from proxemic.training.config import TrainingPrecision
 from proxemic.training.distributed.strategy import OneOfSeveral
-from proxemic.training.logs import run_loggers
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Display, Record
-from proxemic.training.signals import Signals
+from proxemic.training.storage import AtomicCheckpointIO, read_checkpoint, run_loggers
+
+_FASTER = 0.9  # of the time in 32-true; less of a difference is noise, and not worth the lost digits
+_REPAYS = 20_000  # steps: a compiled loss saves some milliseconds of each on a GPU, compiling takes about a minute
+_MEANT = (
+    ".*does not have many workers.*",
+    ".*is smaller than the logging interval.*",
+    ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*GPU available but not used.*",
+    ".*module\\(s\\) in eval mode.*",  # frozen batch norm
+    ".*`srun` command is available.*",  # without it, one process is meant
+    ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
+    ".*Detected call of `lr_scheduler.step.*",  # half precision leaves the step out whose gradients overflow
+)
+"""Warnings of Lightning about what is meant here."""
 
 
 def fit(
@@ -48,7 +68,10 @@ def fit(
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
     record, signals = Record(), Signals(run, processes)
     with warnings.catch_warnings():
-        _quiet_lightning()
+        for name in ("lightning.pytorch", "lightning.fabric"):  # which list devices
+            logging.getLogger(name).setLevel(logging.WARNING)
+        for message in _MEANT:
+            warnings.filterwarnings("ignore", message)
         trainer = Trainer(
             **_hardware(recipe, processes),
             max_epochs=recipe.training.epochs,
@@ -103,17 +126,13 @@ def _callbacks(
         *(recipe.training.callbacks or []),
         History(run, recipe, record, evaluator, average, display.times),
         KeepStart(run, recipe, record, evaluator, display),
-        EpochOrder(components.data),
         *([TrainingBar(recipe, record)] if display.bars else []),
         SaveRun(run, recipe, record, average, display, signals),
     ]
 
 
-_REPAYS = 20_000  # steps: a compiled loss saves some milliseconds of each on a GPU, compiling takes about a minute
-
-
 def compiles(recipe: Recipe, components: Components, processes: Processes) -> bool:
-    """Return whether the loss is compiled: as the recipe says, or where it pays."""
+    """Return whether the loss is compiled: as the recipe says, or if it pays."""
     chosen, task = recipe.training.compile, components.task
     if chosen != "auto":
         return chosen
@@ -121,6 +140,60 @@ def compiles(recipe: Recipe, components: Components, processes: Processes) -> bo
     plain = all(isinstance(loss, ProxyLoss) and loss.sample_rate == 1 for loss in task.losses)
     on_gpu = pick_device(recipe.training.accelerator).type == "cuda"
     return plain and processes.world == 1 and on_gpu and steps >= _REPAYS
+
+
+def settle_precision(
+    recipe: Recipe, model: nn.Module, begun: RunDirectory | None, processes: Processes, report: Callable[[str], object]
+) -> tuple[Recipe, dict[str, str]]:
+    """Return the recipe with the precision that ``auto`` stands for, and a record of it for the run.
+
+    The first process decides. A run that was ``begun`` goes on with what it took.
+    """
+    if recipe.training.precision != "auto":
+        return recipe, {}
+    precision: Any = None if begun is None else begun.read_environment().get("precision", {}).get("training")
+    if precision is None and processes.is_first:
+        batches, side = recipe.batches, recipe.augment.size or recipe.images.size
+        shape = (-(-batches.size // processes.world // batches.micro_batches), recipe.images.channels, side, side)
+        precision, why = choose_precision(model, shape, pick_device(recipe.training.accelerator))
+        report(f"training.precision is auto, which takes {precision}: {why}.")
+    precision = processes.broadcast(precision or "")
+    return replace(recipe, training=replace(recipe.training, precision=precision)), {"training": precision}
+
+
+def choose_precision(
+    model: nn.Module, shape: tuple[int, int, int, int], device: torch.device
+) -> tuple[TrainingPrecision, str]:
+    """Return the precision in which a network trains fastest on a device, and why; a CPU takes two steps of each."""
+    if isinstance(model, EmbeddingModel) and model.config.takes_vectors:
+        return "32-true", "a head alone always computes in it"
+    if device.type == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16-mixed", f"{torch.cuda.get_device_name(device)} computes in bfloat16"
+        return "16-mixed", f"{torch.cuda.get_device_name(device)} does not compute in bfloat16"
+    if device.type != "cpu":
+        return "32-true", f"it is not measured on {device.type}"
+    seconds = measure_steps(model, shape)
+    full, half = seconds["32-true"], seconds["bf16-mixed"]
+    rates = f"{shape[0] / half:.3g} images/s in bf16-mixed, {shape[0] / full:.3g} in 32-true"
+    return ("bf16-mixed" if half < _FASTER * full else "32-true"), rates
+
+
+def measure_steps(model: nn.Module, shape: tuple[int, int, int, int]) -> dict[str, float]:
+    """Time the second step, forward and backward, on the CPU in each precision; the first one fills caches."""
+    seconds: dict[str, float] = {}
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        model, images = copy.deepcopy(model).cpu(), torch.rand(shape)
+        with evaluation_mode(model):
+            model.train()
+            for precision in ("32-true", "bf16-mixed") * 2:
+                start = time.perf_counter()
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+                    embeddings = model(images)
+                if embeddings.requires_grad:  # unless all of the network is frozen
+                    embeddings.sum().backward()
+                seconds[precision] = time.perf_counter() - start
+    return seconds
 
 
 def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
@@ -154,21 +227,3 @@ def gpu_of(processes: Processes) -> int:
             "training.accelerator to cpu."
         )
     return number
-
-
-def _quiet_lightning() -> None:
-    """Silence Lightning's device listings, and its warnings of what is meant here."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",
-        ".*is smaller than the logging interval.*",
-        ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
-        ".*Checkpoint directory .* exists and is not empty.*",
-        ".*GPU available but not used.*",
-        ".*module\\(s\\) in eval mode.*",  # frozen batch norm
-        ".*`srun` command is available.*",  # without it, one process is meant
-        ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
-        ".*Detected call of `lr_scheduler.step.*",  # half precision leaves the step out whose gradients overflow
-    ):
-        warnings.filterwarnings("ignore", message)

@@ -12,6 +12,7 @@ from typing import Literal
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.sampling import num_sampled
 from proxemic.losses.scores.scoring import Scoring
+from proxemic.training.config import require
 
 FLOAT, LABEL = 4, 8
 
@@ -45,14 +46,11 @@ class Setting:
 
     def __post_init__(self) -> None:
         for name, least in (("classes", 2), ("dim", 1), ("proxies", 1), ("batch", 1), ("processes", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
-        if not 0 < self.sample_rate <= 1:
-            raise ValueError(
-                f"sample_rate is {self.sample_rate}, but is a share of the classes: above 0, up to 1 for all."
-            )
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer is {self.optimizer}, but is planned for {', '.join(OPTIMIZERS)}.")
+            value = getattr(self, name)
+            require(value >= least, f"{name} is {value}, but must be at least {least}.")
+        rate, optimizer = self.sample_rate, self.optimizer
+        require(0 < rate <= 1, f"sample_rate is {rate}, but is a share of the classes: above 0, up to 1 for all.")
+        require(optimizer in OPTIMIZERS, f"optimizer is {optimizer}, but is planned for {', '.join(OPTIMIZERS)}.")
 
     @property
     def held(self) -> int:
@@ -87,13 +85,9 @@ class Needs:
         held = _held(setting)
         gradient, local = held["gradient of the proxies"], held["gradient of its own classes"]
         around = held["embeddings"] + held["sampled proxies"]
-        # In the walk over the classes; where the gradients are gathered; in the optimiser.
-        moments = [
-            around + held["scores"] + (local or gradient),
-            around + local + gradient,
-            gradient + held["optimiser's step"],
-        ]
-        return cls(held, _moved(setting), held["proxies"] + held["optimiser state"] + max(moments))
+        walk, gathering = around + held["scores"] + (local or gradient), around + local + gradient
+        most = max(walk, gathering, gradient + held["optimiser's step"])
+        return cls(held, _moved(setting), held["proxies"] + held["optimiser state"] + most)
 
     @classmethod
     def of_dense(cls, setting: Setting) -> "Needs":
@@ -123,13 +117,10 @@ class Needs:
 
 def alternatives(setting: Setting) -> list[Setting]:
     """The setting and those that need less: sharded, sampled, with less state, and on more processes."""
-    optimizers = (setting.optimizer, "sgd-momentum" if OPTIMIZERS[setting.optimizer][0] > 1 else setting.optimizer)
-    rates = (setting.sample_rate, min(setting.sample_rate, 0.1))
-    shardings = (setting.sharded, setting.sharded or setting.processes > 1)
-    settings = [
-        replace(setting, optimizer=optimizer, sample_rate=rate, sharded=sharded)
-        for optimizer, rate, sharded in product(optimizers, rates, shardings)
-    ]
+    optimizer, rate, sharded = setting.optimizer, setting.sample_rate, setting.sharded
+    optimizers = (optimizer, "sgd-momentum" if OPTIMIZERS[optimizer][0] > 1 else optimizer)
+    changes = product(optimizers, (rate, min(rate, 0.1)), (sharded, sharded or setting.processes > 1))
+    settings = [replace(setting, optimizer=o, sample_rate=r, sharded=s) for o, r, s in changes]
     settings += [replace(setting, sharded=True, processes=times * setting.processes) for times in (2, 4, 8)]
     return list(dict.fromkeys(settings))
 
@@ -187,10 +178,8 @@ def plan(
     sharded = layouts[0] == "sharded"
     first = Setting(classes, dim, proxies, batch, processes, sharded, sample_rate, optimizer, class_wise, gpu)
     needs = {layout: Needs.of(replace(first, sharded=layout == "sharded")) for layout in layouts}
-    fitting = []
-    if memory is not None:
-        peaks = [(other, Needs.of(other).peak) for other in alternatives(first)]
-        fitting = [(other, peak, peak <= memory) for other, peak in peaks]
+    peaks = [] if memory is None else [(other, Needs.of(other).peak, memory) for other in alternatives(first)]
+    fitting = [(other, peak, peak <= most) for other, peak, most in peaks]
     return MemoryPlan(first, needs | {"all scores at once": Needs.of_dense(first)}, fitting)
 
 

@@ -145,7 +145,11 @@ class EmbeddingTask(LightningModule):
         # On a GPU, asking each step would make the processor wait for it; there the weights are checked once an epoch.
         if not loss.is_cuda and not loss.isfinite():
             self.fail(f"The loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch})")
-        self.log("loss", loss, prog_bar=True, batch_size=len(labels))
+        # Only what loggers will write, and the last of an epoch, for callbacks: Lightning's `log` costs as much as the
+        # rest of the step of a small network.
+        trainer: Any = self.trainer  # Lightning sets `log_every_n_steps` where no type checker sees it
+        if trainer.is_last_batch or (self.global_step + 1) % max(1, trainer.log_every_n_steps) == 0:
+            self.log("loss", loss, batch_size=len(labels))
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: object, batch_idx: int) -> None:

@@ -15,6 +15,7 @@ from proxemic.models import EmbeddingModel
 from proxemic.models.freezing import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.sparse_rows import check_steps_rows, step_rows
+from proxemic.training.config import require
 
 
 def parameter_groups(
@@ -136,19 +137,21 @@ class Optimization:
         clips = ("clip_value", "clip_norm", "clip_backbone_norm")
         for name in ("lr", "loss_lr", "head_lr", "graph_lr", *clips):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"optim.{name} is {value}, but must be a number above 0, for example 0.001.")
-        decay = self.loss_weight_decay
-        if decay is not None and not (decay >= 0 and math.isfinite(decay)):
-            raise ValueError(f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(
-                f"optim.layer_decay is {self.layer_decay}, but must be above 0 and at most 1, which gives all layers "
-                "the rate lr."
+            require(
+                value is None or 0 < value < math.inf,
+                f"optim.{name} is {value}, but must be a number above 0, for example 0.001.",
             )
-        given = [f"optim.{name}" for name in clips if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{given[0]} and {given[1]} are both given: leave one of them out (null).")
+        decay, given = self.loss_weight_decay, [f"optim.{name}" for name in clips if getattr(self, name) is not None]
+        require(
+            decay is None or 0 <= decay < math.inf,
+            f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.",
+        )
+        require(
+            0 < self.layer_decay <= 1,
+            f"optim.layer_decay is {self.layer_decay}, but must be above 0 and at most 1, which gives all layers "
+            "the rate lr.",
+        )
+        require(len(given) < 2, f"{' and '.join(given[:2])} are both given: leave one of them out (null).")
 
     @property
     def clips(self) -> bool:

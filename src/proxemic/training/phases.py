@@ -1,6 +1,5 @@
-"""Phases of a training: with other hyper-parameters and the weights carried over, or ended at a plateau."""
+"""Phases of a training: other hyper-parameters for the last epochs with the weights carried over, and plateaus."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -12,6 +11,7 @@ from torch.optim import Optimizer
 
 from proxemic.losses.margins import MARGINS
 from proxemic.losses.user_defined import Loss, MakesLoss
+from proxemic.training.config import UntilPlateau, require
 from proxemic.training.parameter_groups import Optimization
 
 
@@ -39,8 +39,7 @@ class SecondPhase:
     optim: Optimization
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ValueError(f"second_phase.epochs is {self.epochs}, but must be at least 1 of training.epochs.")
+        require(self.epochs >= 1, f"second_phase.epochs is {self.epochs}, but must be at least 1 of training.epochs.")
 
 
 @dataclass(frozen=True)
@@ -74,65 +73,22 @@ def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
             loss.get_submodule(name).set_extra_state(module.get_extra_state())
 
 
-def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
-    """Take over the state of an ``earlier`` optimiser of the same class, if it has all that the new one needs.
-
-    Without it, as momentum after an optimiser without momentum, all state begins anew.
-    """
-    if type(optimizer) is type(earlier) and not _needs(optimizer) - _needs(earlier):
-        known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for parameter, state in earlier.state.items():
-            if id(parameter) in known:
-                optimizer.state[parameter] = state
-
-
-def _needs(optimizer: Optimizer) -> set[str]:
-    """The options in use that add to the state of torch's optimisers."""
-    options = ("momentum", "amsgrad", "centered")
-    return {name for name in options if any(group.get(name) for group in optimizer.param_groups)}
-
-
 def _shapes(tensors: dict[str, torch.Tensor]) -> str:
     return ", ".join(f"{name} {list(each.shape)}" for name, each in tensors.items())
 
 
-@dataclass(frozen=True)
-class UntilPlateau:
-    """A phase ends before its epochs are over where evaluation.metric on the validation classes no longer grows.
+def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
+    """Take over the state of an ``earlier`` optimiser of the same class, unless the new one needs more of it.
 
-    Args:
-        patience: Epochs without an improvement after which the phase ends, at least 1.
-        min_improvement: By more than this the metric, in [0, 1], must exceed the best of the phase so far; 0 or more.
-
-    Raises:
-        ValueError: If a number is out of its range.
-
-    Source: realigned softmax warping, appendix D-A1 ("until validation accuracy plateaus"); it states no patience.
-
-    >>> UntilPlateau(patience=2, min_improvement=0.01).reached([0.5, 0.6, 0.605, 0.61, 0.7])
-    4
+    Momentum after an optimiser without momentum, for one, begins anew.
     """
-
-    patience: int = 5
-    min_improvement: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ValueError(f"training.until_plateau.patience is {self.patience}, but must be at least 1 epoch.")
-        if not 0 <= self.min_improvement < math.inf:
-            raise ValueError(
-                f"training.until_plateau.min_improvement is {self.min_improvement}, but must be a number of 0 or more."
-            )
-
-    def reached(self, values: Sequence[float]) -> int | None:
-        """After how many epochs a phase, with these values of the metric, is at its plateau; None where it is not."""
-        best, since = -math.inf, 0
-        for epoch, value in enumerate(values, start=1):
-            if value > best + self.min_improvement:
-                best, since = value, epoch
-            elif epoch - since >= self.patience:
-                return epoch
-        return None
+    old, new = (
+        {name for name in ("momentum", "amsgrad", "centered") if any(group.get(name) for group in it.param_groups)}
+        for it in (earlier, optimizer)
+    )
+    if type(optimizer) is type(earlier) and new <= old:
+        known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        optimizer.state.update({each: state for each, state in earlier.state.items() if id(each) in known})
 
 
 @dataclass(frozen=True)
@@ -144,9 +100,9 @@ class EndedPhase:
 
 
 def ended_phases(values: Sequence[float], lengths: Sequence[int], until: UntilPlateau) -> list[EndedPhase]:
-    """The phases that are over, by the metric after each epoch alone, so that a resumed run ends them likewise.
+    """The phases of at most ``lengths`` epochs that are over, by the metric after each epoch alone.
 
-    Each phase has at most as many epochs as ``lengths`` says.
+    A resumed run therefore ends them likewise.
     """
     ended: list[EndedPhase] = []
     for length in lengths:

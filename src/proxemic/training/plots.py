@@ -8,7 +8,7 @@ import matplotlib
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from proxemic.data import ImageSet
@@ -76,63 +76,55 @@ def draw_gallery(
     """
     if images.kind == "vectors":
         return
-    everything = torch.ones(len(images), dtype=torch.bool)
-    asked = (everything if images.is_query is None else images.is_query).nonzero().squeeze(1)
-    searched = (everything if images.is_gallery is None else images.is_gallery).nonzero().squeeze(1)
-    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))[:_QUERIES]
-    chosen = asked[order].sort().values
-    place = torch.full((len(images),), -1).index_copy(0, searched, torch.arange(len(searched)))
+    asked, searched = (
+        torch.arange(len(images)) if chosen is None else chosen.nonzero().squeeze(1)
+        for chosen in (images.is_query, images.is_gallery)
+    )
     columns = min(neighbours, len(searched) - 1)
     if columns < 1:
         return  # a gallery of one image, which may be the query itself
+    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))[:_QUERIES]
+    queries = asked[order].sort().values
     sequences = None if images.sequences is None else images.sequences.numbers
-    _, neighbour = nearest_neighbours(
-        embeddings[chosen],
+    _, found = nearest_neighbours(
+        embeddings[queries],
         embeddings[searched],
         k=columns,
         distance=distance,
-        exclude=place[chosen],
-        query_sequences=None if sequences is None else sequences[chosen],
+        exclude=torch.full((len(images),), -1).index_copy(0, searched, torch.arange(len(searched)))[queries],
+        query_sequences=None if sequences is None else sequences[queries],
         gallery_sequences=None if sequences is None else sequences[searched],
     )
-    neighbour = torch.where(neighbour < 0, -1, searched[neighbour])
-
     # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
-    sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER), "white")
-    font = _font("DejaVuSans.ttf", 10)
-    for row, query in enumerate(chosen.tolist()):
-        label = int(images.labels[query])
-        for column, shown in enumerate([query, *neighbour[row].tolist()]):
-            if shown < 0:
-                break  # the rest of the gallery is of the query's sequence
-            colour = _QUERY if column == 0 else _RIGHT if int(images.labels[shown]) == label else _WRONG
-            left, top = _TILE_WIDTH * column, _TILE_HEIGHT * row + _HEADER
-            _thumbnail(sheet, font, (left + _TILE_WIDTH // 2, top), images, shown, colour)
-    draw, bold = ImageDraw.Draw(sheet), _font("DejaVuSans-Bold.ttf", 13)
+    sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(queries) + _HEADER), "white")
+    draw = ImageDraw.Draw(sheet)
+    fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")
+    font, bold = ImageFont.truetype(fonts / "DejaVuSans.ttf", 10), ImageFont.truetype(fonts / "DejaVuSans-Bold.ttf", 13)
     for column, title in enumerate(("query", "nearest")):
         draw.text((_TILE_WIDTH * column + _TILE_WIDTH // 2, _HEADER // 2), title, "black", bold, anchor="mm")
+    for row, query in enumerate(queries.tolist()):
+        # Below 0, the rest of the gallery has the query's sequence.
+        shown = [query, *(int(searched[place]) for place in found[row].tolist() if place >= 0)]
+        for column, index in enumerate(shown):
+            right = bool(images.labels[index] == images.labels[query])
+            tile = ImageOps.expand(_square(images, index), _FRAME, (_RIGHT if right else _WRONG) if column else _QUERY)
+            middle, bottom = _TILE_WIDTH * column + _TILE_WIDTH // 2, _HEADER + _TILE_HEIGHT * (row + 1) - _FRAME
+            sheet.paste(tile, (middle - tile.width // 2, bottom - tile.height))
+            name = images.class_names[int(images.labels[index])]
+            name = name if len(name) <= 16 else f"…{name[-15:]}"
+            draw.text((middle, bottom - tile.height), name, "black", font, anchor="ms")
     with write_atomically(path) as temporary:
         sheet.save(temporary, format="PNG")
 
 
-def _thumbnail(
-    sheet: Image.Image, font: ImageFont.FreeTypeFont, place: tuple[int, int], images: ImageSet, index: int, colour: str
-) -> None:
-    """Paste an image in a framed square below a place, with the name of its class above it."""
-    (middle, top), half = place, _SIDE // 2
+def _square(images: ImageSet, index: int) -> Image.Image:
+    """Shrink or enlarge an image into the middle of a white square."""
     picture = images.pictures[index].convert("RGB")
     longest = max(picture.size)
     width, height = (max(1, round(side * _SIDE / longest)) for side in picture.size)
     method = Image.Resampling.BICUBIC if longest > _SIDE else Image.Resampling.NEAREST
-    picture = picture.resize((width, height), method, reducing_gap=2.0)
-    centre = top + _TILE_HEIGHT - half - _FRAME
-    sheet.paste(picture, (middle - width // 2, centre - height // 2))
-    draw = ImageDraw.Draw(sheet)
-    draw.rectangle((middle - half, centre - half, middle + half, centre + half), outline=colour, width=_FRAME)
-    name = images.class_names[int(images.labels[index])]
-    name = name if len(name) <= 16 else f"…{name[-15:]}"
-    draw.text((middle, centre - half - _FRAME), name, "black", font, anchor="ms")
-
-
-def _font(name: str, size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
+    square = Image.new("RGB", (_SIDE, _SIDE), "white")
+    square.paste(
+        picture.resize((width, height), method, reducing_gap=2.0), ((_SIDE - width) // 2, (_SIDE - height) // 2)
+    )
+    return square

@@ -1,6 +1,8 @@
-"""What a run has come to so far, and the files of its chosen network."""
+"""What a run has come to so far: its history and choice, the files of its chosen network, and where the time went."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +14,40 @@ from proxemic.runs.directory import RunDirectory
 from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.phases import EndedPhase
 from proxemic.training.recipe import Recipe
-from proxemic.training.times import Times
+
+
+class Times:
+    """Seconds of wall clock, by what they were spent on, since ``began`` (`time.monotonic`; None is now)."""
+
+    def __init__(self, began: float | None = None) -> None:
+        now = time.monotonic()
+        self._began = now if began is None else began
+        self._spent = {"start": now - self._began}
+
+    def add(self, name: str, seconds: float) -> None:
+        self._spent[name] = self._spent.get(name, 0.0) + seconds
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Add the seconds that the block takes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - began)
+
+    def seconds(self) -> dict[str, float]:
+        """The seconds by name, with ``other`` and the ``total``."""
+        total = time.monotonic() - self._began
+        spent = self._spent | {"other": max(0.0, total - sum(self._spent.values())), "total": total}
+        return {name: round(value, 3) for name, value in spent.items()}
+
+    def sentence(self) -> str:
+        """The seconds in one line, without what took less than half a second."""
+        seconds = self.seconds()
+        total = seconds.pop("total")
+        parts = [f"{name} {value:.0f}" for name, value in seconds.items() if value >= 0.5]
+        return f"Seconds: {', '.join([*parts, f'in all {total:.0f}'])}"
 
 
 @dataclass
@@ -35,10 +70,10 @@ class Record:
 
     Args:
         rows: One mapping of names to values per epoch.
-        best: The row that is chosen; ``epoch`` 0 is a network of before the first step. None before any is.
+        best: The row that is chosen; ``epoch`` 0 is a network before the first step. None before any is chosen.
         kept: What is kept of it: the weights after the ``epoch``, their ``average``, the ``start`` without a head, or
             the ``untrained`` network with its head.
-        starts: The metrics of the networks of before the first step.
+        starts: The metrics of the networks before the first step.
         step: The step of the last checkpoint.
         ended: The phases that are over, of a training that ends phases at a plateau; it follows from the rows.
     """
@@ -52,25 +87,15 @@ class Record:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint holds."""
-        return {name: getattr(self, name) for name in ("rows", "best", "kept", "starts", "step")}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint holds."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        return {name: value for name, value in vars(self).items() if name != "ended"}
 
 
 def write_chosen(
-    run: RunDirectory,
-    recipe: Recipe,
-    kept: str,
-    model: EmbeddingModel,
-    loss: nn.Module,
-    shards: ProxyShards | None,
+    run: RunDirectory, recipe: Recipe, kept: str, model: EmbeddingModel, loss: nn.Module, shards: ProxyShards | None
 ) -> None:
     """Write the chosen network and, unless that is the pretrained one without a head, its loss."""
     save_model(run.path, without_head(model) if kept == "start" else model, recipe.preprocessing)
-    if kept == "start":  # the proxies are of another size, and untrained
+    if kept == "start":  # the proxies have another size, and are untrained
         run.loss.unlink(missing_ok=True)
     else:
         write_loss(run, loss, shards)

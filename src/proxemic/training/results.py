@@ -1,31 +1,33 @@
-"""The results of a trained run: its test, its plots, its metrics."""
+"""The results of a trained run: its interpolation, its test, its plots, its metrics."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
-from proxemic.models import load_model
+from proxemic.models import EmbeddingModel, load_model, save_model
+from proxemic.models.lora import merged_state
 from proxemic.runs.directory import RunDirectory
-from proxemic.runs.embed import embed_images, pick_device
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.runs.starts import BothStarts, SideBySide
+from proxemic.tables import percent
 from proxemic.training.advice import curve_advice
+from proxemic.training.beginning import embed_by_recipe
 from proxemic.training.callbacks.measures import EpochMeasure
-from proxemic.training.interpolation import interpolate
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Record
-from proxemic.training.times import Times
+from proxemic.training.record import Display, Record, Times, write_loss
 
 Embedded = Mapping[str, Float[Tensor, "images width"]]
-"""Embeddings of the test images: by the network that is kept (``test``), and those of before the first step."""
+"""Embeddings of the test images: by the network that is kept (``test``), and those before the first step."""
 
 
 def write_results(
@@ -43,9 +45,10 @@ def write_results(
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
     best, kept, metric = record.best, record.kept, recipe.evaluation.metric
     assert best is not None
-    interpolated = None
+    interpolated: list[dict[str, float]] = []
+    better: dict[str, float] | None = None
     if recipe.training.interpolate and held_out is not None:
-        interpolated = interpolate(recipe, run, record, task, held_out, display)
+        interpolated, better = interpolate(recipe, run, record, task, held_out, display.times)
     measured_before = read_json(run.measured_before) if names and run.measured_before.exists() else {}
     at_best = best if best["epoch"] else measured_before
     measured = {name: at_best[name] for name in names if name in at_best}
@@ -55,11 +58,14 @@ def write_results(
         ({}, {}) if splits.test is None or not test else _test(recipe, run, splits.test, splits, display.times)
     )
     epoch = int(best["epoch"])
-    if interpolated is not None and interpolated.kept is not None:
-        kept, validation = "interpolation", dict(interpolated.kept)
+    if better is not None:
+        kept, validation = "interpolation", dict(better)
         result["alpha"] = validation.pop("alpha")
-        epoch = epoch or len(record.rows)  # of the end between which and the start it lies
-        display.report(interpolated.sentence(metric, epoch, best[metric]))
+        epoch = epoch or len(record.rows)  # the end between which and the start it lies
+        display.report(
+            f"The run keeps the weights at {better['alpha']:g} of the way from the start to epoch {epoch}: "
+            f"validation {metric} {percent(better[metric])}, before {percent(best[metric])}."
+        )
     result |= {"epoch": epoch, "kept": kept}
     result |= {"selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
     if "test" in result or recipe.evaluation.select_on == "validation":
@@ -70,12 +76,10 @@ def write_results(
     if recipe.evaluation.select_on == "validation":
         result["validation"] = validation
         result |= {f"validation_{name}": values for name, values in record.starts.items()}
-        if interpolated is not None:
-            result["interpolated"] = interpolated.values
+        if interpolated:
+            result["interpolated"] = interpolated
     if measured:
-        result["measured"] = measured
-        if measured_before:  # an older run has none
-            result["measured_before"] = measured_before
+        result |= {"measured": measured, "measured_before": measured_before}
     if record.ended:
         result["phases"] = [asdict(each) for each in record.ended]
     with display.times.of("pictures"):
@@ -84,8 +88,9 @@ def write_results(
     # The seconds of the process that has finished the run; the metrics do not depend on them.
     write_json(run.path / "seconds.json", display.times.seconds())
     write_json(run.metrics, result)
-    values = [max(_finite(row, metric)) for row in record.rows if _finite(row, metric)]
-    if advised := curve_advice(recipe, values, kept, best.get(metric, math.nan)):
+    by_epoch = ([row.get(name, math.nan) for name in (metric, f"average_{metric}")] for row in record.rows)
+    finite = [[value for value in values if math.isfinite(value)] for values in by_epoch]
+    if advised := curve_advice(recipe, [max(values) for values in finite if values], kept, best.get(metric, math.nan)):
         display.report(advised)
     display.report(f"Wrote {run.path}")
     display.report(display.times.sentence())
@@ -94,13 +99,49 @@ def write_results(
     return result, embedded
 
 
-def _finite(row: Mapping[str, float], metric: str) -> list[float]:
-    """Return the metric after an epoch, of the network and of the average of its weights, as far as they are known."""
-    return [row[name] for name in (metric, f"average_{metric}") if math.isfinite(row.get(name, math.nan))]
+def interpolate(
+    recipe: Recipe, run: RunDirectory, record: Record, task: EmbeddingTask, images: ImageSet, times: Times
+) -> tuple[list[dict[str, float]], dict[str, float] | None]:
+    """Evaluate the networks between the start and the chosen epoch, and keep the best if it is better.
+
+    If the run keeps its start, the end is the last epoch. Statistics of batch norm lie between as the weights do.
+
+    Returns:
+        The metrics of each interpolation, and of the one that is kept; None if what was chosen before is kept.
+    """
+    shares, best, metric = recipe.training.interpolate, record.best, recipe.evaluation.metric
+    assert best is not None
+    start = load_model(run.start, recipe.model.custom_backbone)[0]
+    is_start = record.kept in record.starts
+    end = merged_state(task.model if is_start else load_model(run.path, recipe.model.custom_backbone)[0])
+    networks = [_between(start, end, share) for share in shares]
+    with times.of("validation"):
+        embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "interpolations").chunk(len(shares), dim=1)
+        metrics = [evaluate_embeddings(part.contiguous(), images, recipe.evaluation) for part in embeddings]
+    values = [{"alpha": share, **each} for share, each in zip(shares, metrics, strict=True)]
+    better = max(values, key=lambda value: value[metric])
+    if better[metric] <= best[metric]:
+        return values, None
+    run.set_chosen_aside()
+    save_model(run.path, networks[values.index(better)].cpu(), recipe.preprocessing)
+    if is_start:
+        write_loss(run, task.loss, task.shards)
+    return values, better
+
+
+@torch.no_grad()
+def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> EmbeddingModel:
+    """Make the network whose weights are this share of the way from the start to the end."""
+    network, state = copy.deepcopy(start), {}
+    for name, value in start.state_dict().items():
+        target = end[name].to(value.device)
+        state[name] = value.lerp(target, share) if value.is_floating_point() else target
+    network.load_state_dict(state)
+    return network
 
 
 def _split(splits: Splits) -> str:
-    """Whether the test is of unseen classes (open-set) or of new images of trained ones (closed-set)."""
+    """Whether the test has unseen classes (open-set) or new images of trained ones (closed-set)."""
     if splits.test is None:
         return "nothing held out" if splits.validation is None else "no test"
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"
@@ -110,24 +151,14 @@ def _test(
     recipe: Recipe, run: RunDirectory, images: ImageSet, splits: Splits, times: Times
 ) -> tuple[dict[str, Any], Embedded]:
     chosen = load_model(run.path, recipe.model.custom_backbone)[0]
-    networks, widths = nn.ModuleList([chosen]), {"test": chosen.config.embedding_size}
-    if run.start.exists():  # a run that an earlier version began has none
+    networks, widths = [chosen], {"test": chosen.config.embedding_size}
+    if run.start.exists():
         start = BothStarts(load_model(run.start, recipe.model.custom_backbone)[0])
-        networks, widths = networks.append(start), widths | start.widths
+        networks, widths = [*networks, start], widths | start.widths
+    asked = {"test": True, "start": recipe.evaluation.start, "untrained": recipe.evaluation.untrained}
     with times.of("test"):
-        # In one pass: reading the images takes longer than embedding them.
-        embeddings = embed_images(
-            SideBySide(networks).to(pick_device(recipe.training.accelerator)),
-            images,
-            recipe.images,
-            batch_size=recipe.evaluation.batch_size,
-            workers=recipe.batches.workers,
-            description="test",
-            precision=recipe.evaluation.precision,
-        )
-        parts = dict(zip(widths, embeddings.split([*widths.values()], dim=1), strict=True))
-        asked = {"test": True, "start": recipe.evaluation.start, "untrained": recipe.evaluation.untrained}
-        parts = {name: part.contiguous() for name, part in parts.items() if asked[name]}
+        embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "test").split([*widths.values()], dim=1)
+        parts = {name: part.contiguous() for name, part in zip(widths, embeddings, strict=True) if asked[name]}
         evaluations = {name: evaluate_embeddings(part, images, recipe.evaluation) for name, part in parts.items()}
     with times.of("pictures"):
         draw_gallery(parts["test"], images, run.path / "gallery.png", distance=recipe.evaluation.distance)

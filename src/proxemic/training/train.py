@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,20 +18,19 @@ from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, new_directory, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.runs.directory import RunDirectory, split_fingerprint
+from proxemic.runs.embed import pick_device
 from proxemic.runs.processes import Processes, join_processes
 from proxemic.threads import cpu_threads
 from proxemic.training.advice import introduce
-from proxemic.training.auto_precision import check_accelerator, settle_precision
-from proxemic.training.extending import check_extension, extend, with_epochs
+from proxemic.training.beginning import check_extension, extend, start_from, start_head, trained_before
 from proxemic.training.failures import Failures
-from proxemic.training.head_start import start_head
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display
-from proxemic.training.times import Times
-from proxemic.training.warm_start import start_from, trained_before
+from proxemic.training.record import Display, Times
 
 if TYPE_CHECKING:
     from proxemic.recipes.reader import ReadRecipe
+
+    Source = Recipe | ReadRecipe | str | Path | None
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,7 @@ def train(
     from proxemic.recipes.reader import to_yaml
 
     with ExitStack() as held:
-        if processes is None:
-            processes = held.enter_context(join_processes())
+        processes = processes or held.enter_context(join_processes())
         report = (report or logging.getLogger("proxemic").info) if processes.is_first else (lambda _: None)
         display = Display(report, progress and os.isatty(2) and processes.is_first, on_epoch, Times(began))
         run = _find_directory(recipe, out, processes)
@@ -107,7 +106,7 @@ def train(
         recipe, text = _read_recipe(recipe, run, overrides or {}, resume=resume)
         before = recipe.training.epochs
         if epochs is not None:
-            recipe, text = with_epochs(recipe, epochs), None
+            recipe, text = recipe.with_epochs(epochs), None
         if resume and epochs is None and run.metrics.exists():
             report(f"{run.path} is finished; these are its results.")
             return TrainingResult(run.path, dict(run.read_metrics()))
@@ -122,8 +121,8 @@ def train(
             splits = recipe.load()
         with optional_dependency("train"):  # Lightning takes seconds to import: after what is most often refused
             from proxemic.training.components import build_components, held_out_images
-            from proxemic.training.features.cache import read_features
-            from proxemic.training.fit import fit
+            from proxemic.training.features import read_features
+            from proxemic.training.fit import fit, settle_precision
             from proxemic.training.results import write_results
 
         components = build_components(recipe, splits, run, processes, display.times)
@@ -160,9 +159,17 @@ def train(
         return TrainingResult(run.path, *write_results(recipe, run, record, task, splits, held_out, display, test=test))
 
 
-def _find_directory(
-    recipe: "Recipe | ReadRecipe | str | Path | None", out: str | Path | None, processes: Processes
-) -> RunDirectory:
+def check_accelerator(recipe: Recipe) -> None:
+    """Raise `UserError` if this machine lacks the accelerator of a recipe, or the one that its precision needs."""
+    accelerator = recipe.training.accelerator
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(accelerator, True):
+        raise UserError(f"training.accelerator is {accelerator}, but this machine has none: take cpu, or auto.")
+    if recipe.training.precision == "16-mixed" and pick_device(accelerator).type != "cuda":
+        raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
+
+
+def _find_directory(recipe: "Source", out: str | Path | None, processes: Processes) -> RunDirectory:
     name = str(recipe) if isinstance(recipe, str | Path) else "run"
     run = RunDirectory(Path(processes.broadcast(str(out or new_directory(name)))))
     check_folder(run.path)
@@ -170,7 +177,7 @@ def _find_directory(
 
 
 def _read_recipe(
-    recipe: "Recipe | ReadRecipe | str | Path | None", run: RunDirectory, overrides: Mapping[str, Any], *, resume: bool
+    recipe: "Source", run: RunDirectory, overrides: Mapping[str, Any], *, resume: bool
 ) -> tuple[Recipe, str | None]:
     """Return the recipe, and its text if that need not be written anew."""
     from proxemic.recipes import find_recipe

@@ -14,7 +14,7 @@ from onnx_files import network
 from proxemic.data import Preprocessing
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, load_model, save_model
-from proxemic.models import bn_inception as bn_inception_module
+from proxemic.models.backbones import bn_inception as bn_inception_module
 from proxemic.models.backbones.iresnet import IResNet
 from proxemic.retrieval import Embedder
 from proxemic.retrieval.embedder import ONNX_NOTE

@@ -13,7 +13,7 @@ from torch import Tensor
 import warm
 from command_line import TERMINAL, Here
 from proxemic.recipes.reader import read_recipe
-from proxemic.training import Averaging, train
+from proxemic.training import train
 from proxemic.training.module import EmbeddingTask
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -97,16 +97,3 @@ def test_where_nothing_is_selected_the_average_is_kept(recipe: Path, tmp_path: P
     assert (metrics["epoch"], metrics["kept"]) == (3, "average")
     averages, model = averages_of(tmp_path / "run"), load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(model[name], averages[name]) for name in model)
-
-
-def test_what_is_refused() -> None:
-    for decay in (0.0, 1.0, -1.0):
-        with pytest.raises(ValueError, match=r"training.average.decay is .* above 0 and below 1"):
-            Averaging(decay=decay)
-    with pytest.raises(ValueError, match=r"training.average.begins is 0, but must be an epoch"):
-        Averaging(begins=0)
-
-
-def test_an_average_that_never_begins_is_refused(recipe: Path) -> None:
-    with pytest.raises(ValueError, match=r"training.average.begins is 6, but must be one of the epochs, .* 5"):
-        _ = read_recipe(recipe, ["--training.average.begins", "6"]).recipe

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from proxemic.training.callbacks.bar import TrainingBar
 from proxemic.training.record import Record
@@ -12,8 +13,8 @@ from proxemic.training.record import Record
 @pytest.fixture
 def trainer() -> Any:
     return SimpleNamespace(
-        current_epoch=0, max_epochs=3, num_training_batches=10, global_step=0, progress_bar_metrics={"loss": 2.0},
-        loggers=[], is_global_zero=True, total_train_batches=10,
+        current_epoch=0, max_epochs=3, num_training_batches=10, global_step=0, progress_bar_metrics={},
+        loggers=[], is_global_zero=True, total_train_batches=10, is_last_batch=False,
     )  # fmt: skip
 
 
@@ -32,6 +33,7 @@ def test_the_time_left_is_of_all_epochs(bar: TrainingBar, trainer: Any) -> None:
     assert bar.get_metrics(trainer, SimpleNamespace()).keys() == {"loss", "images/s"}  # type: ignore[arg-type]
     trainer.global_step, bar.now = 12, 124.0  # type: ignore[attr-defined]
     bar.record.rows.append({"map@r": 0.25})
+    bar.on_train_batch_end(trainer, SimpleNamespace(), {"loss": torch.tensor(2.0)}, None, 11)  # type: ignore[arg-type]
     items = bar.get_metrics(trainer, SimpleNamespace())  # type: ignore[arg-type]
     assert (items["left"], items["loss"], items["map@r"]) == ("00:36", 2.0, "0.250")
 

@@ -13,7 +13,7 @@ from images import write_folder, write_recipe
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.studies.finished import FinishedRun, Run
-from proxemic.training import ProxyGap, Snapshots
+from proxemic.training import ProxyGap
 from proxemic.training.callbacks.measures import _mean_gap
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -145,9 +145,3 @@ def test_a_loss_without_proxies_has_snapshots_of_embeddings_alone(recipe: Path, 
     assert result.returncode == 0, result.stderr
     snapshot = load_file(tmp_path / "run" / "snapshots" / "epoch-0001.safetensors")
     assert snapshot.keys() == {"embeddings", "labels"}
-
-
-def test_snapshots_now_and_then() -> None:
-    assert Snapshots(3).every_n_epochs == 3
-    with pytest.raises(ValueError, match="every_n_epochs is 0"):
-        Snapshots(0)

@@ -1,31 +1,19 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing, RowGroups
+import evaluated
+from evaluated import CONFIG, PREPROCESSING, Module
+from proxemic.data import EmbeddingDataset, ImageSet, RowGroups
 from proxemic.errors import TrainingDiverged, UserNote
 from proxemic.runs.embed import embed_images, share_of
 from proxemic.runs.evaluate import evaluate_embeddings
-from proxemic.training import EvaluationConfig, RetrievalCallback
-
-PREPROCESSING = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
-
-
-class Ramp(nn.Module):
-    """Depends on the order of the rows."""
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        assert len(embeddings) == len(labels)
-        return {"ramp": torch.arange(len(embeddings)).double() @ embeddings.double().sum(1)}
-
-
-CONFIG = EvaluationConfig(recall_at=(1, 2), ndcg_at=(3,), batch_size=16, own_metrics=[Ramp()])
+from proxemic.training import RetrievalCallback
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
@@ -37,32 +25,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture
 def images() -> ImageSet:
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 256, (6, 8, 8))
-    classes = np.arange(50) % 6
-    array = (patterns[classes] + rng.integers(0, 160, (50, 8, 8))).clip(0, 255).astype(np.uint8)
-    return ImageSet.from_names(ArrayPixels(array), [str(name) for name in classes])
-
-
-class Module(LightningModule):
-    """A user's own: dropout that must be off and a part that must stay frozen."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 4))
-        self.frozen = nn.BatchNorm1d(4).eval()
-        self.factor = factor
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.frozen(self.net(images)) * self.factor
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        assert self.net.training
-        assert not self.frozen.training
-        return self.net(batch[0]).square().mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+    return evaluated.images()
 
 
 def fit(module: Module, images: ImageSet, *callbacks: RetrievalCallback, epochs: int = 1) -> Trainer:

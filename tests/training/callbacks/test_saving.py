@@ -19,6 +19,8 @@ from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_sta
 from images import write_folder, write_recipe
 from proxemic.training import train
 from proxemic.training.callbacks.saving import SaveRun
+from stopping import killed_and_resumed
+from stopping import run as train_whole
 
 
 @pytest.fixture(scope="module")
@@ -92,29 +94,18 @@ def test_kill_9_at_a_random_step(recipe: Path, uninterrupted: Path, tmp_path: Pa
     assert_same_run(run, uninterrupted)
 
 
-def test_kill_9_with_a_loss_that_remembers_learns_and_draws(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("without_plots")
+def test_a_loss_that_remembers_learns_and_draws_is_resumed_in_the_middle_of_an_epoch(
+    recipe: Path, tmp_path: Path
 ) -> None:
-    here = Here(capsys, monkeypatch)
     pml = "pytorch_metric_learning"
-    flags: list[str | Path] = [
-        "--recipe", recipe, "--loss", "PairwiseLoss", "--loss.memory_size", "20",
-        "--loss.loss", f"{pml}.losses.MarginLoss", "--loss.loss.learn_beta", "true",
-        "--loss.miner", f"{pml}.miners.DistanceWeightedMiner",
-    ]  # fmt: skip
-    whole, run = tmp_path / "whole", tmp_path / "killed"
-    result = here("train", *flags, "--out", whole)
-    assert result.returncode == 0, result.stderr
-    process = warm_start("train", *flags, "--out", run, "--training.checkpoint_minutes", "0")
-    wait_for(process, run / "checkpoints" / "last.ckpt")
-    process.kill()
-    process.communicate()
-    result = here("train", "--resume", run)
-    assert result.returncode == 0, result.stderr
+    loss = ["--loss", "PairwiseLoss", "--loss.memory_size", "20", "--loss.loss", f"{pml}.losses.MarginLoss"]
+    loss += ["--loss.loss.learn_beta", "true", "--loss.miner", f"{pml}.miners.DistanceWeightedMiner"]
+    flags = [*loss, "--training.epochs", "2"]
+    whole, run = train_whole(recipe, tmp_path / "whole", *flags), tmp_path / "killed"
+    killed_and_resumed(recipe, run, *flags)
     assert_same_run(run, whole)
     assert training_state(run)["state_dict"]["loss.loss.memory.label_memory"].numel() == 20
-    found = json.loads(here("evaluate", run, "--json").stdout)["test"]
-    assert found == json.loads((whole / "metrics.json").read_text())["test"]
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])
@@ -198,15 +189,6 @@ def test_a_checkpoint_that_is_damaged_or_hostile_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_resuming_a_finished_run_shows_its_results(uninterrupted: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
-    result = warm_proxemic("train", "--resume", uninterrupted)
-    assert result.returncode == 0
-    assert "is finished" in result.stdout
-    assert "recall@1" in result.stdout
-    assert {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")} == before
-
-
 def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted: Path) -> None:
     names = {path.name for path in uninterrupted.iterdir()}
     assert names == {
@@ -231,12 +213,17 @@ def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted:
     assert sum(seconds.values()) == pytest.approx(2 * seconds["total"], abs=0.02)
 
 
-def test_a_run_is_not_resumed_on_other_images(recipe: Path, tmp_path: Path) -> None:
-    images = tmp_path / "images"
+@pytest.mark.usefixtures("without_plots")
+def test_a_run_is_not_resumed_on_other_images(recipe: Path, tmp_path: Path, here: Here) -> None:
+    images, run = tmp_path / "images", tmp_path / "run"
     shutil.copytree(recipe.parent / "images", images)
-    run = tmp_path / "run"
     own = write_recipe(tmp_path / "tiny.yaml", images)
-    assert warm_proxemic("train", "--recipe", own, "--out", run, "--training.epochs", "1").returncode == 0
+    assert here("train", "--recipe", own, "--out", run, "--training.epochs", "1").returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    finished = here("train", "--resume", run)
+    assert "is finished" in finished.stdout
+    assert "recall@1" in finished.stdout
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     (run / "metrics.json").unlink()
     (images / "class 03" / "0.png").unlink()
-    assert_refused(warm_proxemic("train", "--resume", run), ["images are not those", str(run)])
+    assert_refused(here("train", "--resume", run), ["images are not those", str(run)])

@@ -1,6 +1,7 @@
 """Sharded proxies in the checkpoints of a run."""
 
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,14 +14,19 @@ from proxemic.training import train
 from together import TWO_PHASES, assert_same, finish, interrupt_after, losses, proxemic_together, start_together
 
 
-def test_a_sharded_run_goes_on_with_another_number_of_processes(recipe: Path, together: Path, tmp_path: Path) -> None:
+def test_slurm_asks_before_the_time_is_up_and_another_number_of_processes_goes_on(
+    recipe: Path, together: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "moved"
-    flags = ["--proxies", "sharded", *TWO_PHASES, "--training.checkpoint_minutes", "0"]
-    processes = start_together(3, "train", "--recipe", recipe, "--out", run, *flags)
-    interrupt_after(processes, run)
+    flags = ["--proxies", "sharded", *TWO_PHASES, "--training.checkpoint_minutes", "0", "--batches.workers", "1"]
+    processes = start_together(3, "train", "--recipe", recipe, "--out", run, *flags, slurm=True)
+    interrupt_after(processes, run, signal.SIGUSR1)  # as SLURM does: what loads the images has it too
     results = finish(processes)
-    assert [result.returncode for result in results] == [2, 2, 2]
-    assert all("everything is saved" in result.stderr for result in results)
+    assert [result.returncode for result in results] == [2, 2, 2], results
+    for result in results:
+        assert result.stderr.endswith(f"everything is saved: continue with proxemic train --resume {run}\n")
+    assert sum(result.stdout.count("Stopping: saving first") for result in results) == 1
+    assert not list(run.glob("hpc_ckpt*"))
     (folder,) = (run / "checkpoints").glob("proxies-*")
     assert len(list(folder.iterdir())) == 3
     (result,) = proxemic_together(1, "train", "--resume", run)
@@ -61,17 +67,3 @@ def test_an_optimiser_that_keeps_nothing_of_the_proxies_is_resumed(recipe: Path,
         train(one, run, report=[].append, on_epoch=stop)
     train(out=run, resume=True, report=[].append)
     assert_same(run, whole)
-
-
-def test_what_a_kill_leaves_of_a_checkpoint_is_not_taken_for_one(together: Path, tmp_path: Path) -> None:
-    run = tmp_path / "copy"
-    shutil.copytree(together, run)
-    (run / "metrics.json").unlink()
-    checkpoints = run / "checkpoints"
-    (folder,) = checkpoints.glob("proxies-*")
-    shutil.copytree(folder, checkpoints / "proxies-9999.tmp")
-    newer = checkpoints / "proxies-9999"  # complete, but no checkpoint came to name it
-    shutil.copytree(folder, newer)
-    results = proxemic_together(2, "train", "--resume", run)
-    assert [result.returncode for result in results] == [0, 0], results
-    assert_same(run, together)

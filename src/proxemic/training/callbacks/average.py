@@ -1,19 +1,19 @@
 """The average of the network's weights, kept and evaluated while the network is trained."""
 
-from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from proxemic.distributed.gather import share_first
 from proxemic.metrics import RetrievalMetrics
 from proxemic.models import EmbeddingModel
-from proxemic.training.averaging import Averaging
 from proxemic.training.callbacks.retrieval import RetrievalCallback
+from proxemic.training.config import Averaging
 from proxemic.training.module import EmbeddingTask
 
 
@@ -77,7 +77,8 @@ class WeightAverage(Callback):
         count = int(self._average.n_averaged)
         averaged: tuple[list[Tensor], list[Tensor]] = [], []
         copied: tuple[list[Tensor], list[Tensor]] = [], []
-        for average, weight in zip(_tensors(self.network), _tensors(task.model), strict=True):
+        tensors = (chain(network.parameters(), network.buffers()) for network in (self.network, task.model))
+        for average, weight in zip(*tensors, strict=True):
             averages, weights = averaged if count and average.is_floating_point() else copied  # no mean of counters
             averages.append(average)
             weights.append(weight)
@@ -86,9 +87,3 @@ class WeightAverage(Callback):
         if copied[0]:
             torch._foreach_copy_(*copied)
         self._average.n_averaged += 1
-
-
-def _tensors(network: nn.Module) -> Iterator[Tensor]:
-    """Parameters and buffers."""
-    yield from network.parameters()
-    yield from network.buffers()

@@ -1,16 +1,18 @@
 """The progress bar of a training run."""
 
+import math
 import time
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
+from torch import Tensor
 from tqdm import tqdm
 
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Record
 
-_OLD = 0.5  # seconds that a loss is shown before it is read anew
+_SHOWN = 0.2  # seconds that the bar stands: drawing it takes longer than a small step, and the loss waits for a GPU
 
 
 class TrainingBar(TQDMProgressBar):
@@ -23,7 +25,8 @@ class TrainingBar(TQDMProgressBar):
         super().__init__()
         self.recipe, self.record = recipe, record
         self._began, self._first_step = 0.0, 0
-        self._loss, self._read = float("nan"), -_OLD
+        self._loss: Tensor | float = math.nan
+        self._drawn = -_SHOWN
 
     def on_train_start(self, *args: Any) -> None:
         super().on_train_start(*args)
@@ -38,15 +41,21 @@ class TrainingBar(TQDMProgressBar):
         if self._train_progress_bar is not None:
             self.train_progress_bar.close()
 
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._loss = outputs["loss"]
+        if trainer.is_last_batch or time.monotonic() - self._drawn >= _SHOWN:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            self._drawn = time.monotonic()
+
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         items: dict[str, Any] = {}
-        now, steps = time.monotonic(), trainer.global_step - self._first_step
+        steps = trainer.global_step - self._first_step
         if steps and trainer.max_epochs is not None:
             left = int(trainer.num_training_batches) * trainer.max_epochs - trainer.global_step
-            items["left"] = tqdm.format_interval(left * (now - self._began) / steps)
-        if now - self._read >= _OLD:  # to read it waits for a GPU
-            self._loss, self._read = super().get_metrics(trainer, pl_module).get("loss", float("nan")), now
-        items["loss"] = self._loss
+            items["left"] = tqdm.format_interval(left * (time.monotonic() - self._began) / steps)
+        items["loss"] = float(self._loss)
         rate = self.train_progress_bar.format_dict["rate"] or 0.0
         items[f"{self.recipe.kind}/s"] = f"{rate * self.recipe.batches.size:.0f}"
         metric, rows = self.recipe.evaluation.metric, self.record.rows

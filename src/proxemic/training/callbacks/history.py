@@ -15,17 +15,18 @@ from proxemic.runs.directory import RunDirectory
 from proxemic.training.callbacks.average import WeightAverage
 from proxemic.training.callbacks.measures import EpochMeasure
 from proxemic.training.callbacks.retrieval import RetrievalCallback
+from proxemic.training.data_module import TrainingData
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import EndedPhase, ended_phases
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Record
-from proxemic.training.times import Times
+from proxemic.training.record import Record, Times
 
 
 class History(Callback):
     """Adds a row to the record after each epoch, chooses the better one, and ends phases at their plateau.
 
-    It comes after all callbacks that evaluate something. Without an evaluator, the last epoch is chosen.
+    It comes after all callbacks that evaluate something, and tells the batches each epoch, by which their order and
+    augmentation follow. Without an evaluator, the last epoch is chosen.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class History(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.monotonic()
+        data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
+        data.batches.set_epoch(trainer.current_epoch)  # Lightning tells the epoch only to its own samplers
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -19,8 +19,8 @@ from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.similarity import Cosine, unit
 from proxemic.losses.user_defined import Loss, loss_name
 from proxemic.metrics.proxies import average_distance_to_proxy
+from proxemic.training.beginning import embed_training_images
 from proxemic.training.data_module import TrainingData
-from proxemic.training.head_start import embed_training_images
 from proxemic.training.module import EmbeddingTask, check_embeddings
 
 

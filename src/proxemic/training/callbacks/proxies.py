@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores import SoftmaxPooling
-from proxemic.training.annealing import GammaAnnealing
-from proxemic.training.head_start import cluster_seed, draw_images, embed_training_images
+from proxemic.training.beginning import cluster_seed, draw_images, embed_training_images
+from proxemic.training.config import GammaAnnealing
 from proxemic.training.module import EmbeddingTask, check_embeddings
 from proxemic.training.recipe import Recipe
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from proxemic.data import ImageSet, Preprocessing
+from proxemic.data.embeddings import RowLabels
 from proxemic.metrics import RetrievalMetrics
 from proxemic.runs.embed import embed_dataset, embed_images, join_shares
-from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings, evaluate_labels
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 from proxemic.training.module import check_embeddings
 
 
@@ -80,16 +81,21 @@ class RetrievalCallback(Callback):
 
     def evaluate(self, trainer: Trainer, network: nn.Module) -> RetrievalMetrics:
         """Compute the metrics of any network on the held-out images, the same on all processes."""
+        rows: ImageSet | RowLabels
         if isinstance(self.images, ImageSet):
-            embeddings = self.embed(network)
-            check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
-            return evaluate_embeddings(embeddings, self.images, self.evaluation, or_nan=True)
-        size = self.evaluation.batch_size
-        embeddings, labels = embed_dataset(network, self.images, batch_size=size, workers=self.workers)
-        if labels is None:
-            raise ValueError("images have no labels to evaluate embeddings by: give samples of an input and a label.")
+            embeddings, rows = self.embed(network), self.images
+        else:
+            size, precision = self.evaluation.batch_size, self.evaluation.precision
+            embeddings, labels = embed_dataset(
+                network, self.images, batch_size=size, workers=self.workers, precision=precision
+            )
+            if labels is None:
+                raise ValueError(
+                    "images have no labels to evaluate embeddings by: give samples of an input and a label."
+                )
+            rows = RowLabels(labels)
         check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
-        return evaluate_labels(embeddings, labels, self.evaluation, or_nan=True)
+        return evaluate_embeddings(embeddings, rows, self.evaluation, or_nan=True)
 
     def embed(self, network: nn.Module) -> Float[Tensor, "images dim"]:
         """Embed the images of an `ImageSet` by any network; the processes share them, and all get all embeddings."""

@@ -9,10 +9,10 @@ from lightning.pytorch.callbacks import Checkpoint
 from proxemic.runs.directory import RunDirectory
 from proxemic.tables import percent
 from proxemic.training.callbacks.average import WeightAverage
+from proxemic.training.callbacks.stopping import Signals
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Display, Record, write_chosen
-from proxemic.training.signals import Signals
 
 
 class SaveRun(Checkpoint):
@@ -42,7 +42,7 @@ class SaveRun(Checkpoint):
         return self.record.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.record.load_state_dict(state_dict)
+        vars(self.record).update(state_dict)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # A kill may have come between the checkpoint and what is written after it.

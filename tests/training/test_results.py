@@ -1,7 +1,7 @@
 """Weights between start and end are kept where they are better; the run goes on from what was chosen before."""
 
 import json
-import signal
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import warm
-from command_line import TERMINAL, Here, assert_refused
+from command_line import Here
 from proxemic.data import EmbeddingDataset
 from proxemic.metrics import retrieval_metrics
-from proxemic.models import build_model, load_model
+from proxemic.models import build_model, load_model, save_model
 from proxemic.recipes.reader import read_recipe
-from proxemic.training import RunDirectory
+from proxemic.training import RunDirectory, train
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 # Rates that are far too high, so that weights nearer to the start are better.
@@ -28,10 +27,17 @@ FILES = ("model.safetensors", "model.json", "loss.safetensors", "metrics.json")
 
 @pytest.fixture(scope="module")
 def interpolated(recipe: Path) -> tuple[Path, str]:
-    run = recipe.parent / "run"
-    result = warm.run("-m", "proxemic", "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
-    assert result.returncode == 0, result.stderr
-    return run, result.stdout
+    """A run and what it said; beside it, as a kill would leave it, a copy that has just replaced what was chosen."""
+    run, said = recipe.parent / "run", list[str]()
+
+    def save_and_copy(*arguments: Any) -> None:
+        save_model(*arguments)
+        shutil.copytree(run, recipe.parent / "killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxemic.training.results.save_model", save_and_copy)
+        train(read_recipe(recipe, FLAGS), run, report=said.append)
+    return run, "\n".join(said)
 
 
 def metrics_of(run: Path) -> dict[str, Any]:
@@ -98,30 +104,11 @@ def test_where_the_start_is_kept_the_end_is_the_last_epoch(recipe: Path, tmp_pat
     assert not (run / "checkpoints" / "chosen").exists()
 
 
-KILLED = """
-import os, sys
-from proxemic.cli import main
-from proxemic.training import interpolation
-
-def die(*arguments):
-    save(*arguments)
-    os.kill(os.getpid(), 9)
-
-save, interpolation.save_model = interpolation.save_model, die
-sys.exit(main())
-"""
-
-
-def test_kill_9_once_it_has_taken_the_place_of_the_chosen_weights(
-    recipe: Path, interpolated: tuple[Path, str], tmp_path: Path, here: Here
-) -> None:
-    run = tmp_path / "killed"
-    killed = warm.run("-c", KILLED, "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    result = here("train", "--resume", run)
-    assert result.returncode == 0, result.stderr
+def test_a_run_that_is_killed_once_it_has_replaced_what_was_chosen(interpolated: tuple[Path, str]) -> None:
+    killed = interpolated[0].with_name("killed")
+    train(out=killed, resume=True, report=[].append)
     for file in (*FILES, "checkpoints/chosen/model.safetensors"):
-        assert (run / file).read_bytes() == (interpolated[0] / file).read_bytes(), file
+        assert (killed / file).read_bytes() == (interpolated[0] / file).read_bytes(), file
 
 
 def test_an_extended_run_goes_on_from_what_was_chosen_before(recipe: Path, tmp_path: Path, here: Here) -> None:
@@ -133,14 +120,3 @@ def test_an_extended_run_goes_on_from_what_was_chosen_before(recipe: Path, tmp_p
     assert here(*flags, "--out", long).returncode == 0
     for file in FILES:
         assert (short / file).read_bytes() == (long / file).read_bytes(), file
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--training.interpolate", "[0.5, 1.0]"], ["training.interpolate is [0.5, 1.0]", "above 0 and below 1"]),
-        (["--evaluation.select_on", "last"], ["training.interpolate is chosen by", "training.interpolate to []"]),
-    ],
-)
-def test_what_is_refused(recipe: Path, tmp_path: Path, here: Here, flags: list[str], words: list[str]) -> None:
-    assert_refused(here("train", "--recipe", recipe, "--out", tmp_path / "run", *FLAGS, *flags), words)

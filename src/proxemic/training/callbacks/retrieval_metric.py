@@ -11,11 +11,11 @@ from torchmetrics.utilities import dim_zero_cat
 
 from proxemic.distributed.gather import gather_uneven
 from proxemic.metrics import RetrievalMetrics, RetrievalResults, retrieval_metrics
+from proxemic.metrics.arrays import as_integers
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.ranking import Divisor
 from proxemic.runs.evaluate import retrieval_metrics_or_nan
-from proxemic.runs.samples import as_integers
 
 _STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 
@@ -121,20 +121,13 @@ class RetrievalMetric(Metric):
                 "call reset() before evaluating another model"
             )
         rows, device = len(embeddings), embeddings.device
-        everyone = torch.ones(rows, dtype=torch.bool)
-        unnumbered = torch.full((rows,), -1)
-        parts = {
-            "labels": as_integers("labels", labels, rows),
-            "indexes": unnumbered if indexes is None else as_integers("indexes", indexes, rows),
-            "is_query": everyone if is_query is None else is_query,
-            "is_gallery": everyone if is_gallery is None else is_gallery,
-            "sequences": unnumbered if sequences is None else as_integers("sequences", sequences, rows),
-        }
-        for name in ("is_query", "is_gallery"):
-            if parts[name].shape != (rows,) or parts[name].dtype != torch.bool:
-                raise ValueError(
-                    f"{name} has {parts[name].dtype} and shape {list(parts[name].shape)}, not bool [{rows}]"
-                )
+        parts = {"labels": as_integers("labels", labels, rows)}
+        for name, numbers in (("indexes", indexes), ("sequences", sequences)):
+            parts[name] = torch.full((rows,), -1) if numbers is None else as_integers(name, numbers, rows)
+        for name, flags in (("is_query", is_query), ("is_gallery", is_gallery)):
+            parts[name] = part = torch.ones(rows, dtype=torch.bool) if flags is None else flags
+            if part.shape != (rows,) or part.dtype != torch.bool:
+                raise ValueError(f"{name} has {part.dtype} and shape {list(part.shape)}, not bool [{rows}]")
         if indexes is not None and bool((indexes < 0).any()):
             raise ValueError("indexes holds numbers below 0, but they count the samples of a data set from 0")
         # A copy: a model may write its next output over this one.

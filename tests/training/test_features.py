@@ -3,25 +3,30 @@
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
 
 import warm
 from images import write_folder, write_recipe
+from onnx_files import network
 from proxemic.data import FilePixels, ImageSet
+from proxemic.data.formats.shards import index_shards
 from proxemic.data.samplers import derive_seed
 from proxemic.data.vectors import Vectors
-from proxemic.models import build_model, load_model
+from proxemic.errors import UserError
+from proxemic.models import ModelConfig, build_model, load_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.processes import Processes
 from proxemic.training import Recipe, train
-from proxemic.training.features.cache import CachedFeatures, cached_features
+from proxemic.training.features import CachedFeatures, append_rows, cached_features, image_keys, network_key
+from shards import png, write_shard
 
 pytestmark = pytest.mark.usefixtures("without_plots")
-MODULE = sys.modules["proxemic.training.features.cache"]
+MODULE = sys.modules["proxemic.training.features"]
 PLAIN = ["--augment.random_resized_crop", "null", "--augment.horizontal_flip", "0", "--augment.noise", "0"]
 PLAIN += ["--model.train", "head", "--training.epochs", "2", "--training.threads", "1"]
 
@@ -55,12 +60,11 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows that are written from now on, batch by batch."""
     rows: list[int] = []
 
-    class Counting(MODULE.FeatureWriter):
-        def append(self, features: torch.Tensor) -> None:
-            rows.append(len(features))
-            super().append(features)
+    def counted(file: BinaryIO, features: torch.Tensor) -> None:
+        rows.append(len(features))
+        append_rows(file, features)
 
-    monkeypatch.setattr(MODULE, "FeatureWriter", Counting)
+    monkeypatch.setattr(MODULE, "append_rows", counted)
     return rows
 
 
@@ -150,14 +154,16 @@ def test_a_changed_image_and_a_damaged_file_are_computed_again(
 
 KILLED = """
 import itertools, os, signal, sys
-import proxemic.training.features.cache as cache
+import proxemic.training.features as cache
 from proxemic.cli import main
-append, number = cache.FeatureWriter.append, itertools.count(1)
-def and_then(self, features):
-    append(self, features)
+append, number = cache.append_rows, itertools.count(1)
+def and_then(file, features):
+    append(file, features)
     if next(number) == 7:
+        file.write(b"torn")
+        file.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-cache.FeatureWriter.append = and_then
+cache.append_rows = and_then
 sys.exit(main())
 """
 
@@ -210,15 +216,33 @@ def test_a_batch_is_read_at_once(path: Path, tmp_path: Path, monkeypatch: pytest
     assert reads == [6, 6]
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--model.train", "all"], "features.cache is true, but model.train is all, which changes the features"),
-        (["--model.pooling", "gem"], "features.cache is true, but model.pooling is gem, whose power is trained"),
-        (["--features.copies", "0"], "features.copies is 0, but must be from 1 to 10,000, or null"),
-        (["--features.cache", "false", "--features.copies", "2"], "features.copies is 2, but features.cache is false"),
-    ],
-)
-def test_what_cannot_be_kept_is_refused(path: Path, tmp_path: Path, flags: list[str], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        read(path, tmp_path, *flags)
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_says_so(path: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match=r"could not be written: permission denied; free some space or check"):
+        cache(read(path, tmp_path))
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+def test_another_file_of_the_same_name_is_another_network(tmp_path: Path) -> None:
+    config = ModelConfig(backbone=str(tmp_path / "net.onnx"), train="head", image_size=8)
+    keys = []
+    for batch in ("n", 2, "n"):
+        (tmp_path / "net.onnx").write_bytes(network((batch, 3, 8, 8)))
+        keys.append(network_key(build_model(config)))
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_images_in_shards_are_known_by_their_place_as_long_as_the_shard_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = tmp_path / "0.tar"
+    write_shard(shard, {f"{n}.{end}": content for n in range(3) for end, content in (("png", png(7)), ("cls", b"1"))})
+    pixels = index_shards([shard], None, "cls", tmp_path).pixels
+    with monkeypatch.context() as patched:
+        patched.setattr("proxemic.data.formats.shards.read_image", None)  # nothing is decoded for it
+        keys = image_keys(pixels)
+    assert len({*keys}) == 3
+    assert image_keys(pixels.select([2, 0])) == [keys[2], keys[0]]
+    os.utime(shard, ns=(0, 0))
+    assert not {*image_keys(pixels)} & {*keys}

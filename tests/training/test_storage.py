@@ -1,14 +1,20 @@
-"""However often a run is resumed, its loggers write one curve, each step once."""
+"""Checkpoints that are whole or not there, and logs that are continued."""
 
 import csv
 import random
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from lightning.pytorch.loggers import Logger
 from torch.utils.tensorboard import SummaryWriter  # noqa: F401  # what the logger imports late
 
-from proxemic.training.logs import run_loggers
+from proxemic.training.storage import read_checkpoint, run_loggers
+
+
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Is a directory"):
+        read_checkpoint(tmp_path)
 
 
 def log(loggers: list[Logger], steps: range, values: Mapping[int, float]) -> None:

@@ -1,0 +1,298 @@
+"""How a run begins: at the features of its images, with the weights of another run, or where one has stopped."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LRScheduler,
+    OneCycleLR,
+    PolynomialLR,
+    SequentialLR,
+)
+
+from proxemic.data import ImageSet, Splits
+from proxemic.data.samplers import derive_seed
+from proxemic.errors import UserError
+from proxemic.files import write_atomically, write_text
+from proxemic.locks import LOCK
+from proxemic.losses import ProxyLoss
+from proxemic.losses.margins import MARGINS
+from proxemic.losses.scores import SoftmaxPooling
+from proxemic.losses.user_defined import loss_name
+from proxemic.models import EmbeddingModel, begin_at_principal_components, load_model
+from proxemic.models.config import PRINCIPAL
+from proxemic.models.lora import load_merged_state
+from proxemic.optim.schedules import PolynomialDecay
+from proxemic.runs.directory import RunDirectory, split_fingerprint
+from proxemic.runs.embed import embed_images, evaluation_mode, join_shares, pick_device
+from proxemic.runs.processes import Processes
+from proxemic.training.recipe import Recipe
+
+MOST_IMAGES = 16_384
+"""The most training images whose features are looked at."""
+
+# After this many epochs, the rate is 0, rises again or is not defined.
+_ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "total_iters"}
+
+
+class PooledFeatures(nn.Module):
+    """The pooled features of a model, as a network of its own that can be run over images."""
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch features"]:
+        return self.model.features(inputs)
+
+
+def check_start(recipe: Recipe, loss: nn.Module) -> None:
+    """Raise `UserError` if proxies cannot begin where the recipe says, or their pooling cannot change as it says."""
+    start = recipe.training.start_proxies
+    key = f"training.start_proxies is {start}"
+    pooled = isinstance(loss, ProxyLoss) and isinstance(loss.scoring.pooling, SoftmaxPooling)
+    if recipe.training.anneal_gamma is not None and not pooled:
+        raise UserError(
+            f"training.anneal_gamma is given, but {loss_name(loss)} has no pooling of proxies with a gamma: leave it "
+            "null, or take a loss with one, as SoftTripleLoss, or loss.pooling SoftmaxPooling."
+        )
+    if start == "drawn":
+        return
+    if not isinstance(loss, ProxyLoss):
+        raise UserError(f"{key}, but {loss_name(loss)} has no proxies: set it to drawn.")
+    if loss.proxies_per_class > 1 and start == "class_means":
+        raise UserError(
+            f"{key}, where the {loss.proxies_per_class} proxies of a class would stay equal: set it to k_means or "
+            "drawn, or loss.proxies_per_class to 1."
+        )
+    if recipe.training.start_from is not None:
+        raise UserError(f"{key}, but training.start_from brings the proxies of a run: leave one of them out.")
+
+
+def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe: Recipe) -> None:
+    """Let the head and the proxies of a new run begin at the training images, if the recipe says so.
+
+    Of more than `MOST_IMAGES`, the seed draws as many. A head that came with ``model.weights`` stays as it is. Each
+    process computes all of it, and trains with what the first has found.
+    """
+    components = recipe.model.head_init in PRINCIPAL and not model.has_loaded_head
+    start = recipe.training.start_proxies
+    if recipe.training.spread_after > 0:
+        assert isinstance(loss, ProxyLoss)
+        loss.proxies.data.copy_(loss.proxies.data[:, :1].expand_as(loss.proxies))  # which move as one until then
+        start = "drawn"
+    if not components and start == "drawn":
+        return
+    images, labels = draw_images(images, recipe.seed)
+    features = embed_by_recipe(recipe, PooledFeatures(model), images, "features of the training images")
+    model.cpu()
+    if components:
+        begin_at_principal_components(model.head, features, whiten=recipe.model.head_init == "pca-whitened")
+    if start != "drawn":
+        assert isinstance(loss, ProxyLoss)
+        with torch.no_grad(), evaluation_mode(model):
+            embeddings = model.embed_features(features)
+        if start == "class_means":
+            loss.begin_at_class_means(embeddings, labels)
+        else:
+            loss.begin_at_clusters(embeddings, labels, seed=cluster_seed(recipe))
+
+
+def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " drawn"]]:
+    """All images, or `MOST_IMAGES` that the seed draws, with their labels, which may leave out classes."""
+    if len(images) <= MOST_IMAGES:
+        return images, images.labels
+    generator = torch.Generator().manual_seed(derive_seed(seed, MOST_IMAGES))
+    drawn = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].sort().values
+    return images.select(drawn), images.labels[drawn]  # the own labels of the selection close up
+
+
+def cluster_seed(recipe: Recipe) -> int:
+    """The seed of k-means."""
+    return derive_seed(recipe.seed, 2, MOST_IMAGES)
+
+
+def embed_by_recipe(
+    recipe: Recipe, network: nn.Module, images: ImageSet, description: str
+) -> Float[Tensor, "images dim"]:
+    """Embed images on the device and in the precision that a recipe names."""
+    return embed_images(
+        network.to(pick_device(recipe.training.accelerator)),
+        images,
+        recipe.images,
+        batch_size=recipe.evaluation.batch_size,
+        workers=recipe.batches.workers,
+        description=description,
+        precision=recipe.evaluation.precision,
+    )
+
+
+def embed_training_images(
+    model: nn.Module, images: ImageSet, recipe: Recipe, processes: Processes
+) -> Float[Tensor, "images dim"]:
+    """Embed training images without augmentation; the processes share them, and all get all embeddings."""
+    size = recipe.evaluation.batch_size
+    share = embed_images(
+        model,
+        images,
+        recipe.images,
+        batch_size=size,
+        workers=recipe.batches.workers,
+        description="training images",
+        rank=processes.rank,
+        world=processes.world,
+    )
+    return join_shares(share, len(images), size, processes.world)
+
+
+def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
+    """Load the chosen weights of a run into a network and a loss, and say in a sentence which were taken.
+
+    The whole loss is taken if the images are those of the run. Otherwise the proxies of classes of the same names are,
+    and all else that the loss learns is new. A loss of another kind or shape is new as a whole.
+    """
+    run.check_run()
+    if run.keeps_features:
+        raise UserError(
+            f"{run.path} keeps the network as it came, without a head and proxies, as no epoch was better: begin with "
+            f"its backbone, by --model.weights {run.model}, or train it anew with a lower --optim.lr."
+        )
+    if not run.loss.exists():
+        raise UserError(
+            f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
+        )
+    learned, state = (
+        {name: value for name, value in values.items() if name not in MARGINS}  # which a loss takes from its recipe
+        for values in (run.read_loss(), loss.state_dict())
+    )
+    same = run.has_images(split_fingerprint(splits))
+    classes = None if same else run.read_classes()
+    if not same and classes is None:
+        raise UserError(
+            f"The images are not those of {run.path}, and the run does not say which classes its proxies belong to "
+            f"(there is no {run.classes}): begin with its network alone, by --model.weights {run.model}."
+        )
+    names = splits.train.class_names if classes is None else classes.train
+    try:
+        load_merged_state(model, load_model(run.path, model.config.custom_backbone)[0].state_dict())
+    except RuntimeError as error:
+        raise UserError(
+            f"The network of {run.path} does not fit this recipe's model ({' '.join(str(error).split())[:200]}): give "
+            f"it the same model, or take what fits by --model.weights {run.model}."
+        ) from error
+    begin = f"Starting from {run.path}: its network"
+    if same and _shapes(learned) == _shapes(state):
+        loss.load_state_dict(loss.state_dict() | learned)
+        return f"{begin} and its loss, as the images are the same."
+    kept = _keep_proxies(loss, splits.train.class_names, learned, names)
+    if kept is None:
+        return f"{begin}; the loss is new, as that of the run is of another kind or shape."
+    count = splits.train.num_classes
+    return f"{begin}; {kept} of {count:,} classes keep their proxies, by name, and {count - kept:,} get new ones."
+
+
+@torch.no_grad()
+def _keep_proxies(
+    loss: nn.Module, classes: Sequence[str], learned: dict[str, Tensor], names: Sequence[str]
+) -> int | None:
+    """Copy the rows of classes of the same names and count them; None if the losses do not compare.
+
+    A loss's own parameters have a row per class; those of its submodules, such as a graph network, are not copied.
+    """
+    parameters = dict(loss.named_parameters(recurse=False))
+    values = {name: value for name, value in learned.items() if name in parameters}
+    if not parameters or _shapes(values) != {n: [len(names), *v.shape[1:]] for n, v in parameters.items()}:
+        return None
+    place = {name: row for row, name in enumerate(names)}
+    kept = [(row, place[name]) for row, name in enumerate(classes) if name in place]
+    new, old = torch.tensor(kept, dtype=torch.int64).view(-1, 2).T
+    for name, parameter in parameters.items():
+        parameter[new] = values[name][old].to(parameter.dtype)
+    return len(kept)
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in tensors.items()}
+
+
+def trained_before(recipe: Recipe) -> frozenset[str]:
+    """The names of the classes, as far as they are known, that the recipe's initial weights were trained on."""
+    weights = recipe.model.weights
+    earlier = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
+    known = [RunDirectory(path).read_classes() for path in earlier if path is not None]
+    return frozenset().union(*(classes.trained for classes in known if classes is not None))
+
+
+def load_loss(run: RunDirectory, loss: nn.Module) -> None:
+    """Load the weights of a run's chosen epoch into a loss."""
+    try:
+        loss.load_state_dict(run.read_loss())
+    except RuntimeError as error:
+        message = " ".join(str(error).split())[:200]
+        raise UserError(f"The weights of {run.path} do not fit this recipe's loss: {message}") from error
+
+
+def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:
+    """Raise `UserError` unless the run, extended, ends as a run of as many epochs from the start would have."""
+    from proxemic.training.storage import read_checkpoint  # imports Lightning
+
+    instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
+    if not run.checkpoint.exists():
+        if run.metrics.exists():
+            raise UserError(f"{run.path} has no checkpoint to go on from ({run.checkpoint} is missing): {instead}.")
+        return  # nothing was trained yet
+    if read_checkpoint(run.checkpoint)["proxemic"]["second_phase_began"] is not None:
+        raise UserError(f"{run.path} is in its second phase, which cannot begin later any more: {instead}.")
+    for part in _parts(schedule):
+        if isinstance(part, PolynomialDecay):
+            raise UserError(
+                f"optim.schedule is PolynomialDecay, whose rates fall over all epochs: those trained so far had the "
+                f"rates of {before} epochs. To train more, {instead}."
+            )
+        end = next((getattr(part, name) for kind, name in _ENDS.items() if isinstance(part, kind)), None)
+        if end is not None and before <= end < epochs:
+            raise UserError(
+                f"optim.schedule is {type(part).__name__}, which comes to its end after {end} epochs: its rates "
+                f"from there on are not those of a training of {epochs} epochs. To train more, {instead}."
+            )
+
+
+def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
+    """The schedules that a schedule is made of."""
+    if isinstance(schedule, SequentialLR | ChainedScheduler):
+        for part in schedule._schedulers:
+            yield from _parts(part)
+    elif schedule is not None:
+        yield schedule
+
+
+def extend(run: RunDirectory, recipe_yaml: str) -> None:
+    """Replace the recipe of a run, which is then no longer finished; killed at any moment, the run can be resumed."""
+    with write_atomically(run.recipe) as temporary:
+        temporary.write_text(recipe_yaml, encoding="utf-8")
+        # First: a run with more epochs than its metrics have would be taken for finished.
+        run.metrics.unlink(missing_ok=True)
+        run.report.unlink(missing_ok=True)
+
+
+def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str, epochs: int) -> None:
+    """Begin a run as a copy of a finished one, to be continued by a recipe that adds a second phase up to `epochs`.
+
+    It ends as a run of that recipe would have ended; killed on the way, it has not begun.
+    """
+    temporary = out.path.with_name(f".{out.path.name}.begun")
+    shutil.rmtree(temporary, ignore_errors=True)
+    last = (run.metrics.name, run.recipe.name, LOCK, "seconds.json", run.report.name, "*.png")
+    shutil.copytree(run.path, temporary, ignore=shutil.ignore_patterns(*last))
+    begun = RunDirectory(temporary)
+    write_text(begun.recipe, recipe_yaml)
+    begun.record_epochs(epochs)
+    temporary.replace(out.path)

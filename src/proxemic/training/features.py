@@ -1,0 +1,259 @@
+"""Features of a frozen backbone, computed once and read from a cache afterwards.
+
+A file of features holds the float32 numbers of its rows and nothing else. Its name is a hash of what they depend on.
+"""
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, is_dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import platformdirs
+import safetensors.torch
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from proxemic.data import ImageSet
+from proxemic.data.cache import key_of
+from proxemic.data.formats.shards import ShardPixels
+from proxemic.data.pixels import CachedPixels, FilePixels, Pixels
+from proxemic.data.samplers import derive_seed
+from proxemic.data.transforms import Transform
+from proxemic.data.vectors import VectorFile, VectorReader, Vectors
+from proxemic.files import write_errors
+from proxemic.locks import lock_in_turn
+from proxemic.models import EmbeddingModel
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.embed import embed_batches, pick_device
+from proxemic.runs.processes import Processes
+from proxemic.runs.workers import worker_settings
+from proxemic.training.beginning import PooledFeatures
+from proxemic.training.components import Components
+from proxemic.training.recipe import Recipe
+from proxemic.training.storage import read_checkpoint
+
+_VERSION = 1  # of what is done to an image before its features are written
+
+
+class CachedFeatures(Vectors):
+    """The features of an image set; where samples have seeds, those of one of the augmented copies of each.
+
+    Args:
+        plain: Features of the images as evaluation sees them.
+        rows: The row of each image there.
+        copies: Augmented copies, each with a row for each image in the order of ``copy_rows``.
+        copy_rows: The row of each image in all copies.
+    """
+
+    def __init__(
+        self,
+        plain: VectorReader,
+        rows: Int64[np.ndarray, " images"],
+        copies: Sequence[VectorReader] = (),
+        copy_rows: Int64[np.ndarray, " images"] | None = None,
+    ) -> None:
+        super().__init__(plain, rows)
+        self.augmented = tuple(copies)
+        self.copy_rows = rows if copy_rows is None else copy_rows
+
+    def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "CachedFeatures":
+        chosen = np.asarray(indices, dtype=np.int64)
+        return CachedFeatures(self.reader, self.rows[chosen], self.augmented, self.copy_rows[chosen])
+
+    def fetch(self, indices: Sequence[int], seeds: Sequence[int] | None = None) -> Float32[Tensor, "batch dim"]:
+        if seeds is None or not self.augmented:
+            return super().fetch(indices)
+        rows, which = self.copy_rows[np.asarray(indices)], np.asarray(seeds) % len(self.augmented)
+        batch = torch.empty(len(rows), self.dim)
+        for number in np.unique(which).tolist():
+            places = np.flatnonzero(which == number)
+            batch[torch.from_numpy(places)] = self.augmented[number].read(rows[places])
+        return batch
+
+
+class _Table(Dataset[Tensor]):
+    """One file of features: distinct images in the order of their keys, each transformed with a seed of its own."""
+
+    def __init__(self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], side: int | None) -> None:
+        self.transform, self.seed, self.side = transform, seed, side
+        sources = {key: (each.pictures, at) for each in sets for at, key in enumerate(image_keys(each.pictures))}
+        self.keys = sorted(sources)
+        self.sources = [sources[key] for key in self.keys]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, row: int) -> Tensor:
+        pixels, index = self.sources[row]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive_seed(*self.seed, row))
+            return self.transform(pixels.load(index, self.side))
+
+    def rows_of(self, images: ImageSet) -> Int64[np.ndarray, " images"]:
+        row = {key: number for number, key in enumerate(self.keys)}
+        return np.array([row[key] for key in image_keys(images.pictures)], dtype=np.int64)
+
+
+def read_features(
+    recipe: Recipe,
+    components: Components,
+    held_out: ImageSet | None,
+    run: RunDirectory,
+    report: Callable[[str], object],
+    processes: Processes,
+) -> ImageSet | None:
+    """Let training read features instead of images, and return the held-out images as features, too."""
+    if run.checkpoint.exists():  # its backbone is another than the recipe's if the run has started from another run
+        state = read_checkpoint(run.checkpoint)["state_dict"]
+        weights = {name: value for name, value in state.items() if name.startswith("model.")}
+        components.task.load_state_dict(weights, strict=False)
+    data, model = components.data, components.task.model
+    data.images, held_out = cached_features(recipe, model, data.images, held_out, report, processes)
+    return held_out
+
+
+def cached_features(
+    recipe: Recipe,
+    model: EmbeddingModel,
+    train: ImageSet,
+    held_out: ImageSet | None,
+    report: Callable[[str], object],
+    processes: Processes,
+) -> tuple[ImageSet, ImageSet | None]:
+    """Return image sets whose pixels are the backbone's features, from the cache, which is filled if need be."""
+    config, side = recipe.features, recipe.images.reduced_side
+    folder = Path(config.folder or platformdirs.user_cache_path("proxemic") / "features")
+    known = (network_key(model), (recipe.images.as_dict(), recipe.evaluation.precision))
+    everything = _Table([train, *([held_out] if held_out else [])], recipe.images.evaluation(), (), side)
+    varied = recipe.augment.training(recipe.images)
+    copies = [_Table([train], varied, (recipe.seed, copy), side) for copy in range(config.copies or 0)]
+    with (
+        processes.main_process_first(),
+        tqdm(
+            total=len(everything) + sum(map(len, copies)),
+            desc="features",
+            unit="image",
+            leave=False,
+            disable=None,
+            smoothing=0,
+        ) as bar,
+    ):
+        readers: list[VectorReader] = []
+        for table in (everything, *copies):
+            augmented = () if table is everything else (recipe.augment,)
+            name = fingerprint(*known, [key.hex() for key in table.keys], table.seed, *augmented)
+            readers.append(_read(folder / f"{name}.features", table, model, recipe, report, bar.update))
+    size = sum(4 * len(reader) * reader.dim for reader in readers)
+    augmented = f" and {len(copies)} augmented copies of {len(copies[0]):,}" if copies else ""
+    report(
+        f"Training reads the features of {len(everything):,} images{augmented} from the cache {folder} "
+        f"({size / 1e6:,.1f} MB)."
+    )
+    plain, *augmented_readers = readers
+    rows = copies[0].rows_of(train) if copies else None
+    pixels = CachedFeatures(plain, everything.rows_of(train), augmented_readers, rows)
+    if held_out is not None:
+        held_out = replace(held_out, pixels=CachedFeatures(plain, everything.rows_of(held_out)))
+    return replace(train, pixels=pixels), held_out
+
+
+def _read(
+    path: Path,
+    table: _Table,
+    model: EmbeddingModel,
+    recipe: Recipe,
+    report: Callable[[str], object],
+    progress: Callable[[int], object],
+) -> VectorReader:
+    """Open a file of features, which is computed if it is missing or damaged, after the rows a killed process wrote."""
+    rows, width = len(table), 4 * model.backbone.num_features
+    with lock_in_turn(path):
+        if path.exists() and path.stat().st_size != rows * width:
+            report(f"{path} is damaged. Its features are computed again.")
+            path.unlink()
+        if path.exists():
+            progress(rows)
+        else:
+            part = path.with_name(f"{path.name}.part")
+            with write_errors(path):
+                file = part.open("ab")
+            with file:
+                done = min(file.tell() // width, rows)
+                file.truncate(done * width)  # a kill may have cut the last row
+                progress(done)
+                size = recipe.evaluation.batch_size
+                loader = DataLoader(
+                    table,
+                    batch_sampler=[[*range(start, min(start + size, rows))] for start in range(done, rows, size)],
+                    generator=torch.Generator(),  # the loader draws a seed: not from training's generator
+                    **worker_settings(recipe.batches.workers),
+                )
+                network = PooledFeatures(model).to(pick_device(recipe.training.accelerator))
+                for features in embed_batches(network, loader, recipe.evaluation.precision):
+                    with write_errors(path):
+                        append_rows(file, features)
+                    progress(len(features))
+                model.cpu()
+            with write_errors(path):
+                part.replace(path)
+    return VectorFile(path, 0, (rows, width // 4), "<f4")
+
+
+def append_rows(file: BinaryIO, features: Float32[Tensor, "batch dim"]) -> None:
+    """Write rows such that they outlive a killed process."""
+    file.write(features.contiguous().numpy().astype("<f4", copy=False).tobytes())
+    file.flush()
+
+
+def image_keys(pixels: Pixels) -> list[bytes]:
+    """Identify each image by its file, as long as that stays as it is, or else by its pixels."""
+    if isinstance(pixels, CachedPixels):  # the name of the cache stands for the files
+        name = pixels.file.path.name
+        return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
+    if isinstance(pixels, FilePixels):
+        return [key_of((Path(path), box)) for path, box in zip(pixels.paths, pixels.boxes, strict=True)]
+    if isinstance(pixels, ShardPixels):
+        shards = [key_of((path, None)) for path in pixels.shards]
+        places = zip(pixels.shard.tolist(), pixels.offsets.tolist(), strict=True)
+        return [b"%s %d" % (shards[shard], offset) for shard, offset in places]
+    images = (pixels[index] for index in range(len(pixels)))
+    return [hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).digest() for image in images]
+
+
+def fingerprint(*parts: object) -> str:
+    """Hash plain data, dataclasses, and objects of the user's own by their class and its text."""
+    return hashlib.sha256(json.dumps([_VERSION, *parts], default=_describe).encode()).hexdigest()[:16]
+
+
+def network_key(model: EmbeddingModel) -> str:
+    """Hash a backbone, its pooling and their weights."""
+    config = model.config
+    settings = (config.backbone_name, config.backbone_args, config.pooling, config.image_size, config.in_channels)
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}
+    digests = {
+        name: hashlib.sha256(safetensors.torch.save({"": value.contiguous()})).hexdigest()
+        for name, value in state.items()
+    }
+    described = getattr(model.backbone, "description", dict)()  # what a file of the network's own says
+    return fingerprint(settings, described, _describe(config.custom_backbone), digests)
+
+
+def _describe(thing: object) -> object:
+    if thing is None:
+        return None
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return asdict(thing)
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    try:
+        source = inspect.getsource(kind)  # pyright: ignore[reportArgumentType]
+    except (OSError, TypeError):  # of no file, as typed in a shell, or not Python
+        source = ""
+    return [re.sub(r" at 0x[0-9a-f]+", "", repr(thing)), source]
