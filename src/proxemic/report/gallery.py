@@ -26,7 +26,7 @@ from proxemic.report.pictured_map import Projection, check_projection, pictured_
 from proxemic.report.queries import has_labels, queries
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Embedder, Gallery, summarize_store
-from proxemic.retrieval.cleaning.cleaning import Cleaning, examine
+from proxemic.retrieval.curation.cleaning import Cleaning, examine
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.tables import Table
 

@@ -20,7 +20,7 @@ from proxemic.data.tables import SPLITS
 from proxemic.files import check_folder, write_csv
 from proxemic.metrics import Distance
 from proxemic.metrics.clustering import unit_rows
-from proxemic.retrieval.cleaning.duplicates import (
+from proxemic.retrieval.curation.duplicates import (
     Kind,
     Match,
     copies_of,
@@ -29,10 +29,10 @@ from proxemic.retrieval.cleaning.duplicates import (
     near_matches,
     near_vectors,
 )
-from proxemic.retrieval.cleaning.outliers import LIMIT, outlier_scores
-from proxemic.retrieval.cleaning.page import write_page
-from proxemic.retrieval.cleaning.signatures import LENGTH, content_hash, difference, reduced, signature
-from proxemic.retrieval.cleaning.suspects import leave_one_out_recall, wrong_label_scores
+from proxemic.retrieval.curation.outliers import LIMIT, outlier_scores
+from proxemic.retrieval.curation.page import write_page
+from proxemic.retrieval.curation.signatures import LENGTH, content_hash, difference, reduced, signature
+from proxemic.retrieval.curation.suspects import leave_one_out_recall, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import Source, gather, open_sources
 

@@ -10,8 +10,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from proxemic.metrics import Distance, pair_distances
-from proxemic.retrieval.cleaning.signatures import mirrored
-from proxemic.retrieval.cleaning.suspects import nearest_others
+from proxemic.retrieval.curation.signatures import mirrored
+from proxemic.retrieval.curation.suspects import nearest_others
 
 ALIKE = 0.04  # 1 - correlation of the signatures of pictures that are compared
 SAME = 0.016  # their `difference` where they are duplicates

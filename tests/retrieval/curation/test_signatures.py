@@ -8,7 +8,7 @@ from PIL import Image, ImageEnhance
 
 from images import write_folder
 from proxemic.data import read_image
-from proxemic.retrieval.cleaning.signatures import content_hash, difference, reduced, signature
+from proxemic.retrieval.curation.signatures import content_hash, difference, reduced, signature
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from proxemic.metrics import Distance
 from proxemic.metrics.arrays import as_integers, take_arrays
-from proxemic.retrieval.cleaning.suspects import nearest_others
+from proxemic.retrieval.curation.suspects import nearest_others
 
 NEAREST = 5
 LIMIT = 3.5  # of Iglewicz and Hoaglin

@@ -17,9 +17,9 @@ from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, readable, working_folder, write_csv, write_errors
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
 from proxemic.metrics.clustering import unit_rows
+from proxemic.retrieval.curation.linkage import average_linkage, cut
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import Source, gather, open_sources
-from proxemic.retrieval.linkage import average_linkage, cut
 from proxemic.retrieval.thresholds import Calibration, calibration_file
 
 Method = Literal["hdbscan", "agglomerative", "kmeans"]

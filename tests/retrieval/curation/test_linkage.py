@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from proxemic.metrics import Distance, partition_agreement
-from proxemic.retrieval.linkage import average_linkage, best_cut, cut
+from proxemic.retrieval.curation.linkage import average_linkage, best_cut, cut
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])

@@ -17,8 +17,9 @@ from proxemic.data import FilePixels
 from proxemic.data.embeddings import LabelledEmbeddings, number_labels
 from proxemic.errors import UserError
 from proxemic.metrics import partition_agreement
-from proxemic.retrieval import Embedder, calibrate, clustering
-from proxemic.retrieval.clustering import Clusters, Method, cluster
+from proxemic.retrieval import Embedder, calibrate
+from proxemic.retrieval.curation import clustering
+from proxemic.retrieval.curation.clustering import Clusters, Method, cluster
 
 
 def prepare(image: Image.Image) -> Tensor:

@@ -17,7 +17,7 @@ from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
 from proxemic.data.rows import number_labels
 from proxemic.errors import UserError
 from proxemic.retrieval import Embedder
-from proxemic.retrieval.cleaning import Cleaning, clean
+from proxemic.retrieval.curation import Cleaning, clean
 
 
 class Patches(nn.Module):

@@ -12,8 +12,8 @@ from PIL import Image
 
 from browser import PHONE, Opened, faults_of_access
 from proxemic.data import FilePixels
-from proxemic.retrieval.cleaning import Cleaning, Duplicate, Outlier, Suspect
-from proxemic.retrieval.cleaning.page import SHOWN
+from proxemic.retrieval.curation import Cleaning, Duplicate, Outlier, Suspect
+from proxemic.retrieval.curation.page import SHOWN
 
 HOSTILE = '<script>alert("1")</script>&.png'
 

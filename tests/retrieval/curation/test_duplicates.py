@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from proxemic.retrieval.cleaning import duplicates
-from proxemic.retrieval.cleaning.duplicates import (
+from proxemic.retrieval.curation import duplicates
+from proxemic.retrieval.curation.duplicates import (
     Match,
     copies_of,
     exact_matches,

@@ -3,9 +3,9 @@
 `clean` does all of it; the scores are functions of embeddings: `wrong_label_scores`, `outlier_scores`.
 """
 
-from proxemic.retrieval.cleaning.cleaning import Cleaning, Duplicate, Outlier, Suspect, clean
-from proxemic.retrieval.cleaning.outliers import outlier_scores
-from proxemic.retrieval.cleaning.suspects import LabelScores, wrong_label_scores
+from proxemic.retrieval.curation.cleaning import Cleaning, Duplicate, Outlier, Suspect, clean
+from proxemic.retrieval.curation.outliers import outlier_scores
+from proxemic.retrieval.curation.suspects import LabelScores, wrong_label_scores
 
 __all__ = [
     "Cleaning",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from proxemic.metrics import Distance
-from proxemic.retrieval.cleaning import wrong_label_scores
+from proxemic.retrieval.curation import wrong_label_scores
 
 
 def by_definition(x: Tensor, labels: list[int], distance: str, row: int) -> tuple[float, int]:

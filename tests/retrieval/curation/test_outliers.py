@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from proxemic.retrieval.cleaning import outlier_scores
+from proxemic.retrieval.curation import outlier_scores
 
 
 def test_equals_its_definition() -> None:
