@@ -25,7 +25,7 @@ from proxemic.data.rows import Rows
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
 from proxemic.retrieval.stores.local.directory import LocalStore
-from proxemic.retrieval.stores.local.index import load
+from proxemic.retrieval.stores.local.index import EFFORT, load
 
 CHUNK, HIDDEN, K, MANY = 65_536, 32, 10, 256
 
@@ -106,11 +106,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
         taken = seconds(lambda kind=kind: store.build_index(kind))
         notes.append(f"{kind}: built in {taken:.1f} s, {store.index}")
         notes.append(f"{kind}: first search {seconds(lambda: store.search(queries[:1], K)):.2f} s")
+        assert store._snapshot is not None
         entry = store._snapshot.state.index
         assert entry is not None
-        index = load(store._snapshot, entry)
-        effort = entry.settings[index.kind.effort]
-        row(kind, lambda part, index=index, effort=effort: index.search(part, K, effort, None), 200)
+        index, effort = load(store._snapshot, entry).index, entry.settings[EFFORT[kind]]
+        made = (
+            faiss.SearchParametersHNSW(efSearch=effort) if kind == "hnsw" else faiss.SearchParametersIVF(nprobe=effort)
+        )
+        row(kind, lambda part, index=index, made=made: index.search(part, K, params=made), 200)
     before = {path.name: path.stat().st_size for path in store.folder.iterdir()}
     taken = seconds(lambda: fill(store, 10_000, lambda count: draw(rng, codes, basis, count), arguments.rows))
     written = sum(path.stat().st_size for path in store.folder.iterdir() if path.name not in before)

@@ -119,7 +119,7 @@ class Store(ABC):
     def delete(cls, address: str) -> None:
         """Delete a gallery, and nothing else; `UserError` where there is none.
 
-        Killed in between, it leaves the gallery whole, or none: deleting or making one there cleans up.
+        Killed in between, it leaves the gallery whole, or none: making one there cleans up.
         """
 
     @abstractmethod

@@ -13,21 +13,20 @@ import pytest
 from galleries import clustered_vectors, naive_search, random_vectors, recall, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval.stores import GalleryInfo, IndexKind
-from proxemic.retrieval.stores.local import LocalStore, exact
+from proxemic.retrieval.stores.local import LocalStore, index, snapshot
 from proxemic.retrieval.stores.local.database import File, IndexEntry
 from proxemic.retrieval.stores.local.index import key_file
-from proxemic.retrieval.stores.local.kinds import KINDS
 from proxemic.retrieval.stores.local.writing import changing
 
 ROWS, DIM = 1500, 16
+KINDS: tuple[IndexKind, ...] = ("hnsw", "ivfpq")
 VECTORS, QUERIES = np.split(clustered_vectors(ROWS + 200 + 40, DIM), [ROWS + 200])
 
 
 @pytest.fixture(autouse=True)
 def _always_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few rows, all would be compared."""
-    for name, kind in [*KINDS.items()]:
-        monkeypatch.setitem(KINDS, name, replace(kind, compared=lambda *_: 0))
+    monkeypatch.setattr(index, "_compared", lambda *_: 0)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,8 @@ def test_what_others_make_of_faiss_does_not_matter(
 ) -> None:
     """faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces `search` by one without `params`."""
     before = LocalStore.open(str(built[kind])).search(QUERIES, 10)
-    for index in (faiss.IndexHNSW, faiss.IndexIVF, faiss.IndexIVFPQ, faiss.Index):
-        monkeypatch.setattr(index, "search", None)
+    for each in (faiss.IndexHNSW, faiss.IndexIVF, faiss.IndexIVFPQ, faiss.Index):
+        monkeypatch.setattr(each, "search", None)
     after = LocalStore.open(str(built[kind])).search(QUERIES, 10)
     np.testing.assert_array_equal(before.ids, after.ids)
 
@@ -65,13 +64,13 @@ def copied(folder: Path, to: Path) -> LocalStore:
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were compared one by one, of each call."""
     rows: list[int] = []
-    nearest = exact.nearest
+    nearest = snapshot.nearest
 
     def counted(queries: np.ndarray, vectors: np.ndarray, *more: Any) -> Any:
         rows.append(len(vectors))
         return nearest(queries, vectors, *more)
 
-    monkeypatch.setattr(exact, "nearest", counted)
+    monkeypatch.setattr(snapshot, "nearest", counted)
     return rows
 
 
@@ -135,13 +134,13 @@ def test_distances_are_exact(built: dict[str, Path], kind: IndexKind, tmp_path: 
 
 def test_the_effort_is_the_least_that_finds_enough(built: dict[str, Path], tmp_path: Path) -> None:
     for kind, effort in zip(KINDS, ("ef_search", "probes"), strict=True):
-        index = LocalStore.open(str(built[kind])).index
-        assert 0.98 <= index["recall@10"] <= 1
-        assert index["rows"] == ROWS
+        found = LocalStore.open(str(built[kind])).index
+        assert 0.98 <= found["recall@10"] <= 1
+        assert found["rows"] == ROWS
         store = copied(built[kind], tmp_path / kind)
         store.build_index(kind, **{effort: 1})
         assert store.index[effort] == 1
-        assert store.index["recall@10"] <= index["recall@10"]
+        assert store.index["recall@10"] <= found["recall@10"]
 
 
 @pytest.mark.parametrize(
@@ -257,8 +256,7 @@ def file_of(entry: IndexEntry, folder: Path, other: Path) -> File:
     """Put the index of another gallery in the place of one."""
     content = other.read_bytes()
     (folder / entry.file.name).write_bytes(content)
-    (digest,) = {hashlib.sha256(content).hexdigest()}
-    return File(entry.file.name, len(content), digest)
+    return File(entry.file.name, len(content), hashlib.sha256(content).hexdigest())
 
 
 @pytest.mark.parametrize(

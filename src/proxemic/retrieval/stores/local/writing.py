@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -22,27 +22,23 @@ from proxemic.files import write_errors
 from proxemic.retrieval.items import Where, check_where
 from proxemic.retrieval.stores.local.database import (
     APPLICATION,
-    DELETED,
+    FILE_NAME,
     PATIENCE,
-    SegmentEntry,
-    State,
     connect,
     create_tables,
     pragma,
     read_state,
     write_state,
 )
-from proxemic.retrieval.stores.local.exact import BLOCK
 from proxemic.retrieval.stores.local.segments import Segment, write_segment
-from proxemic.retrieval.stores.local.snapshot import Snapshot, matching_rows
+from proxemic.retrieval.stores.local.snapshot import BLOCK, Snapshot
 from proxemic.retrieval.stores.store import GalleryInfo
 
 _WRITER = ".writer.json"
-_FILES = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER)  # beside segments and indexes
 
 
 class Change:
-    """A new state in the making.
+    """A new state in the making; `state` is what is to be.
 
     Args:
         snapshot: The state before.
@@ -64,12 +60,10 @@ class Change:
         while self._segments and len(self._segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
             last = self._segments.pop()
             last.check()
-            kept = last.live_places
-            parts.insert(0, last.vectors[kept])
-            all_ids.insert(0, last.ids[kept])
-            tables.insert(0, last.read(None, kept))
-        table = pa.concat_tables(tables, promote_options="default")
-        self._write(np.concatenate(all_ids), np.concatenate(parts), table)
+            parts.insert(0, last.vectors[last.live])
+            all_ids.insert(0, last.ids[last.live])
+            tables.insert(0, last.read(None, np.flatnonzero(last.live)))
+        self._write(np.concatenate(all_ids), np.concatenate(parts), pa.concat_tables(tables, promote_options="default"))
         columns = tuple(dict.fromkeys((*self.state.columns, *items.column_names)))
         self._update(next_id=int(ids[-1]) + 1, columns=columns)
         return ids
@@ -79,17 +73,16 @@ class Change:
         conditions, count = check_where(where, ("id", *self.state.columns)), 0
         before, self._segments = self._segments, []
         for segment in before:
-            going = matching_rows(segment, conditions)
-            live = matching_rows(segment, {}) & ~going
+            going = segment.meeting(conditions)
+            live = segment.live & ~going
             count += int(going.sum())
-            kept = np.flatnonzero(live)
             if not going.any():
                 self._segments.append(segment)
-            elif len(kept) > len(live) / 2:
+            elif live.mean() > 0.5:
                 self._segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
-            elif len(kept):  # more than half of the rows are removed
+            elif live.any():  # most rows are removed: the others are written again
                 segment.check()
-                self._write(segment.ids[kept], segment.vectors[kept], segment.read(None, kept))
+                self._write(segment.ids[live], segment.vectors[live], segment.read(None, np.flatnonzero(live)))
         self._update()
         return count
 
@@ -98,8 +91,7 @@ class Change:
         self._segments.append(Segment(folder, write_segment(folder, state, ids, vectors, items), state.info.dim))
 
     def _update(self, **changes: Any) -> None:
-        entries: Sequence[SegmentEntry] = [segment.entry for segment in self._segments]
-        self.state = replace(self.state, segments=tuple(entries), **changes)
+        self.state = replace(self.state, segments=tuple(segment.entry for segment in self._segments), **changes)
 
 
 @contextmanager
@@ -114,11 +106,11 @@ def changing(folder: Path, before: Snapshot | None = None) -> Iterator[Change]:
         if before is not None and state.token != before.state.token:
             raise another_gallery(folder)
         _sign(folder)
-        _remove_unnamed(folder, state)
+        _remove_files(folder, state.token, state.names())
         change = Change(Snapshot(folder, state, before))
         yield change
         if change.state != state:
-            write_state(db, state, change.state)
+            write_state(db, state.segments, change.state)
             db.execute("COMMIT")
 
 
@@ -136,8 +128,12 @@ def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
+            who = "another process"
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                writer = json.loads((folder / _WRITER).read_text())
+                who = "process {process} of {user} on {host}, since {since}".format(**writer)
             raise UserError(
-                f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile."
+                f"{folder} is being written to by {who}: wait for it; searching goes on meanwhile."
             ) from None
         db.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")  # a commit waits for readers
         yield db
@@ -150,77 +146,52 @@ def _sign(folder: Path) -> None:
         (folder / _WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
 
 
-def _writer(folder: Path) -> str:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        writer = json.loads((folder / _WRITER).read_text())
-        return "process {process} of {user} on {host}, since {since}".format(**writer)
-    return "another process"
-
-
-def _remove_unnamed(folder: Path, state: State) -> None:
-    """Remove the gallery's own files that the state does not name: of killed writers, and of states before.
+def _remove_files(folder: Path, token: str | None, named: set[str]) -> None:
+    """Remove the files of a gallery that its state does not name: of killed writers, and of states before.
 
     Readers opened the latter in transactions of their own, in which the state could not change.
     """
-    named = state.names()
     with write_errors(folder):
         for path in folder.iterdir():
-            if state.is_own(path.name) and path.name not in named:
+            match = FILE_NAME.fullmatch(path.name)
+            if match and match[2] == (token or match[2]) and path.name not in named:
                 path.unlink(missing_ok=True)
 
 
 def create_gallery(folder: Path, info: GalleryInfo) -> None:
-    """Make an empty gallery; `UserError` if the folder has anything but what a killed process left."""
+    """Make an empty gallery; `UserError` if the folder has anything but what a killed deletion or creation left."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose a new or an empty folder for a gallery.")
-    _finish_deleting(folder)
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    if any(path.name not in _FILES for path in folder.iterdir()):
+    own = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER)
+    if any(path.name not in own and not FILE_NAME.fullmatch(path.name) for path in folder.iterdir()):
         _refuse_full(folder)
     with _only_writer(folder, "rwc") as db:
         if pragma(db, "schema_version"):
             _refuse_full(folder)
         _sign(folder)
+        _remove_files(folder, None, set())
         create_tables(db, info)
         db.execute("COMMIT")
 
 
 def _refuse_full(folder: Path) -> None:
-    if _application(folder) == APPLICATION:
-        raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
-    raise UserError(f"{folder} is not empty: choose a new or an empty folder for a gallery.")
-
-
-def _application(folder: Path) -> int:
-    """Return what the database of a folder is; 0 if there is none."""
     with suppress(UserError), connect(folder, "read") as db:
-        return pragma(db, "application_id")
-    return 0
+        if pragma(db, "application_id") == APPLICATION:
+            raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
+    raise UserError(f"{folder} is not empty: choose a new or an empty folder for a gallery.")
 
 
 def delete_gallery(folder: Path) -> None:
     """Delete the files of a gallery, and the folder if it then is empty; `UserError` if it holds no gallery."""
-    if _application(folder) != DELETED:
-        with _only_writer(folder) as db:
-            state = read_state(db, folder)
-            _sign(folder)
-            write_state(db, state, replace(state, segments=(), index=None))
-            # From here on there is no gallery; a process that is killed now leaves what `_finish_deleting` removes.
-            db.execute(f"PRAGMA application_id={DELETED}")
-            db.execute("COMMIT")
-    _finish_deleting(folder)
-
-
-def _finish_deleting(folder: Path) -> None:
-    """Remove the rest of a gallery that was being deleted, if there is one."""
-    if _application(folder) != DELETED:
-        return
     with _only_writer(folder) as db, write_errors(folder):
-        if _application(folder) != DELETED:  # another process was faster
-            return
-        _remove_unnamed(folder, read_state(db, folder, DELETED))
-        for name in (_WRITER, GALLERY_FILE):
-            (folder / name).unlink(missing_ok=True)
-    with suppress(OSError):  # it has other files, or another file system begins there
+        token = read_state(db, folder).token
+        _sign(folder)
+        # Without its database there is no gallery: a process that is killed from here on leaves what the next one that
+        # makes a gallery here removes.
+        (folder / GALLERY_FILE).unlink()
+        _remove_files(folder, token, set())
+        (folder / _WRITER).unlink(missing_ok=True)
+    with suppress(OSError):  # it has other files
         folder.rmdir()
