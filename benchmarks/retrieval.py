@@ -106,7 +106,6 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
         taken = seconds(lambda kind=kind: store.build_index(kind))
         notes.append(f"{kind}: built in {taken:.1f} s, {store.index}")
         notes.append(f"{kind}: first search {seconds(lambda: store.search(queries[:1], K)):.2f} s")
-        assert store._snapshot is not None
         entry = store._snapshot.state.index
         assert entry is not None
         index, effort = load(store._snapshot, entry).index, entry.settings[EFFORT[kind]]

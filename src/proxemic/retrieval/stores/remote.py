@@ -11,8 +11,7 @@ from jaxtyping import Float32, Int64
 
 from proxemic.errors import UserError
 from proxemic.retrieval.items import OWN, Where
-from proxemic.retrieval.stores.distances import exact_distances
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store, exact_distances
 
 BATCH = 2**23  # bytes of vectors that are sent or found at once; a server of Milvus takes messages of 64 MiB
 MOST_QUERIES = 1024  # that are sent at once

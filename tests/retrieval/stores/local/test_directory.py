@@ -23,7 +23,7 @@ from galleries import naive_search, random_vectors, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.stores import GalleryInfo
-from proxemic.retrieval.stores.local import LocalStore, writing
+from proxemic.retrieval.stores.local import LocalStore, directory
 from proxemic.retrieval.stores.local.database import File, State, connect, read_state, write_state
 
 DIM = 8
@@ -100,7 +100,7 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from proxemic.retrieval.stores.local.writing import changing
+from proxemic.retrieval.stores.local.directory import changing
 with changing(Path(sys.argv[1])):
     print("writes", flush=True)
     Path(sys.argv[2]).touch()
@@ -554,7 +554,7 @@ def test_a_copy_of_a_folder_is_a_gallery_of_its_own(store: LocalStore, tmp_path:
 def test_rows_are_replaced_in_one_step(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     before, vectors, items = content(store.folder), random_vectors(2, DIM, 5, "euclidean"), some_items(2, 8)
     with monkeypatch.context() as patch:
-        patch.setattr(writing.Change, "add", lambda *_: 1 / 0)
+        patch.setattr(directory.Change, "add", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             store.replace_rows(vectors, items)
     assert content(store.folder) == before

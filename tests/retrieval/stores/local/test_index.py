@@ -13,10 +13,10 @@ import pytest
 from galleries import clustered_vectors, naive_search, random_vectors, recall, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval.stores import GalleryInfo, IndexKind
-from proxemic.retrieval.stores.local import LocalStore, index, snapshot
+from proxemic.retrieval.stores.local import LocalStore, index, segments
 from proxemic.retrieval.stores.local.database import File, IndexEntry
+from proxemic.retrieval.stores.local.directory import changing
 from proxemic.retrieval.stores.local.index import key_file
-from proxemic.retrieval.stores.local.writing import changing
 
 ROWS, DIM = 1500, 16
 KINDS: tuple[IndexKind, ...] = ("hnsw", "ivfpq")
@@ -64,13 +64,13 @@ def copied(folder: Path, to: Path) -> LocalStore:
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were compared one by one, of each call."""
     rows: list[int] = []
-    nearest = snapshot.nearest
+    nearest = segments.nearest
 
     def counted(queries: np.ndarray, vectors: np.ndarray, *more: Any) -> Any:
         rows.append(len(vectors))
         return nearest(queries, vectors, *more)
 
-    monkeypatch.setattr(snapshot, "nearest", counted)
+    monkeypatch.setattr(segments, "nearest", counted)
     return rows
 
 

@@ -23,12 +23,9 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_atomically, write_errors
 from proxemic.locks import lock_in_turn
-from proxemic.retrieval.stores.distances import merge
 from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, State
-from proxemic.retrieval.stores.local.segments import check_file, write_file
-from proxemic.retrieval.stores.local.snapshot import Masks, Snapshot, distances_at, nearest
-from proxemic.retrieval.stores.settings import check_settings
-from proxemic.retrieval.stores.store import IndexKind, Neighbours
+from proxemic.retrieval.stores.local.segments import Masks, Snapshot, check_file, distances_at, nearest, write_file
+from proxemic.retrieval.stores.store import IndexKind, Neighbours, check_settings, merge
 
 with optional_dependency("retrieval"):
     import faiss

@@ -2,28 +2,198 @@
 
 import hashlib
 import json
+import logging
+import os
+import re
+import threading
 import weakref
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
+from proxemic.addresses import misread, split_server, without_password
 from proxemic.data.pixels.roots import merge_roots
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
-from proxemic.retrieval.stores.milvus.server import Address, Server, in_a_sentence, leave
 from proxemic.retrieval.stores.remote import BATCH, RemoteStore, Row, State
-from proxemic.retrieval.stores.settings import check_settings
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, check_settings
+
+with optional_dependency("milvus"):
+    import grpc
+    from pymilvus import MilvusClient, MilvusException
 
 with optional_dependency("milvus"):
     from pymilvus import DataType, MilvusClient, MilvusException
+
+
+T = TypeVar("T")
+LITE = "milvus-lite:"
+_PATIENCE = 5  # seconds to connect in
+_NO_COLLECTION, _NOT_LOADED = 100, 101
+_AWAY = ("Fail connecting", "UNAVAILABLE", "Retry", "DEADLINE_EXCEEDED", "closed channel")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_LOCK = threading.Lock()
+_OPEN: Counter[Path] = Counter()  # how many stores of this process use a file of Milvus Lite
+_LEFT: deque["Server"] = deque()  # of stores that nobody closed; see `leave`
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a gallery is: what a client connects by, how it is shown, without a password, and the gallery's name."""
+
+    shown: str
+    gallery: str
+    file: Path | None = None
+    uri: str = ""
+    token: str = field(default="", repr=False)
+    database: str = ""
+
+    @classmethod
+    def parse(cls, address: str) -> Self:
+        """Read ``milvus://user:password@host:port/database/gallery`` or ``milvus-lite:FILE``; else `UserError`."""
+        if address.startswith(LITE):
+            if not (file := address.removeprefix(LITE)):
+                raise UserError(f"{address} names no file: give {LITE}FILE.")
+            return cls(address, "gallery", Path(file).absolute())
+        form = "milvus://user:password@host:port/gallery, or …/database/gallery, also with ?secure=true"
+        url, parts = split_server(address, form, (1, 2))
+        parts, options = [unquote(part) for part in parts], dict(parse_qsl(url.query))
+        try:
+            host, port = url.hostname, url.port or 19530
+        except ValueError:
+            host = port = None
+        if not host or not options.keys() <= {"secure"}:
+            raise misread(address, form)
+        for name in parts:
+            if not _NAME.fullmatch(name):
+                raise UserError(
+                    f"{name!r} is no name for Milvus, which takes up to 255 letters a to z, digits and _, and "
+                    "no digit first: choose another."
+                )
+        user, colon, password = url.netloc.rpartition("@")[0].partition(":")
+        bracketed = f"[{host}]" if ":" in host else host
+        return cls(
+            without_password(address),
+            parts[-1],
+            None,
+            f"{'https' if options.get('secure') == 'true' else 'http'}://{bracketed}:{port}",
+            unquote(user) + colon + unquote(password),
+            parts[0] if len(parts) == 2 else "",
+        )
+
+
+@contextmanager
+def in_a_sentence(shown: str) -> Iterator[None]:
+    """Turn what pymilvus and gRPC raise in the block into a `UserError`."""
+    try:
+        yield
+    except MilvusException as error:
+        said = " ".join(str(error.message).split()).rstrip(".")
+        if any(word in said for word in _AWAY):
+            raise UserError(
+                f"{shown} cannot be reached: {said}. Start the server, or correct host, port, user, password or "
+                "database."
+            ) from error
+        if error.code == _NO_COLLECTION:
+            raise UserError(f"{shown} holds no gallery any more ({said}): make it anew.") from error
+        raise UserError(f"{shown} refuses this: {said}.") from error
+    except ValueError as error:
+        if "closed channel" not in str(error):
+            raise
+        raise UserError(f"{shown} cannot be reached: its connection was closed. Open it again.") from error
+    except grpc.RpcError as error:
+        said = " ".join(str(getattr(error, "details", lambda: error)()).split()).rstrip(".")
+        raise UserError(f"{shown} cannot be reached: {said}. Start the server, or correct the address.") from error
+
+
+class Server:
+    """A client of a server, or of Milvus Lite, which is started in this process."""
+
+    def __init__(self, address: Address, *, create: bool) -> None:
+        self.address = address
+        # It reports every failure itself, with a traceback.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        # Otherwise gRPC notes each start of a process that reads pictures.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        while _LEFT:
+            _LEFT.popleft().close()
+        uri = address.uri if address.file is None else _start(address.file, create=create)
+        self._file = address.file
+        try:
+            with in_a_sentence(address.shown):
+                self.client: Any = MilvusClient(
+                    uri, token=address.token, db_name=address.database, timeout=_PATIENCE, dedicated=True
+                )
+                # Its version says so also where it is a server of its own.
+                self.is_lite = "lite" in self.client.get_server_version()
+        except UserError:
+            self.close()
+            raise
+
+    def read(self, collection: str, reading: Callable[[], T]) -> T:
+        """Read a collection, which a server that was started anew may have to load first."""
+        try:
+            return reading()
+        except MilvusException as error:
+            # Milvus Lite has no number for it.
+            if error.code != _NOT_LOADED and "in state 'released'" not in str(error.message):
+                raise
+        self.client.load_collection(collection)
+        return reading()
+
+    def close(self) -> None:
+        """Give back the connection, and the file when nobody in this process uses it any more."""
+        with suppress(Exception):  # such as that of a server that is gone
+            self.client.close()
+        if self._file is not None:
+            _stop(self._file)
+            self._file = None
+
+
+def leave(server: Server) -> None:
+    """Have a server closed when the next one is made: the garbage collector may call this while locks are held."""
+    _LEFT.append(server)
+
+
+def _start(file: Path, *, create: bool) -> str:
+    if not create and not file.exists():
+        raise UserError(f"{LITE}{file} does not exist: create a gallery there, or correct the name.")
+    if file.is_dir() and any(file.iterdir()) and not (file / "LOCK").exists():
+        raise UserError(f"{LITE}{file} is a folder of something else: choose another name.")
+    if not file.parent.is_dir():
+        raise UserError(f"{LITE}{file} is in a folder that does not exist: make {file.parent} first.")
+    with optional_dependency("milvus"):
+        from milvus_lite.server_manager import server_manager_instance
+    logging.getLogger("milvus_lite").setLevel(logging.CRITICAL)
+    with _LOCK:
+        uri = server_manager_instance.start_and_get_uri(str(file))
+        if uri is None:
+            raise UserError(
+                f"{LITE}{file} cannot be opened: another process has it open, of which only one may, or it cannot be "
+                "written, or is damaged. Wait for the other, or look at the file."
+            )
+        _OPEN[file] += 1
+    return uri
+
+
+def _stop(file: Path) -> None:
+    from milvus_lite.server_manager import server_manager_instance
+
+    with _LOCK:
+        _OPEN[file] -= 1
+        if not _OPEN[file]:
+            server_manager_instance.release_server(str(file))
+
 
 _GALLERIES = "proxemic_galleries"
 _LARGEST = 32_768  # numbers of a vector that Milvus keeps

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from galleries import random_vectors
-from proxemic.retrieval.stores.local import snapshot
-from proxemic.retrieval.stores.local.snapshot import nearest
+from proxemic.retrieval.stores.local import segments
+from proxemic.retrieval.stores.local.segments import nearest
 
 
 @pytest.fixture(params=[False, True], ids=["without Faiss", "Faiss"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(snapshot, "_WORTH_FAISS", 0 if request.param else 2**20)
+    monkeypatch.setattr(segments, "_WORTH_FAISS", 0 if request.param else 2**20)
     return request.param
 
 
