@@ -12,8 +12,8 @@ from proxemic.data.benchmarks.omniglot import _decode
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.data.pixels.reading import examine
 from proxemic.image_formats import ENDINGS, FORMATS, FORMATS_TEXT
+from proxemic.serve.limits import Refused
 from proxemic.serve.pictures import check_query, original, thumbnail
-from proxemic.serve.refused import Refused
 
 PAGE = Path(__file__).parents[1] / "docs" / "own-images.md"
 

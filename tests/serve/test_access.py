@@ -4,7 +4,7 @@ import pytest
 
 from proxemic.errors import UserError
 from proxemic.serve.access import Access
-from proxemic.serve.refused import Refused
+from proxemic.serve.limits import Refused
 
 TOKEN = "a-token-of-24-characters"
 

@@ -12,8 +12,7 @@ from starlette.responses import JSONResponse
 from proxemic.serve import guard
 from proxemic.serve.access import Access
 from proxemic.serve.guard import Guard
-from proxemic.serve.limits import Limits
-from proxemic.serve.refused import Refused
+from proxemic.serve.limits import Limits, Refused
 
 TOKEN = "a-token-of-24-characters"
 

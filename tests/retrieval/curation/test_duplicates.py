@@ -7,9 +7,6 @@ import torch
 from proxemic.retrieval.curation import duplicates
 from proxemic.retrieval.curation.duplicates import (
     Match,
-    copies_of,
-    exact_matches,
-    groups_of,
     near_matches,
     near_vectors,
 )
@@ -49,36 +46,6 @@ def test_the_copy_in_another_split_counts() -> None:
     backwards = near_matches(looks, x, lambda *_: 0.0, range(19, -1, -1), splits)
     assert [(each.row, each.of) for each in backwards] == [(9, 12), (5, 9), (2, 5)]
     assert near_matches(looks[:1], x[:1], lambda *_: 0.0, [0], [None]) == []
-
-
-def test_exact_copies_are_of_the_first() -> None:
-    first = copies_of(["a", "b", "a", "c", "a", "b"], [4, 0, 1, 2, 3, 5])
-    assert first.tolist() == [4, 1, 4, 3, 4, 1]
-    assert [(each.row, each.of, each.kind) for each in exact_matches(first)] == [
-        (0, 4, "exact"),
-        (2, 4, "exact"),
-        (5, 1, "exact"),
-    ]
-
-
-def test_groups_are_what_is_connected() -> None:
-    def match(row: int, of: int) -> Match:
-        return Match(row, of, "near", 0.0, 0.0)
-
-    assert groups_of([match(5, 1), match(7, 5), match(2, 3), match(3, 9)], 10).tolist() == [
-        -1,
-        0,
-        1,
-        1,
-        -1,
-        0,
-        -1,
-        0,
-        -1,
-        1,
-    ]
-    assert groups_of([], 3).tolist() == [-1] * 3
-    assert groups_of([], 0).tolist() == []
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])

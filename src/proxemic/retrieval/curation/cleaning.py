@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +18,11 @@ from proxemic.data import FilePixels
 from proxemic.data.pixels import UnreadableImageError
 from proxemic.data.rows import Rows
 from proxemic.data.tables import SPLITS
-from proxemic.files import check_folder, write_csv
+from proxemic.extras import optional_dependency
+from proxemic.files import check_folder, write_csv, write_text
 from proxemic.metrics import Distance
 from proxemic.metrics.clustering import unit_rows
+from proxemic.pages import Section, environment, picture, render_page
 from proxemic.retrieval.curation.duplicates import (
     Kind,
     Match,
@@ -30,12 +33,15 @@ from proxemic.retrieval.curation.duplicates import (
     near_vectors,
 )
 from proxemic.retrieval.curation.outliers import LIMIT, outlier_scores
-from proxemic.retrieval.curation.page import write_page
 from proxemic.retrieval.curation.signatures import LENGTH, content_hash, difference, reduced, signature
 from proxemic.retrieval.curation.suspects import leave_one_out_recall, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import Source, gather, open_sources
 
+with optional_dependency("train"):
+    from markupsafe import Markup
+
+SHOWN, _SIDE = 100, 96  # findings of a kind on the page, and pixels of a picture
 _KEPT = 65_536  # small pictures in memory, of 4 kB at most
 _WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond which the model, and not the labels, is probably wrong
 
@@ -183,13 +189,61 @@ class Cleaning:
         outliers = [[each.path, each.label, _digits(each.score)] for each in self.outliers]
         write_csv(folder / "outliers.csv", ["path", "label", "score"], outliers)
         write_csv(folder / "unreadable.csv", ["path", "reason"], self.unreadable.items())
-        tables = {
-            "labels": self.labels,
-            "duplicates": self.duplicates,
-            "outliers": self.outliers,
-            "unreadable": [*self.unreadable.items()],
-        }
-        return write_page(folder / "index.html", self.summary(), NOT_FOUND, tables, self.pixels)
+        sections = finding_sections(self, self._picture, SHOWN, "the table beside this page has all")
+        if self.unreadable:
+            lines = [f"{name}: {why}" for name, why in self.unreadable.items()][:SHOWN]
+            items = Markup().join(Markup("<li>{}</li>").format(line) for line in lines)
+            sections.append(Section("Unreadable", Markup("<ul>{}</ul>").format(items)))
+        write_text(folder / "index.html", render_page("proxemic clean", sections, summary=self.summary()))
+        return folder / "index.html"
+
+    def _picture(self, name: str) -> Markup:
+        image = None
+        if name in self.pixels:
+            store, row = self.pixels[name]
+            with suppress(UnreadableImageError):  # it was there a moment ago
+                image = store.load(row, _SIDE)
+        return picture(image, _SIDE, "")  # the caption has its name
+
+
+def finding_sections(found: Cleaning, show: Callable[[str], Markup], most: int, rest: str) -> list[Section]:
+    """Show the first of each kind of findings with their pictures, and say where the rest is."""
+    template = environment(Path(__file__).parent).get_template("findings.html")
+
+    def section(title: str, cards: Iterable[dict[str, object]], note: str = "") -> Section:
+        html = template.render(cards=[*cards], note=note, most=most, rest=rest, show=show)
+        return Section(title, Markup(html))
+
+    return [
+        section(
+            "Suspected labels",
+            (
+                {"names": [each.path], "title": each.label, "text": f"rather {each.suggested}? {each.score:.3f}"}
+                for each in found.labels
+            ),
+        ),
+        section(
+            "Duplicates",
+            (
+                {
+                    "names": [each.path, each.of],
+                    "title": each.kind,
+                    "text": f"group {each.group}, distance {each.distance:.3f}",
+                    "warnings": [f"{each.split} repeats {each.split_of}"] * each.across_splits
+                    + [f"{each.label} and {each.label_of}"] * each.labels_differ,
+                }
+                for each in found.duplicates
+            ),
+            NOT_FOUND,
+        ),
+        section(
+            "Outliers",
+            (
+                {"names": [each.path], "title": each.label or "", "text": f"score {each.score:.1f}"}
+                for each in found.outliers
+            ),
+        ),
+    ]
 
 
 def clean(

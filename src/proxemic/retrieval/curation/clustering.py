@@ -171,7 +171,12 @@ def cluster(
     method, threshold = _settle(method, groups, threshold, rate, embedder, report)
     opened = open_sources(sources)
     if method == "agglomerative" and is_chosen:
-        _check_pairs(sum(map(len, opened)))
+        count = sum(map(len, opened))
+        if count > MOST:
+            raise UserError(
+                f"Agglomerative clustering holds the distances of all pairs, and takes {MOST:,} pictures at most, but "
+                f"there are {count:,}: take the method hdbscan, or cluster parts of them."
+            )
     distance = "cosine" if embedder is None else embedder.distance
     rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
     assert rows.embeddings is not None
@@ -207,14 +212,6 @@ def cluster(
     if out is not None:
         report(f"Written: {clusters.write(out)}")
     return clusters
-
-
-def _check_pairs(count: int) -> None:
-    if count > MOST:
-        raise UserError(
-            f"Agglomerative clustering holds the distances of all pairs, and takes {MOST:,} pictures at most, but "
-            f"there are {count:,}: take the method hdbscan, or cluster parts of them."
-        )
 
 
 def _settle(

@@ -38,7 +38,7 @@ with optional_dependency("milvus"):
 
 T = TypeVar("T")
 LITE = "milvus-lite:"
-_PATIENCE = 5  # seconds to connect in
+_CONNECTING = 5  # seconds
 _NO_COLLECTION, _NOT_LOADED = 100, 101
 _AWAY = ("Fail connecting", "UNAVAILABLE", "Retry", "DEADLINE_EXCEEDED", "closed channel")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -132,7 +132,7 @@ class Server:
         try:
             with in_a_sentence(address.shown):
                 self.client: Any = MilvusClient(
-                    uri, token=address.token, db_name=address.database, timeout=_PATIENCE, dedicated=True
+                    uri, token=address.token, db_name=address.database, timeout=_CONNECTING, dedicated=True
                 )
                 # Its version says so also where it is a server of its own.
                 self.is_lite = "lite" in self.client.get_server_version()
@@ -435,28 +435,21 @@ class MilvusStore(RemoteStore):
                     raise
 
     def verify(self) -> list[str]:
-        seen, wrong = Counter[int](), dict[str, int]()
-
-        def note(what: str, count: int = 1) -> None:
-            wrong[what] = wrong.get(what, 0) + count
-
+        seen, wrong = Counter[int](), Counter[str]()
         state, count = self._state(), self._count()
         for rows in self._windows(state, 4096, ("key", "cells", *_FIELDS)):
             for row in rows:
                 should = _row(row["id"], {**row["columns"], "path": row["path"], "label": row["label"]}, row["vector"])
-                if row["key"] != should["key"] or sorted(row["cells"]) != sorted(should["cells"]):
-                    note("keys of other values")
+                is_right = row["key"] == should["key"] and sorted(row["cells"]) == sorted(should["cells"])
+                wrong["keys of other values"] += not is_right
                 seen[row["id"]] += 1
             norms = np.linalg.norm(np.array([row["vector"] for row in rows], np.float64), axis=1)
-            if not np.isfinite(norms).all():
-                note("numbers that are not finite", int((~np.isfinite(norms)).sum()))
-            elif self.info.distance == "cosine" and (off := (np.abs(norms - 1) > 1e-3) & (norms > 0)).any():
-                note("vectors not of length 1", int(off.sum()))
-        if twice := seen.total() - len(seen):
-            note("ids that come twice", twice)
-        if count > seen.total():
-            note("ids that were not given yet", count - seen.total())
-        return [f"{self.address} has {count:,} rows with {what}." for what, count in wrong.items()]
+            wrong["numbers that are not finite"] += int((~np.isfinite(norms)).sum())
+            if self.info.distance == "cosine":
+                wrong["vectors not of length 1"] += int(((np.abs(norms - 1) > 1e-3) & (norms > 0)).sum())
+        wrong["ids that come twice"] = seen.total() - len(seen)
+        wrong["ids that were not given yet"] = count - seen.total()
+        return [f"{self.address} has {number:,} rows with {what}." for what, number in wrong.items() if number > 0]
 
     def close(self) -> None:
         if self._closing.detach():

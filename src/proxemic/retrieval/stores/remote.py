@@ -20,15 +20,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class State:
-    """What a server keeps of a gallery beside its rows.
-
-    Args:
-        info: What was fixed when it was created.
-        next_id: The id of the row that is added next.
-        further: The names of the columns beyond `OWN`.
-        index: The settings of its HNSW index, or None if every row is compared.
-        roots: Where its pictures may be opened.
-    """
+    """What a server keeps of a gallery beside its rows; without settings of an index, every row is compared."""
 
     info: GalleryInfo
     next_id: int = 0

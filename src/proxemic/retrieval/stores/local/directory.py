@@ -49,11 +49,7 @@ _WRITER = ".writer.json"
 
 
 class Change:
-    """A new state in the making; `state` is what is to be.
-
-    Args:
-        snapshot: The state before.
-    """
+    """A new state in the making; `state` is what is to be."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

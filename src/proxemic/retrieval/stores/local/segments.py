@@ -34,16 +34,7 @@ def write_file(folder: Path, name: str, write: Callable[[BinaryIO], object]) -> 
 
 
 def check_file(folder: Path, file: File, *, content: bool = False) -> Path:
-    """Return the path of a file.
-
-    Args:
-        folder: The folder of the gallery.
-        file: What the file must be.
-        content: Whether to compare the checksum too, and not only the size.
-
-    Raises:
-        Damaged: If the file is missing or is not what was written.
-    """
+    """Return the path of a file; `Damaged` if it is missing, has another size or, where asked, another content."""
     path = folder / file.name
     try:
         size = path.stat().st_size
@@ -94,13 +85,7 @@ def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
 class Segment:
     """Rows of an entry, mapped into memory, so that they stay readable when a writer removes the files.
 
-    Args:
-        folder: The folder of the gallery.
-        entry: What the rows must be: sizes are checked now, checksums of columns when they are first read.
-        dim: Numbers of each vector.
-
-    Raises:
-        Damaged: If a file is missing, or cannot be what the entry says.
+    Sizes of the files are checked at once, and checksums of columns when they are first read.
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, dim: int) -> None:
@@ -196,16 +181,7 @@ _WORTH_FAISS = 2**20  # comparisons of rows, which NumPy makes in less time than
 
 
 class Snapshot:
-    """The files that a state names, opened: it stays whole when a writer replaces the state.
-
-    Args:
-        folder: The folder of the gallery.
-        state: What the database says.
-        before: An older snapshot, whose open files are used again.
-
-    Raises:
-        Damaged: If a file is missing, or cannot be what the state says.
-    """
+    """The files that a state names, opened: it stays whole when a writer replaces the state."""
 
     def __init__(self, folder: Path, state: State, before: "Snapshot | None" = None) -> None:
         self.folder = folder

@@ -1,7 +1,7 @@
 """The section of confused classes."""
 
 from judged import judged_rows
-from proxemic.report.confused import confused
+from proxemic.report.classes import confused
 
 
 def test_pairs_are_shown_with_pictures() -> None:
