@@ -17,7 +17,7 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.models import ModelConfig, build_model, load_model, save_model
 from proxemic.retrieval import Embedder, Gallery, gallery, summarize_store
 from proxemic.retrieval.items import further_columns
-from proxemic.retrieval.stores.local import LocalStore, writing
+from proxemic.retrieval.stores.local import LocalStore, directory
 from shelves import CLASSES, DIM, EACH, write_model
 from vectors import some_vectors, write_table
 
@@ -172,7 +172,7 @@ def test_a_picture_that_changed_is_said_and_embedded_again(
     assert made.add(tmp_path / "photos").changed == 0
     shutil.copy(shelf / "photos" / "class 05" / "3.png", first)
     with monkeypatch.context() as patch:
-        patch.setattr(writing.Change, "add", lambda *_: 1 / 0)
+        patch.setattr(directory.Change, "add", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             made.add(tmp_path / "photos", update=True)
     assert len(made) == EACH  # nothing is lost in between

@@ -139,7 +139,7 @@ def embed_to_file(
             if not processes.is_first:
                 return None
             places, unreadable = parts.known()
-            named = pictures.unreadable | {pictures.names[place]: why for place, why in unreadable.items()}
+            named = {**pictures.unreadable, **{pictures.names[place]: why for place, why in unreadable.items()}}
             others = _write(parts, places, named, target, strict, say)
             made = (len(places), embedder.dim, embedder.precision, named, others, embedded)
             written = EmbeddedFile(target, *made, seconds=time.monotonic() - began)

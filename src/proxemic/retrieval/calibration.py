@@ -21,7 +21,7 @@ from proxemic.errors import UserError
 from proxemic.metrics import Interval, bootstrap_intervals
 from proxemic.metrics.clustering import unit_rows
 from proxemic.metrics.open_set import OpenSetIdentification, dir_name, leave_classes_out, threshold_name
-from proxemic.retrieval.curation.linkage import average_linkage, best_cut
+from proxemic.retrieval.curation.clustering import average_linkage, best_cut
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import gather, model_for, open_sources
 from proxemic.retrieval.gallery import Gallery

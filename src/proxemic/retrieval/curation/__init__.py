@@ -4,8 +4,7 @@
 """
 
 from proxemic.retrieval.curation.cleaning import Cleaning, Duplicate, Outlier, Suspect, clean
-from proxemic.retrieval.curation.outliers import outlier_scores
-from proxemic.retrieval.curation.suspects import LabelScores, wrong_label_scores
+from proxemic.retrieval.curation.scores import LabelScores, outlier_scores, wrong_label_scores
 
 __all__ = [
     "Cleaning",

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,17 +24,20 @@ from proxemic.metrics import Distance
 from proxemic.metrics.clustering import unit_rows
 from proxemic.pages import Section, environment, picture, render_page
 from proxemic.retrieval.curation.duplicates import (
+    LENGTH,
     Kind,
     Match,
+    content_hash,
     copies_of,
+    difference,
     exact_matches,
     groups_of,
     near_matches,
     near_vectors,
+    reduced,
+    signature,
 )
-from proxemic.retrieval.curation.outliers import LIMIT, outlier_scores
-from proxemic.retrieval.curation.signatures import LENGTH, content_hash, difference, reduced, signature
-from proxemic.retrieval.curation.suspects import leave_one_out_recall, wrong_label_scores
+from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import Source, gather, open_sources
 
@@ -174,20 +177,11 @@ class Cleaning:
         """
         folder = Path(folder)
         check_folder(folder)
-        suspects = [[each.path, each.label, each.suggested, _digits(each.score)] for each in self.labels]
-        write_csv(folder / "labels.csv", ["path", "label", "suggested", "score"], suspects)
-        columns = ("group", "path", "of", "kind", "look", "distance", "label", "label_of", "split", "split_of")
-        numbers = ("look", "distance")
-        write_csv(
-            folder / "duplicates.csv",
-            columns,
-            [
-                [_digits(getattr(each, name)) if name in numbers else getattr(each, name) for name in columns]
-                for each in self.duplicates
-            ],
-        )
-        outliers = [[each.path, each.label, _digits(each.score)] for each in self.outliers]
-        write_csv(folder / "outliers.csv", ["path", "label", "score"], outliers)
+        for name, kind in (("labels", Suspect), ("duplicates", Duplicate), ("outliers", Outlier)):
+            columns = [column.name for column in fields(kind)]
+            cells = ((getattr(each, column) for column in columns) for each in getattr(self, name))
+            rows = [[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in cells]
+            write_csv(folder / f"{name}.csv", columns, rows)
         write_csv(folder / "unreadable.csv", ["path", "reason"], self.unreadable.items())
         sections = finding_sections(self, self._picture, SHOWN, "the table beside this page has all")
         if self.unreadable:
@@ -418,7 +412,3 @@ def _rank(split: str | None) -> int:
 def _worst(scores: torch.Tensor, above: float) -> list[int]:
     rows = (scores > above).nonzero()[:, 0]
     return rows[scores[rows].argsort(descending=True, stable=True)].tolist()
-
-
-def _digits(number: float | None) -> str | None:
-    return None if number is None else f"{number:.6g}"

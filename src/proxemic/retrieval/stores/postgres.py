@@ -382,33 +382,25 @@ class PostgresStore(RemoteStore):
                 f"{_LARGEST_HNSW:,}: search without (exact), or make a gallery in a folder."
             )
 
+        new, old = (Identifier(f"{self._name}_embedding{ending}") for ending in ("_new", ""))
+
         def work(cursor: Cursor) -> None:
             self._line(cursor, lock=True)
-            before = self._hnsw(cursor)
             if kind == "hnsw":
                 cursor.execute(
                     SQL(
-                        "CREATE INDEX ON {} USING hnsw (embedding vector_l2_ops) WITH (m = {}, ef_construction = {})"
-                    ).format(self._table, Literal(chosen["m"]), Literal(chosen["ef_construction"]))
+                        "CREATE INDEX {} ON {} USING hnsw (embedding vector_l2_ops) WITH (m = {}, ef_construction = {})"
+                    ).format(new, self._table, Literal(chosen["m"]), Literal(chosen["ef_construction"]))
                 )
             # Only now, as others wait from here on.
-            for name in before:
-                cursor.execute(SQL("DROP INDEX {}").format(Identifier(name)))
+            cursor.execute(SQL("DROP INDEX IF EXISTS {}").format(old))
+            cursor.execute(SQL("ALTER INDEX IF EXISTS {} RENAME TO {}").format(new, old))
             cursor.execute(
                 "UPDATE proxemic_galleries SET index = %s WHERE number = %s",
                 (Jsonb(chosen) if kind == "hnsw" else None, self._number),
             )
 
         self._server.run(work)
-
-    def _hnsw(self, cursor: Cursor) -> list[str]:
-        """List the indexes that are whole."""
-        found = cursor.execute(
-            "SELECT name.relname FROM pg_index JOIN pg_class AS name ON name.oid = indexrelid "
-            "JOIN pg_am ON pg_am.oid = relam WHERE indrelid = to_regclass(%s) AND amname = 'hnsw'",
-            (self._name,),
-        )
-        return [name for (name,) in found.fetchall()]
 
     def verify(self) -> list[str]:
         # The server compares its own checksums of pages, where it has them, as all are read.
@@ -459,12 +451,6 @@ def _conditions(conditions: Mapping[str, Sequence[str | None]]) -> tuple[Compose
     for name, allowed in conditions.items():
         column, of_column = (SQL("columns ->> %s"), [name]) if name not in OWN else (Identifier(name), [])
         texts = [value for value in allowed if value is not None]
-        either = []
-        if texts:
-            either.append(SQL("{} = ANY(%s)").format(column))
-            values += [*of_column, texts]
-        if None in allowed:
-            either.append(SQL("{} IS NULL").format(column))
-            values += of_column
-        parts.append(SQL("({})").format(SQL(" OR ").join(either)))
+        parts.append(SQL("({0} = ANY(%s) OR (%s AND {0} IS NULL))").format(column))
+        values += [*of_column, texts, None in allowed, *of_column]
     return SQL("{} {}").format(SQL("WHERE" if parts else ""), SQL(" AND ").join(parts)), values

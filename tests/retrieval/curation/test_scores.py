@@ -1,13 +1,14 @@
-"""Scores of wrong labels: against the definition, on labels that were changed, and where there is little to go by."""
+"""Scores of wrong labels and of outliers: against their definitions, and where there is little to go by."""
 
 import math
+import statistics
 
 import pytest
 import torch
 from torch import Tensor
 
 from proxemic.metrics import Distance
-from proxemic.retrieval.curation import wrong_label_scores
+from proxemic.retrieval.curation import outlier_scores, wrong_label_scores
 
 
 def by_definition(x: Tensor, labels: list[int], distance: str, row: int) -> tuple[float, int]:
@@ -82,3 +83,36 @@ def test_what_cannot_be_judged_has_no_score() -> None:
 def test_refuses_labels_of_another_number() -> None:
     with pytest.raises(ValueError, match=r"labels has shape \(3,\) but must be \[4\]"):
         wrong_label_scores(torch.ones(4, 2), torch.zeros(3, dtype=torch.int64))
+
+
+def test_outlier_scores_equal_their_definition() -> None:
+    x = torch.randn(50, 3)
+    x[11] += 6.0
+    points = x.double().tolist()
+    means = [
+        statistics.fmean(sorted(math.dist(one, other) for other in points if other is not one)[:5]) for one in points
+    ]
+    middle = statistics.median(means)
+    spread = statistics.median(abs(each - middle) for each in means)
+    expected = [0.6745 * (each - middle) / spread for each in means]
+    found = outlier_scores(x, distance="euclidean")
+    assert found.tolist() == pytest.approx(expected, abs=1e-3)
+    assert found.argmax() == 11
+    assert found[11] > 3.5
+
+
+def test_where_more_than_half_are_alike_the_mean_deviation_counts() -> None:
+    x = torch.cat([torch.zeros(20, 2), torch.tensor([[10.0, 0.0]])])
+    found = outlier_scores(x, distance="euclidean")
+    assert found[:20].tolist() == [0.0] * 20
+    assert float(found[20]) == pytest.approx(10 / (1.2533 * 10 / 21))
+    assert not outlier_scores(torch.ones(20, 2)).any()
+    assert outlier_scores(torch.rand(2, 2)).tolist() == [0.0, 0.0]
+    assert outlier_scores(torch.empty(0, 2)).tolist() == []
+
+
+def test_a_copy_does_not_hide_an_outlier() -> None:
+    x = torch.cat([torch.randn(30, 2), torch.full((6, 2), 40.0)])
+    assert (outlier_scores(x, distance="euclidean")[30:] < 3.5).all()
+    copies = torch.cat([torch.full((30,), -1), torch.zeros(6, dtype=torch.int64)])
+    assert (outlier_scores(x, distance="euclidean", copies=copies)[30:] > 3.5).all()
