@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from proxemic.retrieval.embedder import checksum_of
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Distance, Store
 from proxemic.runs.directory import RunDirectory
@@ -119,8 +120,6 @@ def _state(model: str | None, checksum: str | None) -> ModelState:
         return "unknown"
     if not Path(model).exists():
         return "missing"
-    from proxemic.retrieval.embedder import checksum_of
-
     try:
         return "there" if checksum_of(Path(model)) == checksum else "changed"
     except ValueError:

@@ -44,18 +44,7 @@ class _Query(NamedTuple):
 
 
 class Engine:
-    """Answer requests about a gallery.
-
-    Args:
-        address: The gallery.
-        model: Where the gallery's model is now; None for where it was.
-        rate: The false accept rate whose calibrated threshold is used.
-        threshold: A distance instead.
-        limits: What requests may ask for.
-
-    Attributes:
-        takes_pictures: Whether pictures can be queries, and not only the gallery's own rows.
-        messages: What the terminal should say.
+    """Answer requests about a gallery; `messages` is what the terminal should say.
 
     Raises:
         UserError: If there is no such gallery, its model is missing, or it lacks a threshold that was asked for.

@@ -11,15 +11,7 @@ _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
 
 
 class Refused(HTTPException):
-    """Refuse a request.
-
-    Args:
-        status: The status of HTTP.
-        why: One sentence for the client.
-
-    >>> Refused(503, "4 requests are waiting already: try again in a moment.").headers
-    {'Retry-After': '1'}
-    """
+    """Refuse a request with a status of HTTP and one sentence for the client."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(status, why, _HEADERS.get(status))
