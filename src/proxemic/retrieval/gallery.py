@@ -177,7 +177,10 @@ class Gallery:
             check_columns(rows.columns.column_names)
             _check(rows, info, os.fspath(address), embedder)
         gallery = cls(create_store(os.fspath(address), info), embedder)
-        gallery.added = gallery.add(given, **adding) if given else Added()
+        if given:
+            gallery.added = gallery.add(given, **adding)
+        elif roots := adding.get("roots"):
+            gallery.store.add_roots([*map(as_root, roots)])
         return gallery
 
     @classmethod
