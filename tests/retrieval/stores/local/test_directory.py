@@ -209,6 +209,9 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not empty: choose a new or an empty folder"):
         LocalStore.create(str(tmp_path), GalleryInfo(DIM))
     assert sorted(tmp_path.rglob("*")) == before
+    LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(DIM))
+    with pytest.raises(UserError, match="holds a gallery: add to it"):
+        LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(DIM))
     (tmp_path / "file").touch()
     for make in (lambda place: LocalStore.create(place, GalleryInfo(DIM)), LocalStore.open):
         with pytest.raises(UserError, match=r"is a file|holds no gallery"):

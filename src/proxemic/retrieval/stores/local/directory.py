@@ -166,9 +166,11 @@ def _remove_files(folder: Path, token: str | None, named: set[str]) -> None:
 
 
 def _refuse_full(folder: Path) -> None:
+    is_gallery = False
     with suppress(UserError), connect(folder, "read") as db:
-        if pragma(db, "application_id") == APPLICATION:
-            raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
+        is_gallery = pragma(db, "application_id") == APPLICATION
+    if is_gallery:
+        raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
     raise UserError(f"{folder} is not empty: choose a new or an empty folder for a gallery.")
 
 
