@@ -26,7 +26,7 @@ from measure import command, print_header, print_row
 from proxemic.data import Glyphs, ImageSet, Omniglot
 from proxemic.data.sources.glyphs import FACES
 from proxemic.retrieval import Embedder
-from proxemic.retrieval.cleaning import clean
+from proxemic.retrieval.curation import clean
 from proxemic.training import train
 
 FLIPPED = 0.05

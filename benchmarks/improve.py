@@ -25,7 +25,7 @@ from proxemic.data.embeddings import read_embeddings
 from proxemic.metrics import nearest_neighbours
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval import improve, trained_head, whitened_head
-from proxemic.retrieval.cleaning.suspects import wrong_label_scores
+from proxemic.retrieval.curation.scores import wrong_label_scores
 from proxemic.retrieval.improvement import between
 
 

@@ -36,7 +36,7 @@ from proxemic.data.rows import number_labels
 from proxemic.metrics.open_set import leave_classes_out
 from proxemic.models.backbones.timm_models import timm_backbone
 from proxemic.retrieval import Embedder, Gallery, calibrate
-from proxemic.retrieval.clustering import cluster
+from proxemic.retrieval.curation.clustering import cluster
 from proxemic.runs.directory import RunDirectory
 from proxemic.tables import Table, percent
 from proxemic.training import train

@@ -25,7 +25,7 @@ from proxemic.data.rows import Rows
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
 from proxemic.retrieval.stores.local.directory import LocalStore
-from proxemic.retrieval.stores.local.index import load
+from proxemic.retrieval.stores.local.index import EFFORT, load
 
 CHUNK, HIDDEN, K, MANY = 65_536, 32, 10, 256
 Search = Callable[[np.ndarray], Any]
@@ -95,9 +95,11 @@ def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
         notes.append(f"{kind}: first search {seconds(lambda: store.search(queries[:1], K)):.2f} s")
         entry = store._snapshot.state.index
         assert entry is not None
-        index = load(store._snapshot, entry)
-        effort = entry.settings[index.kind.effort]
-        row(kind, lambda part, index=index, effort=effort: index.search(part, K, effort, None), 200)
+        index, effort = load(store._snapshot, entry).index, entry.settings[EFFORT[kind]]
+        made = (
+            faiss.SearchParametersHNSW(efSearch=effort) if kind == "hnsw" else faiss.SearchParametersIVF(nprobe=effort)
+        )
+        row(kind, lambda part, index=index, made=made: index.search(part, K, params=made), 200)
     before = {*store.folder.iterdir()}
     taken = seconds(lambda: fill(rows, 10_000))
     written = sum(path.stat().st_size for path in {*store.folder.iterdir()} - before)

@@ -10,8 +10,8 @@ from PIL import EpsImagePlugin, Image
 from proxemic.data import read_image
 from proxemic.data.reading import UnreadableImageError, examine
 from proxemic.image_formats import ENDINGS, FORMATS, FORMATS_TEXT
+from proxemic.serve.limits import Refused
 from proxemic.serve.pictures import check_query, original, thumbnail
-from proxemic.serve.refused import Refused
 
 PAGE = Path(__file__).parents[1] / "docs" / "own-images.md"
 

@@ -1,15 +1,18 @@
 """Pages in a real browser: what they show, in the dark and on a phone, and that text of others stays text."""
 
+import base64
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from markupsafe import Markup
 from PIL import Image
 from playwright.sync_api import Page
 
 from browser import PHONE, Opened, faults_of_access
-from proxemic.pages import Section, chart, environment, figure, picture, render_page, table
+from proxemic.pages import Section, chart, data_url, environment, figure, picture, render_page, table
 from proxemic.tables import Table
 
 HOSTILE = "</script><script>document.title = 'mine'</script><b id=\"x\">'"
@@ -113,3 +116,27 @@ def test_templates_of_others_extend_the_base(tmp_path: Path) -> None:
     page = environment(tmp_path).get_template("own.html").render(title="Own", text="<b>", scripts=[])
     assert "&lt;b&gt;" in page
     assert "script-src 'none'" in page
+
+
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 120, 3), dtype=np.uint8))
+
+
+def opened(address: str) -> Image.Image:
+    head, _, content = address.partition(",")
+    assert head == "data:image/jpeg;base64"
+    return Image.open(io.BytesIO(base64.b64decode(content)))
+
+
+def test_a_copy_keeps_its_shape() -> None:
+    assert opened(data_url(NOISE, 100)).size == (100, 75)
+    assert opened(data_url(NOISE.crop((0, 0, 30, 20)), 100)).size == (30, 20)
+
+
+@pytest.mark.parametrize("most", [1500, 2000, 6000])
+def test_noise_is_made_as_small_as_is_wanted(most: int) -> None:
+    assert len(data_url(NOISE, 112)) > most
+    address = data_url(NOISE, 112, most)
+    assert most / 2 < len(address) <= most
+    assert len(picture(NOISE, 112, "noise", most)) < most + 100
+    plain = Image.new("RGB", (120, 90), "red")
+    assert data_url(plain, 112, most) == data_url(plain, 112), "and what is small stays as it is"

@@ -17,7 +17,7 @@ from judged import judged_rows
 from proxemic.analysis.map import principal_components, t_sne
 from proxemic.pages import render_page
 from proxemic.report import Judged
-from proxemic.report.confused import confused
+from proxemic.report.classes import confused
 from proxemic.report.pictured_map import pictured_map
 from proxemic.report.queries import queries
 from proxemic.report.why_near import why_near

@@ -9,7 +9,7 @@ from PIL import Image
 
 from judged import judged_rows, noise
 from proxemic.report import Judged
-from proxemic.report.why_near import overlay, where_most, why_near
+from proxemic.report.why_near import overlay, why_near
 from proxemic.retrieval import Embedder
 from shelves import write_model
 
@@ -55,15 +55,3 @@ def test_orange_is_where_the_contributions_are() -> None:
     assert max(divmod(int(red.argmax()), 160)) < 80
     assert min(divmod(int(blue.argmax()), 160)) >= 80
     assert abs(red[10, 150]) < 10
-
-
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ((0, 0), "at the top left"), ((4, 4), "in the middle"), ((4, 8), "at the right"), ((8, 4), "at the bottom"),
-    ],
-)  # fmt: skip
-def test_words_for_places(place: tuple[int, int], said: str) -> None:
-    contributions = torch.zeros(9, 9, dtype=torch.float64)
-    contributions[place] = 1
-    assert where_most(contributions) == said

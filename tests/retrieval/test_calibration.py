@@ -261,6 +261,11 @@ def test_other_images_may_not_be_of_the_training_or_the_test(
     assert "54 of 72 rows are of classes of another split of the run: left out." in result.stderr
     found = json.loads(here("calibrate", copy, "--data.root", folder, "--split", "test", "--format", "json").stdout)
     assert found["images"] == 24
+    for name in json.loads((copy / "classes.json").read_text())["test"]:
+        shutil.copytree(folder / name, tmp_path / "people" / name)
+    result = here("calibrate", copy, "--data.root", tmp_path / "people", "--format", "json")
+    assert json.loads(result.stdout)["images"] == 24, result.stderr
+    assert "These are test classes of the run" in result.stderr
     trained = json.loads((copy / "classes.json").read_text())["train"]
     for name in trained[:2]:
         shutil.copytree(folder / name, tmp_path / "trained" / name)
@@ -274,15 +279,6 @@ def test_other_images_may_not_be_of_the_training_or_the_test(
     result = here("calibrate", copy / "model.safetensors", "--data.root", other, "--format", "json")
     assert json.loads(result.stdout)["images"] == 12
     assert "bad.png is left out" in result.stderr
-
-
-def test_test_people_may_be_given(copy: Path, folder: Path, tmp_path: Path, here: Here) -> None:
-    classes = json.loads((copy / "classes.json").read_text())
-    for name in classes["test"]:
-        shutil.copytree(folder / name, tmp_path / "people" / name)
-    result = here("calibrate", copy, "--data.root", tmp_path / "people", "--format", "json")
-    assert json.loads(result.stdout)["images"] == 24, result.stderr
-    assert "These are test classes of the run" in result.stderr
 
 
 def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(

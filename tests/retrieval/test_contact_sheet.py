@@ -49,14 +49,6 @@ def result(tmp_path: Path) -> SearchResult:
     return SearchResult("shop", [answer, answer], found.columns, {}, found.roots)
 
 
-@pytest.mark.parametrize("size", [(1200, 2), (1, 999)])
-def test_thin_pictures_are_shown(result: SearchResult, tmp_path: Path, size: tuple[int, int]) -> None:
-    Image.new("RGB", size).save(tmp_path / "two.png")
-    for name in ("sheet.html", "sheet.png"):
-        write_contact_sheet(result, tmp_path / name)
-    assert (tmp_path / "sheet.html").read_text(encoding="utf-8").count("data:image/jpeg") == 4  # but for the box's
-
-
 def test_only_pictures_that_the_gallery_was_given_are_opened(
     result: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

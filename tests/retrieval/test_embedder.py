@@ -20,7 +20,7 @@ from proxemic.data.embeddings import read_embeddings
 from proxemic.data.reading import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model, read_checksum, save_model
-from proxemic.retrieval import Embedder, embed_to_file, list_pictures
+from proxemic.retrieval import Embedder, embed_to_file
 
 RNG = np.random.default_rng(0)
 PICTURES = [RNG.integers(0, 256, (height, 24, 3), dtype=np.uint8) for height in (24, 30, 40)]
@@ -302,11 +302,3 @@ def test_importing_galleries_is_light() -> None:
     code = f"import sys, proxemic.retrieval; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_it_lists_and_embeds(saved: Path, tmp_path: Path) -> None:
-    from proxemic.retrieval import embed_pictures
-
-    found = embed_pictures(Embedder.load(saved), list_pictures(_folder(tmp_path)))
-    torch.testing.assert_close(found.embeddings, Embedder.load(saved).embed(PICTURES))
-    assert (found.places, found.unreadable) == ([0, 1, 2], {})

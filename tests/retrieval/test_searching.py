@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, list_pictures, search_gallery
@@ -91,10 +90,3 @@ def test_layouts(tmp_path: Path) -> None:
     assert "[red]c.jpg" in table
     assert search_gallery(made, tmp_path / "new.npy", where={"label": "none"}).text() == "nothing found"
     assert json.loads(search_gallery(made, tmp_path / "new.npy", where={"label": "none"}).text("json"))[0]["hits"] == []
-
-
-def test_grey_and_large_queries(shop: Gallery, tmp_path: Path) -> None:
-    for name, mode, size in (("grey", "L", (3, 200)), ("clear", "RGBA", (400, 30)), ("dot", "1", (1, 1))):
-        Image.new(mode, size).save(tmp_path / f"{name}.png")
-    found = search_gallery(shop, tmp_path, k=1)
-    assert len(found.answers) + len(found.unreadable) == 4 - 1

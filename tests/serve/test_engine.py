@@ -1,4 +1,4 @@
-"""What the server's engine answers: on every store, and where there is no model."""
+"""What the server's engine answers, also where there is no model."""
 
 import asyncio
 import io
@@ -21,11 +21,8 @@ from proxemic.allocator import give_back_freed_memory
 from proxemic.errors import UserError
 from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder, Gallery
 from proxemic.serve.engine import Engine
-from proxemic.serve.limits import Limits
-from proxemic.serve.refused import Refused
-from servers import Postgres
+from proxemic.serve.limits import Limits, Refused
 
-STORES = ("local", "postgres", "milvus")
 Ask = Callable[..., list[Any]]
 
 
@@ -44,25 +41,8 @@ def opened(*arguments: Any, **settings: Any) -> Iterator[tuple[Engine, Ask]]:
     engine.close()
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(params=STORES)
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    match request.param:
-        case "postgres":
-            return request.getfixturevalue("postgres").address("shop")
-        case "milvus":
-            pytest.importorskip("milvus_lite", reason="Milvus Lite has no Windows")
-            return f"milvus-lite:{tmp_path / 'shop'}"
-    return str(tmp_path / "shop")
-
-
-def test_a_gallery_in_any_store(address: str, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_question_has_its_own_answer(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = str(tmp_path / "shop")
     Gallery.create(address, shelf / "model", shelf / "photos").close()
     contents = [path.read_bytes() for path in sorted((shelf / "photos").rglob("*.png"))]
     monkeypatch.setattr("proxemic.serve.engine._AT_ONCE", 5)

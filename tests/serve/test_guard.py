@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse
 
+from proxemic.errors import UserError
 from proxemic.serve import guard
 from proxemic.serve.access import Access
 from proxemic.serve.guard import Guard
-from proxemic.serve.limits import Limits
-from proxemic.serve.refused import Refused
+from proxemic.serve.limits import Limits, Refused
 
 TOKEN = "a-token-of-24-characters"
 
@@ -120,6 +120,12 @@ def test_a_token_may_be_typed_or_escaped(token: str, query: str) -> None:
     assert ask(parts(b""), query=f"{query}x", token=token)[0] == 401
 
 
+@pytest.mark.parametrize("token", ["", "short", "0123456789 abcdef", "0123456789abcdeé", f"{TOKEN}\n"])
+def test_a_token_is_not_easily_guessed(token: str) -> None:
+    with pytest.raises(UserError, match="16 or more characters"):
+        Access("localhost", token)
+
+
 def test_a_token_in_the_address_becomes_a_cookie() -> None:
     status, headers, _ = ask(parts(b""), query=f"token={TOKEN}", token=TOKEN)
     assert (status, headers["location"]) == (303, "/")
@@ -129,6 +135,14 @@ def test_a_token_in_the_address_becomes_a_cookie() -> None:
     for path, query in (("/", "token=wrong"), ("/", ""), ("/gallery", f"token={TOKEN}")):
         status, headers, _ = ask(parts(b""), path, query, token=TOKEN)
         assert (status, headers["www-authenticate"]) == (401, "Bearer"), path
-    assert ask(parts(b""), "/gallery", token=TOKEN, authorization=f"Bearer {TOKEN}")[0] == 200
+    for given, expected in (
+        ({"authorization": f"bearer  {TOKEN} "}, 200),
+        ({"authorization": f"Basic {TOKEN}"}, 401),
+        ({"authorization": f"Bearer {TOKEN[:-1]}"}, 401),
+        ({"cookie": f"proxemic={TOKEN}"}, 401),
+        ({"cookie": cookie.partition(";")[0]}, 401),  # of another server
+        ({"cookie": "proxemic=; ;;=="}, 401),
+    ):
+        assert ask(parts(b""), "/gallery", token=TOKEN, **given)[0] == expected, given
     assert ask(parts(b""), "/health", token=TOKEN)[0] == 200, "what watches the server knows no token"
     assert ask(parts(b""), "/health", token=TOKEN, host="evil.example")[0] == 421

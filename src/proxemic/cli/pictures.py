@@ -108,8 +108,8 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.
     """
     say(f"Looking at {' '.join(map(without_password, source))}")  # before seconds of imports
-    from proxemic.retrieval.cleaning import clean
-    from proxemic.retrieval.cleaning.cleaning import NOT_FOUND
+    from proxemic.retrieval.curation import clean
+    from proxemic.retrieval.curation.cleaning import NOT_FOUND
     from proxemic.tables import Table, terminal_text
 
     found = clean(source, model, report=say, **options)
@@ -149,7 +149,7 @@ def cluster(source: Sequence[str], /, *, model: str | None = None, **options: An
             folder of links.
     """
     say(f"Looking at {' '.join(map(without_password, source))}")  # before seconds of imports
-    from proxemic.retrieval.clustering import cluster
+    from proxemic.retrieval.curation.clustering import cluster
 
     print(cluster(source, model, report=say, **options).summary())
 

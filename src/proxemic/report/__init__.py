@@ -1,9 +1,9 @@
 """Reports: pages about runs, comparisons and galleries, which open without a network."""
 
 from proxemic.report.comparison import write_comparison_report
-from proxemic.report.drawn import draw_queries
 from proxemic.report.gallery import write_gallery_report
 from proxemic.report.judged import Judged, judge_run
+from proxemic.report.queries import draw_queries
 from proxemic.report.write import write_report
 
 __all__ = [

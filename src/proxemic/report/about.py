@@ -85,8 +85,14 @@ def environment(run: FinishedRun) -> Section:
     facts = {name: found.get(name) for name in ("command", "python", "platform", "processors", "threads")}
     facts |= {"accelerator": found.get("accelerator") or "none", "processes": found.get("processes")}
     facts |= {f"package {name}": version for name, version in dict(found.get("packages") or {}).items()}
-    facts["seconds per epoch"] = _seconds(run.history)
-    return Section("Environment", _facts({name: _text(value) for name, value in facts.items() if value}, "Environment"))
+    if history := run.history:
+        facts["seconds per epoch"] = f"{sum(row['seconds'] for row in history) / len(history):.1f}"
+    texts = {
+        name: " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in facts.items()
+        if value
+    }
+    return Section("Environment", _facts(texts, "Environment"))
 
 
 def _lines(history: Sequence[Mapping[str, float]], names: Sequence[str], title: str, chosen: int, said: str) -> Markup:
@@ -122,14 +128,6 @@ def _sizes(images: ImageSet) -> list[str]:
     sizes = images.labels.bincount().sort().values
     numbers = (len(sizes), len(images), *(int(sizes[place]) for place in (0, len(sizes) // 2, -1)))
     return [f"{number:,}" for number in numbers]
-
-
-def _seconds(history: Sequence[Mapping[str, float]]) -> str:
-    return f"{sum(row['seconds'] for row in history) / len(history):.1f}" if history else ""
-
-
-def _text(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _facts(facts: Mapping[str, str], description: str) -> Markup:

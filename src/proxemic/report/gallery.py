@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from markupsafe import Markup
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
@@ -17,16 +18,14 @@ from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import Section, render_page, table
 from proxemic.pages.page import check_page
-from proxemic.report.confused import confused
-from proxemic.report.distances import distances
-from proxemic.report.judged import Judged
+from proxemic.report.classes import confused, distances
+from proxemic.report.judged import Judged, PicturesNamed, short, shown
 from proxemic.report.metrics import metrics
-from proxemic.report.pictured import PicturesNamed, render, short, shown
 from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import has_labels, queries
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Embedder, Gallery, summarize_store
-from proxemic.retrieval.cleaning.cleaning import Cleaning, examine
+from proxemic.retrieval.curation.cleaning import examine, finding_sections
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.tables import Table
 
@@ -129,35 +128,10 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
         return None
     there = all(is_below(name, roots) and Path(name).is_file() for name in names)
     rows = replace(judged.rows.as_rows(judged.embeddings), pixels=FilePixels([*names]) if there else None)
-    found = examine(rows, judged.config.distance)
-    return Section("Doubtful pictures", render("doubtful.html", said=found.summary(), kinds=_kinds(judged, found)))
-
-
-def _kinds(judged: Judged, found: Cleaning) -> dict[str, dict[str, object]]:
-    row = {name: number for number, name in enumerate(judged.rows.paths or ())}
-
-    def card(names: Sequence[str], title: str, said: str) -> dict[str, object]:
-        return {
-            "pictures": [shown(judged, row[name], "") for name in names],
-            "title": title,
-            "said": said,
-            "names": names,
-        }
-
-    labels = [
-        card([each.path], each.label, f"rather {each.suggested}? {each.score:.2f}") for each in found.labels[:_SHOWN]
-    ]
-    duplicates = [
-        card(
-            [each.path, each.of],
-            " and ".join(dict.fromkeys(name for name in (each.label, each.label_of) if name is not None)),
-            f"{each.kind}, distance {each.distance:.3f}",
-        )
-        for each in found.duplicates[:_SHOWN]
-    ]
-    outliers = [card([each.path], each.label or "", f"score {each.score:.1f}") for each in found.outliers[:_SHOWN]]
-    return {
-        "Suspected labels": {"count": len(found.labels), "cards": labels},
-        "Duplicates": {"count": len(found.duplicates), "cards": duplicates},
-        "Outliers": {"count": len(found.outliers), "cards": outliers},
-    }
+    found, number = examine(rows, judged.config.distance), {name: row for row, name in enumerate(names)}
+    content = Markup("<p>{}</p>").format(found.summary())
+    for each in finding_sections(
+        found, lambda name: shown(judged, number[name], ""), _SHOWN, "proxemic clean lists all"
+    ):
+        content += Markup("<h3>{}</h3>{}").format(each.title, each.html)
+    return Section("Doubtful pictures", content)

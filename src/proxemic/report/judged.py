@@ -1,4 +1,4 @@
-"""What all sections of a report are about: the embeddings of the pictures that a model is judged by, made once."""
+"""What all sections of a report are about: embeddings of the pictures that a model is judged by, and the pictures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,19 +6,23 @@ from functools import cached_property
 from logging import getLogger
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from jaxtyping import Float
+from markupsafe import Markup
 from PIL import Image
 from torch import Tensor, nn
 
 from proxemic.data import ImageSet
 from proxemic.data.embeddings import RowLabels, rows_of_images
 from proxemic.data.reading import UnreadableImageError
+from proxemic.data.roots import picture_named
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, RetrievalResults
 from proxemic.models import load_model
+from proxemic.pages import environment, picture
 from proxemic.retrieval import Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_images, pick_device
@@ -208,3 +212,45 @@ class PicturesOf:
             return self.images.pixels.load(row, side)
         except UnreadableImageError:  # it was there a moment ago
             return None
+
+
+SIDE = 112
+"""Of a picture beside others, in CSS pixels."""
+
+_MOST = 6000  # characters of a picture of noise, which has no limit of its own
+_HERE = Path(__file__).parent
+
+
+def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
+    """A row's picture, or that there is none."""
+    return picture(judged.picture(row, side), side, alt, _MOST)
+
+
+@dataclass(frozen=True)
+class PicturesNamed:
+    """Reads pictures by the paths of rows, below the roots alone."""
+
+    names: Sequence[str] | None
+    roots: Sequence[str]
+
+    def __call__(self, row: int, side: int) -> Image.Image | None:
+        return None if self.names is None else picture_named(self.names[row], side, self.roots)
+
+
+def name_of(judged: Judged, row: int) -> str:
+    """What a row is known by: its path, or its number."""
+    return judged.rows.paths[row] if judged.rows.paths is not None else f"row {row + 1}"
+
+
+def short(name: str) -> str:
+    """The end of a path.
+
+    >>> short("photos/cat/1.jpg")
+    '1.jpg'
+    """
+    return name.rstrip("/").rpartition("/")[2] or name
+
+
+def render(template: str, **content: Any) -> Markup:
+    """A template of this package, with whatever is put into it escaped."""
+    return Markup(environment(_HERE).get_template(template).render(content, short=short))

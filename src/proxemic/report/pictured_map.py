@@ -11,8 +11,7 @@ from torch.nn.functional import normalize
 from proxemic.analysis.map import principal_components, t_sne, umap
 from proxemic.extras import optional_dependency
 from proxemic.pages import Section, chart, data_url, table
-from proxemic.report.judged import Judged
-from proxemic.report.pictured import name_of, short
+from proxemic.report.judged import Judged, name_of, short
 from proxemic.tables import Table, percent
 
 Projection = Literal["pca", "tsne", "umap"]

@@ -1,40 +1,24 @@
-"""The section of queries with their neighbours: the worst, the median and random ones, or chosen ones."""
+"""Queries with their neighbours: the worst, the median and random ones, or chosen ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Int64
 from markupsafe import Markup
 from torch import Tensor
 
+from proxemic.errors import UserError
+from proxemic.files import write_text
 from proxemic.metrics import nearest_neighbours
-from proxemic.pages import Section
-from proxemic.report.judged import Judged
-from proxemic.report.pictured import name_of, render, shown
+from proxemic.pages import Section, render_page
+from proxemic.pages.page import check_page
+from proxemic.report.judged import Judged, PicturesNamed, PicturesOf, name_of, render, shown
+from proxemic.studies.evaluation import Evaluation
 
 EACH, _NEIGHBOURS = 6, 6  # queries of each kind, and neighbours of each
 _RANKED = 512  # queries whose first right neighbour is looked for wherever it is
-
-
-@dataclass(frozen=True)
-class _Neighbour:
-    picture: Markup
-    label: str | None
-    right: bool | None
-    distance: float
-    name: str
-    rank: int
-
-
-@dataclass(frozen=True)
-class _Query:
-    picture: Markup
-    label: str | None
-    name: str
-    said: str
-    neighbours: tuple[_Neighbour, ...]
-    first_right: _Neighbour | None
 
 
 def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | None:
@@ -124,16 +108,15 @@ def _groups(judged: Judged, chosen: dict[str, Int64[Tensor, " places"]]) -> Mark
     return render("queries.html", groups=groups)
 
 
-def _query(judged: Judged, place: int) -> _Query:
+def _query(judged: Judged, place: int) -> dict[str, object]:
     near = judged.found
     row = int(near.queries[place])
     label = judged.label(row)
+    pairs = zip(near.neighbours[place].tolist()[:_NEIGHBOURS], near.distances[place].tolist(), strict=False)
     listed = [
-        _neighbour(judged, each, label, distance, rank)
-        for rank, (each, distance) in enumerate(
-            zip(near.neighbours[place].tolist()[:_NEIGHBOURS], near.distances[place].tolist(), strict=False), start=1
-        )
-        if each >= 0
+        _neighbour(judged, other, label, distance, rank)
+        for rank, (other, distance) in enumerate(pairs, start=1)
+        if other >= 0
     ]
     said, late = "", None
     if has_labels(judged) and bool(judged.metrics.evaluated[place]):
@@ -142,16 +125,18 @@ def _query(judged: Judged, place: int) -> _Query:
         late = _first_right(judged, place, rank) if rank > len(listed) else None
     elif label is not None:
         said = "nothing else of its class"
-    return _Query(shown(judged, row, "the query"), label, name_of(judged, row), said, tuple(listed), late)
+    facts = {"label": label, "name": name_of(judged, row), "said": said}
+    return {"picture": shown(judged, row, "the query"), **facts, "neighbours": listed, "first_right": late}
 
 
-def _neighbour(judged: Judged, row: int, wanted: str | None, distance: float, rank: int) -> _Neighbour:
+def _neighbour(judged: Judged, row: int, wanted: str | None, distance: float, rank: int) -> dict[str, object]:
     label = judged.label(row)
     right = None if wanted is None or label is None else label == wanted
-    return _Neighbour(shown(judged, row, f"neighbour {rank}"), label, right, distance, name_of(judged, row), rank)
+    facts = {"label": label, "right": right, "distance": distance, "name": name_of(judged, row), "rank": rank}
+    return {"picture": shown(judged, row, f"neighbour {rank}"), **facts}
 
 
-def _first_right(judged: Judged, place: int, rank: int) -> _Neighbour:
+def _first_right(judged: Judged, place: int, rank: int) -> dict[str, object]:
     """The nearest row of the class of a query, which may be far down the list."""
     labels, row = judged.rows.labels, int(judged.found.queries[place])
     assert labels is not None
@@ -163,3 +148,65 @@ def _first_right(judged: Judged, place: int, rank: int) -> _Neighbour:
         judged.embeddings[[row]], judged.embeddings[same], k=1, distance=judged.config.distance
     )
     return _neighbour(judged, int(same[found[0, 0]]), judged.label(row), float(distances[0, 0]), rank)
+
+
+_MOST = 100  # queries, some 5 MB where pictures are noise
+_LOCAL = ("/",)  # no address, which a file of embeddings from elsewhere may name
+
+
+def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, chosen: Sequence[str] = ()) -> Path:
+    """Draw queries of an evaluation, each with its nearest neighbours and the first right one.
+
+    Pictures of embeddings that were made elsewhere are looked for on this machine, by the paths of the rows.
+
+    Args:
+        evaluation: Of one model, by `proxemic.evaluate`.
+        out: The page, ``.html``, which opens without a network.
+        worst: How many of the worst queries: those of the lowest average precision over the first R neighbours and, of
+            equal ones, the latest first right neighbour; at most 100.
+        chosen: Paths of queries, whole or their ends.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: If there is no such query, or several, or the page cannot be written.
+
+    Example::
+
+        evaluation = proxemic.evaluate("runs/photos")
+        proxemic.report.draw_queries(evaluation, "worst.html", worst=20)
+    """
+    path, target = Path(out), evaluation.targets[0]
+    check_page(path, "The page")
+    if not 0 <= worst <= _MOST or len(chosen) > _MOST or not (worst or chosen):
+        raise UserError(
+            f"There are {worst:,} worst and {len(chosen):,} chosen queries to draw, but there must be some, and "
+            f"at most {_MOST} of each."
+        )
+    rows, images = target.rows, target.images
+    picture = PicturesOf(images) if images is not None else PicturesNamed(rows.paths, _LOCAL)
+    judged = Judged(target.name, target.split, target.content.embeddings, rows, target.config, picture)
+    sections = []
+    if chosen:
+        try:
+            sections.append(chosen_queries(judged, [_row(judged, each) for each in chosen]))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    if worst:
+        sections.append(worst_queries(judged, worst))
+    write_text(path, render_page(f"Queries of {target.name}", sections))
+    return path
+
+
+def _row(judged: Judged, wanted: str) -> int:
+    names = [name_of(judged, row) for row in range(len(judged.embeddings))]
+    end = "/" + wanted.lstrip("/")
+    found = [row for row, name in enumerate(names) if name == wanted] or [
+        row for row, name in enumerate(names) if ("/" + name).endswith(end)
+    ]
+    if len(found) != 1:
+        said = f"{len(found):,} pictures end in it" if found else "no picture has this path"
+        example = names[found[0] if found else 0]
+        raise UserError(f"--chosen is {wanted}, but {said}: give one of them, such as {example}.")
+    return found[0]

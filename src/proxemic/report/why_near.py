@@ -9,9 +9,8 @@ from torch import Tensor
 
 from proxemic.errors import UserError
 from proxemic.pages import Section
-from proxemic.pages.parts import picture
-from proxemic.report.judged import Judged
-from proxemic.report.pictured import name_of, render
+from proxemic.pages.page import picture
+from proxemic.report.judged import Judged, name_of, render
 from proxemic.report.queries import hardest_first
 from proxemic.retrieval import Explanation, explain_similarity
 

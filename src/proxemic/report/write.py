@@ -11,31 +11,17 @@ from torch import Tensor
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.models import read_checksum
-from proxemic.pages import Section, render_page
+from proxemic.pages import render_page
 from proxemic.pages.page import check_page
 from proxemic.report.about import curves, data, environment, recipe
-from proxemic.report.confused import confused
-from proxemic.report.distances import distances
-from proxemic.report.judged import Judged, judge_run
+from proxemic.report.classes import confused, distances
+from proxemic.report.judged import judge_run
 from proxemic.report.metrics import differences, metrics, recorded_metrics
 from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import queries
 from proxemic.report.why_near import why_near
 from proxemic.studies.finished import FinishedRun
 from proxemic.studies.recipe_content import class_name
-
-OF_JUDGED: tuple[Callable[[Judged], Section | None], ...] = (
-    metrics,
-    differences,
-    queries,
-    confused,
-    distances,
-    why_near,
-)
-"""The sections about embeddings; each gives None where it has nothing to show."""
-
-OF_RUN: tuple[Callable[[FinishedRun], Section | None], ...] = (curves, data, recipe, environment)
-"""The sections about a run."""
 
 
 def write_report(
@@ -83,9 +69,12 @@ def write_report(
             raise
         report(f"The report has no pictures, but what the run has recorded: {error}")
         judged = None
-    sections = [recorded_metrics(run)] if judged is None else [section(judged) for section in OF_JUDGED]
-    sections += [] if judged is None else [pictured_map(judged, method=projection)]
-    sections += [section(run) for section in OF_RUN]
+    if judged is None:
+        sections = [recorded_metrics(run)]
+    else:
+        of_judged = (metrics, differences, queries, confused, distances, why_near)
+        sections = [*(section(judged) for section in of_judged), pictured_map(judged, method=projection)]
+    sections += [section(run) for section in (curves, data, recipe, environment)]
     title = f"{run.name}: {class_name(run.content['loss'])}, seed {run.seed}"
     write_text(path, render_page(title, [each for each in sections if each is not None]))
     return path

@@ -11,9 +11,9 @@ with optional_dependency("train"):
     from proxemic.data.sources.listing import list_pictures
     from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
     from proxemic.retrieval.calibration import calibrate
-    from proxemic.retrieval.cleaning import Cleaning, clean
-    from proxemic.retrieval.clustering import Clusters, cluster
     from proxemic.retrieval.contact_sheet import write_contact_sheet
+    from proxemic.retrieval.curation import Cleaning, clean
+    from proxemic.retrieval.curation.clustering import Clusters, cluster
     from proxemic.retrieval.embedder import Embedded, Embedder
     from proxemic.retrieval.embedding import embed_pictures
     from proxemic.retrieval.explaining import Explanation, explain_similarity

@@ -4,8 +4,8 @@ import csv
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -110,19 +110,25 @@ def embed_to_file(
     """
     target = path_or_address(out)
     check_embedding_name(Path(target))
-    _check(batch_size, workers, precision)
+    if batch_size < 1:
+        raise UserError(f"--batch-size is {batch_size}, but must be 1 or more.")
+    if workers is not None and workers < 0:
+        raise UserError(f"--workers is {workers}, but must be 0 or more.")
+    if precision not in get_args(EvaluationPrecision):
+        raise UserError(f"--precision is {precision}, but must be {', '.join(get_args(EvaluationPrecision))}.")
     folder = working_folder(target)
     again = f"Start the same command again, and it goes on from {folder}."
     with join_processes(again) as processes:
-        say = report or getLogger("proxemic").info
-        say = say if processes.is_first else _nothing
+        say = (report or getLogger("proxemic").info) if processes.is_first else lambda _: None
         if device == "auto" and engine == "local" and torch.cuda.is_available():
             device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
         embedder = Embedder.load(model, device=device, precision=precision)
         pictures = _list(embedder, sources)
         if pictures.ignored:
             say(f"{len(pictures.ignored):,} files are no pictures by their names, such as {pictures.ignored[0]}.")
-        with _held(folder, processes):
+        # The first process holds the folder for all of them.
+        with exclusive_lock(folder) if processes.is_first else nullcontext():
+            processes.wait()
             if workers is None:
                 workers = enough_workers(int(os.environ.get("LOCAL_WORLD_SIZE", processes.world)))
             began = time.monotonic()
@@ -132,30 +138,12 @@ def embed_to_file(
             if not processes.is_first:
                 return None
             places, unreadable = parts.known()
-            names = pictures.names
-            named = {**pictures.unreadable, **{names[place]: why for place, why in unreadable.items()}}
+            named = {**pictures.unreadable, **{pictures.names[place]: why for place, why in unreadable.items()}}
             others = _write(parts, places, named, target, strict, say)
-            written = EmbeddedFile(
-                target,
-                rows=len(places),
-                dim=embedder.dim,
-                precision=embedder.precision,
-                unreadable=named,
-                others=others,
-                embedded=embedded,
-                seconds=time.monotonic() - began,
-            )
+            made = (len(places), embedder.dim, embedder.precision, named, others, embedded)
+            written = EmbeddedFile(target, *made, seconds=time.monotonic() - began)
         parts.remove()
         return written
-
-
-def _check(batch_size: int, workers: int | None, precision: str) -> None:
-    if batch_size < 1:
-        raise UserError(f"--batch-size is {batch_size}, but must be 1 or more.")
-    if workers is not None and workers < 0:
-        raise UserError(f"--workers is {workers}, but must be 0 or more.")
-    if precision not in get_args(EvaluationPrecision):
-        raise UserError(f"--precision is {precision}, but must be {', '.join(get_args(EvaluationPrecision))}.")
 
 
 def working_folder(target: Path | str) -> Path:
@@ -172,9 +160,6 @@ def _beside(target: Path | str, ending: str) -> Path | str:
     return f"{target.rpartition('.')[0]}.{ending}"
 
 
-def _nothing(_: str) -> None: ...
-
-
 def _list(embedder: Embedder, sources: Sources) -> Rows:
     listed = [sources] if isinstance(sources, str | os.PathLike) else [*sources]
     if not embedder.takes_vectors:
@@ -186,18 +171,6 @@ def _list(embedder: Embedder, sources: Sources) -> Rows:
     except ValueError as error:
         raise UserError(f"{embedder.path} takes vectors, but {error}") from error
     return rows if rows.has("path") else rows.with_texts(path=[f"row {row}" for row in range(1, len(rows) + 1)])
-
-
-@contextmanager
-def _held(folder: Path, processes: Processes) -> Iterator[None]:
-    """The working folder, which the first process holds for all of them."""
-    if not processes.is_first:
-        processes.wait()
-        yield
-        return
-    with exclusive_lock(folder):
-        processes.wait()
-        yield
 
 
 def _embed(

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from proxemic.arrays import number_texts
-from proxemic.data import ImageSet, Preprocessing, Splits
+from proxemic.data import Preprocessing, Splits
 from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.data.rows import check_distinct
 from proxemic.data.vectors import VectorArray, Vectors
@@ -21,10 +21,10 @@ from proxemic.errors import UserError
 from proxemic.metrics import Interval, bootstrap_intervals
 from proxemic.metrics.clustering import unit_rows
 from proxemic.metrics.open_set import OpenSetIdentification, dir_name, leave_classes_out, threshold_name
+from proxemic.retrieval.curation.clustering import average_linkage, best_cut
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import gather, model_for, open_sources
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.linkage import average_linkage, best_cut
 from proxemic.retrieval.searching import embed_queries
 from proxemic.retrieval.stores.store import Distance
 from proxemic.retrieval.thresholds import RATES, CalibratedThreshold, Calibration, calibration_file, format_threshold
@@ -40,17 +40,7 @@ _GROUPED = 5_000  # pictures whose groups are compared with classes: 200 MB of d
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Vectors that are searched, and those that search them.
-
-    Args:
-        vectors: The rows that are searched.
-        labels: Their classes.
-        description: What they are, in words.
-        distance: The distance by which they are compared.
-        sequences: The sequence of each row.
-        queries: Which rows are queries; None takes all.
-        unknown: Vectors and classes of pictures that are queries of unknown classes instead.
-    """
+    """Vectors with their classes that are searched, and which of them search, or `unknown` ones with their classes."""
 
     vectors: Float[Tensor, "rows dim"]
     labels: Int64[Tensor, " rows"]
@@ -236,7 +226,20 @@ def _embed_held_out(
     run = run_of(embedder)
     if source is None:
         split = split or "validation"
-        images = _own_images(embedder, run, split, report)
+        if run is None:
+            raise UserError(
+                f"{embedder.path or 'The model'} is no run, whose held-out classes are known: give labelled pictures "
+                "of classes that it was not trained on (--data.root)."
+            )
+        splits = own_splits(run, report, test=split == "test")
+        if split == "validation" and splits.validation is None:
+            raise UserError(
+                f"{run.path} has no validation classes (data.validation_fraction is 0): give labelled pictures of "
+                "other classes (--data.root), or take its test classes (--split test), which are then no measure of "
+                "the result."
+            )
+        images = splits.test_images if split == "test" else splits.validation
+        assert images is not None
         assert isinstance(embedder.transform, Preprocessing)
         reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "precision": embedder.precision}
         vectors = embed_images(embedder.model, images, embedder.transform, **reading)
@@ -338,25 +341,6 @@ def run_of(embedder: Embedder) -> RunDirectory | None:
         return None
     folder = embedder.path if embedder.path.is_dir() else embedder.path.parent
     return RunDirectory(folder) if (folder / "recipe.yaml").is_file() else None
-
-
-def _own_images(
-    embedder: Embedder, run: RunDirectory | None, split: HeldOutSplit, report: Callable[[str], object]
-) -> ImageSet:
-    if run is None:
-        raise UserError(
-            f"{embedder.path or 'The model'} is no run, whose held-out classes are known: give labelled pictures of "
-            "classes that it was not trained on (--data.root)."
-        )
-    splits = own_splits(run, report, test=split == "test")
-    if split == "test":
-        return splits.test_images
-    if splits.validation is None:
-        raise UserError(
-            f"{run.path} has no validation classes (data.validation_fraction is 0): give labelled pictures of other "
-            "classes (--data.root), or take its test classes (--split test), which are then no measure of the result."
-        )
-    return splits.validation
 
 
 def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool) -> Splits:

@@ -8,10 +8,11 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from jaxtyping import Float32
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
+from tqdm import tqdm
 
 from proxemic.arrays import as_tensor
 from proxemic.data import Preprocessing, read_image
@@ -248,28 +250,32 @@ class Embedder:
                 f"{path} is no model: give the directory of a finished run, a model.safetensors, an .onnx file, or "
                 "timm:NAME or hf:NAME for a pretrained network."
             )
-        model, preprocessing = load_embedder(path, backbone or _own_backbone(folder))
+        if backbone is None and has_own_backbone(folder):
+            from proxemic.recipes.reader import own_backbone  # which imports much
+
+            backbone = own_backbone(folder)
+        model, preprocessing = load_embedder(path, backbone)
         for part in [*model.modules()]:
             if isinstance(part, TimmBackbone):
                 part.network = fold_batch_norm(part.network.eval())
         model.to(_device(device))
-        made = read_checksum(path)
-        return cls(
-            model,
-            preprocessing,
-            distance=_distance_of(folder),
-            checksum=made,
-            path=path.absolute(),
-            precision=precision,
-        )
+        facts: dict[str, Any] = {"checksum": read_checksum(path), "path": path.absolute(), "precision": precision}
+        return cls(model, preprocessing, distance=_distance_of(folder), **facts)
 
     @classmethod
     def _load_onnx(cls, path: Path, precision: EvaluationPrecision) -> "Embedder":
         content = read_onnx(path)
         made = hashlib.sha256(content).hexdigest()
-        beside = path.with_suffix(".json")
-        noted = None if beside.exists() else read_note(content, ONNX_NOTE)
-        file, description = (beside, read_json(beside)) if noted is None else (path, _parsed(noted, path))
+        file = path.with_suffix(".json")
+        description: Any = None
+        if not file.exists() and (noted := read_note(content, ONNX_NOTE)) is not None:
+            file = path
+            with suppress(ValueError, RecursionError):
+                description = json.loads(noted)
+            if not isinstance(description, dict):
+                raise ValueError(f"{path} has no {path.stem}.json beside it, and its own note is damaged.")
+        else:
+            description = read_json(file)
         if description.get("sha256", made) != made:
             raise ValueError(
                 f"{path} is not the file that {file} describes, whose sha256 is another: put the two that belong "
@@ -282,14 +288,9 @@ class Embedder:
         size, channels = preprocessing.size, preprocessing.channels
         config = ModelConfig(str(path), train="head", in_channels=channels, image_size=size)
         network = nn.Sequential(OnnxBackbone(content, config), nn.Flatten())
-        return cls(
-            network,
-            preprocessing,
-            distance=_checked_distance(description.get("distance", "cosine"), file),
-            checksum=made,
-            path=path.absolute(),
-            precision=precision,
-        )
+        distance = _checked_distance(description.get("distance", "cosine"), file)
+        facts: dict[str, Any] = {"checksum": made, "path": path.absolute(), "precision": precision}
+        return cls(network, preprocessing, distance=distance, **facts)
 
     @property
     def takes_vectors(self) -> bool:
@@ -362,9 +363,15 @@ class Embedder:
         return embed_batches(self.network, batches, self.precision)
 
     def embed_readable(
-        self, pictures: Sequence[Picture] | Pixels | Vectors, *, batch_size: int = 64, workers: int = 0
+        self,
+        pictures: Sequence[Picture] | Pixels | Vectors,
+        *,
+        at_least: int = 1,
+        batch_size: int = 64,
+        workers: int = 0,
+        description: str | None = None,
     ) -> Iterator[Embedded]:
-        """Embed batch by batch what can be read."""
+        """Embed what can be read, in parts of at least so many pictures, with a progress bar if that has a text."""
         if self.takes_vectors != isinstance(pictures, Vectors):
             takes, came = ("vectors", "pictures") if self.takes_vectors else ("pictures", "vectors")
             raise UserError(f"{self.path or 'The model'} takes {takes}, but {came} are given.")
@@ -372,18 +379,32 @@ class Embedder:
 
         def batches() -> Iterator[Tensor]:
             on_gpu = self.device.type == "cuda"
-            prepared = self.prepare.batches(pictures, batch_size, workers, strict=False, pin=on_gpu)
-            for batch, places, failures in prepared:
+            for batch, places, failures in self.prepare.batches(
+                pictures, batch_size, workers, strict=False, pin=on_gpu
+            ):
                 begun.append((places, failures))
                 if places:
                     yield batch
 
-        for embeddings in self.embed_prepared(batches()):
-            while not begun[0][0]:  # the network has not seen batches of which nothing could be read
-                yield Embedded(torch.empty(0, self.dim), *begun.popleft())
-            yield Embedded(embeddings, *begun.popleft())
-        for places, failures in begun:
-            yield Embedded(torch.empty(0, self.dim), places, failures)
+        def embedded() -> Iterator[Embedded]:
+            for embeddings in self.embed_prepared(batches()):
+                while not begun[0][0]:  # the network has not seen batches of which nothing could be read
+                    yield Embedded(torch.empty(0, self.dim), *begun.popleft())
+                yield Embedded(embeddings, *begun.popleft())
+            for places, failures in begun:
+                yield Embedded(torch.empty(0, self.dim), places, failures)
+
+        held: list[Embedded] = []
+        hidden = True if description is None else None  # None shows the bar on terminals
+        with tqdm(total=len(pictures), desc=description, unit="image", leave=False, disable=hidden) as bar:
+            for part in embedded():
+                held.append(part)
+                bar.update(len(part))
+                if sum(map(len, held)) >= at_least:
+                    yield Embedded.join(held)
+                    held.clear()
+        if held:
+            yield Embedded.join(held)
 
 
 class _Tensors(nn.Module):
@@ -419,41 +440,20 @@ def checksum_of(path: Path) -> str:
     return read_checksum(path)
 
 
-def _parsed(note: str, path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(note)
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} has no {path.with_suffix('.json').name} beside it, and its own note is damaged.")
-    return content
-
-
-def _own_backbone(folder: Path) -> type[nn.Module] | None:
-    if not has_own_backbone(folder):
-        return None
-    from proxemic.recipes.reader import own_backbone  # which imports much
-
-    return own_backbone(folder)
-
-
 def _distance_of(folder: Path) -> Distance:
-    """The distance by which the run of a model was evaluated; cosine where there is none."""
+    """Return the distance by which the run of a model was evaluated; cosine if it is not a run."""
     from proxemic.recipes.yaml_files import read_yaml
 
     recipe = folder / "recipe.yaml"
     content: Any = read_yaml(recipe) if recipe.is_file() else None
     evaluation = content.get("evaluation") if isinstance(content, dict) else None
-    named = evaluation.get("distance", "cosine") if isinstance(evaluation, dict) else "cosine"
-    return _checked_distance(named, recipe)
+    return _checked_distance(evaluation.get("distance", "cosine") if isinstance(evaluation, dict) else "cosine", recipe)
 
 
 def _checked_distance(named: Any, file: Path) -> Distance:
-    known: tuple[Literal["cosine", "euclidean"], ...] = ("cosine", "euclidean")
-    for distance in known:
-        if named == distance:
-            return distance
-    raise ValueError(f"{file} has distance {named!r}, but it must be cosine or euclidean.")
+    if named not in get_args(Distance):
+        raise ValueError(f"{file} has distance {named!r}, but it must be cosine or euclidean.")
+    return named
 
 
 def enough_workers(processes: int = 1) -> int:

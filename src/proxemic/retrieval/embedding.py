@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from jaxtyping import Float32
 from torch import Tensor
-from tqdm import tqdm
 
 from proxemic.data import FilePixels, ImageSet
 from proxemic.data.embeddings import LabelledEmbeddings, open_rows
@@ -20,7 +19,7 @@ from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedded, Embedder
 from proxemic.retrieval.stores.store import Distance
 
-Source = str | os.PathLike[str] | Rows | LabelledEmbeddings | Sequence[str | os.PathLike[str]]
+Source = str | os.PathLike[str] | Rows | LabelledEmbeddings | Sequence[str | os.PathLike[str] | Rows]
 """What `list_pictures` takes, or files of vectors, one or several; or the content of these."""
 
 _AT_ONCE = 65_536  # vectors that are read at once
@@ -36,18 +35,21 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
         UserError: If a source does not exist, or has no pictures.
         ValueError: If a table or a file of vectors is not valid.
     """
-    if isinstance(source, Rows):
-        return [source]
     if isinstance(source, LabelledEmbeddings):
         if source.rows.paths is None:
             raise ValueError("rows has no paths, by which a gallery knows its rows: give them, or use add_vectors.")
         vectors = Vectors(VectorArray(source.embeddings.detach().float().cpu()))
         return [replace(source.rows.as_rows(), pixels=vectors).without("is_query", "is_gallery")]
-    sources = [source] if isinstance(source, str | os.PathLike) else [*source]
-    files = [each for each in sources if is_vector_file(each)]
-    others = [each for each in sources if each not in files]
-    opened = [_named(open_rows(Path(file), whole=True), Path(file)) for file in files]
-    return [list_pictures(*others, missing=missing), *opened] if others or not files else opened
+    sources = [source] if isinstance(source, str | os.PathLike | Rows) else [*source]
+    opened, others = [], []
+    for each in sources:
+        if isinstance(each, Rows):
+            opened.append(each)
+        elif is_vector_file(each):
+            opened.append(_named(open_rows(Path(each), whole=True), Path(each)))
+        else:
+            others.append(each)
+    return [list_pictures(*others, missing=missing), *opened] if others or not sources else opened
 
 
 def _named(rows: Rows, file: Path) -> Rows:
@@ -74,13 +76,7 @@ def is_vector_file(source: str | os.PathLike[str]) -> bool:
 
 
 def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner: object) -> Embedder | None:
-    """Return the model that rows go through; None for vectors that the model has made already.
-
-    Args:
-        rows: Pictures or vectors.
-        embedder: The model, if there is one.
-        checksum: The checksum of that model, which may be known without it.
-        owner: The model, or what it belongs to, as messages call it.
+    """Return the model that rows go through; None for vectors that the model with this checksum has made already.
 
     Raises:
         UserError: If pictures come without a model or to one that takes vectors, or another model made the vectors.
@@ -110,22 +106,11 @@ def embed_rows(
     at_least: int = _AT_ONCE,
     batch_size: int = 64,
     workers: int = 0,
-    description: str = "embedding",
 ) -> Iterator[Rows]:
     """Embed rows in parts of `at_least` rows, but for the last, so that each part can be kept when it is done.
 
-    Args:
-        rows: Pictures or vectors.
-        embedder: The model that they go through, see `model_for`; None takes vectors as they are.
-        distance: The distance by which embeddings are compared.
-        at_least: Rows of a part.
-        batch_size: Rows that the network sees at once.
-        workers: Processes that read pictures.
-        description: Text of the progress bar.
-
-    Yields:
-        The rows that could be embedded, with their embeddings. Rows that cannot be read, and those whose embedding
-        nothing can be compared with, are in ``unreadable``.
+    Without a model, vectors are taken as they are. Rows that cannot be read, and those whose embedding nothing can be
+    compared with, are in ``unreadable``.
 
     Raises:
         ValueError: If vectors that are taken as they are hold numbers that are not finite, or with cosine are zero.
@@ -139,8 +124,8 @@ def embed_rows(
             yield replace(rows.take(places), embeddings=vectors)
         return
     names = rows.names
-    parts = embed_parts(
-        embedder, rows, at_least=at_least, batch_size=batch_size, workers=workers, description=description
+    parts = embedder.embed_readable(
+        rows.pixels, at_least=at_least, batch_size=batch_size, workers=workers, description="embedding"
     )
     for part in parts:
         useless = useless_vectors(part.embeddings, distance)
@@ -161,16 +146,9 @@ def gather(
     batch_size: int = 64,
     workers: int = 0,
 ) -> Rows:
-    """Embed all rows of opened sources; those that cannot be embedded are in ``unreadable``.
+    """Embed all rows of what `open_sources` gives; those that cannot be embedded are in ``unreadable``.
 
-    Args:
-        opened: What `open_sources` gives.
-        embedder: The model, if there is one.
-        distance: The distance by which embeddings are compared.
-        checksum: The checksum of the model, if that is not given; see `model_for`.
-        owner: What the model belongs to, as messages call it; None names the model.
-        batch_size: Rows that the network sees at once.
-        workers: Processes that read pictures.
+    `checksum` is that of the model, if that is not given, and `owner` what it belongs to, as messages call it.
 
     Raises:
         UserError: If nothing can be read, pictures come without a model, or another model made the vectors.
@@ -219,22 +197,7 @@ def embed_pictures(
     description: str = "embedding",
 ) -> Embedded:
     """Embed all pictures that can be read, in order, with a progress bar on terminals."""
-    settings = {"batch_size": batch_size, "workers": workers}
-    parts = [*embed_parts(embedder, pictures, at_least=len(pictures), description=description, **settings)]
-    return parts[0] if parts else Embedded(torch.empty(0, embedder.dim), [])
-
-
-def embed_parts(
-    embedder: Embedder, pictures: Rows | ImageSet, *, at_least: int, batch_size: int, workers: int, description: str
-) -> Iterator[Embedded]:
-    """Embed pictures in parts of `at_least`, but for the last."""
-    held: list[Embedded] = []
-    with tqdm(total=len(pictures.pixels), desc=description, unit="image", leave=False, disable=None) as bar:
-        for batch in embedder.embed_readable(pictures.pixels, batch_size=batch_size, workers=workers):
-            held.append(batch)
-            bar.update(len(batch))
-            if sum(map(len, held)) >= at_least:
-                yield Embedded.join(held)
-                held.clear()
-    if held:
-        yield Embedded.join(held)
+    parts = embedder.embed_readable(
+        pictures.pixels, at_least=len(pictures), batch_size=batch_size, workers=workers, description=description
+    )
+    return next(parts, Embedded(torch.empty(0, embedder.dim), []))

@@ -3,8 +3,7 @@
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from logging import getLogger
@@ -38,7 +37,7 @@ from proxemic.retrieval.stores import (
     open_store,
 )
 from proxemic.retrieval.stores.store import PartlyWritten
-from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, check_threshold, how_to_measure
+from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, how_to_measure
 from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at
 
 _MORE = 16  # times as many neighbours are looked at where the nearest have no label
@@ -83,15 +82,15 @@ class Recognition:
 
 @dataclass(frozen=True)
 class Added:
-    """What came of an addition.
+    """Result of an addition.
 
     Args:
-        rows: Those that are new.
-        known: Those that the gallery had already, by their names; they stay as they are.
+        rows: Number of new rows.
+        known: Number of rows that the gallery had already, by their names; they stay as they are.
         unreadable: Why pictures could not be added, by their names.
-        ignored: Files that were found, but are no pictures by their names.
-        changed: Those of the known ones whose files have changed since they were embedded.
-        updated: Those whose files had changed, and which were embedded again.
+        ignored: Files that were found, but are not pictures by their names.
+        changed: Number of known rows whose files have changed since they were embedded.
+        updated: Number of rows whose files had changed, and which were embedded again.
         notes: What the user should know about the source.
     """
 
@@ -105,15 +104,10 @@ class Added:
 
     def __add__(self, other: "Added") -> "Added":
         """Both together."""
-        return Added(
-            self.rows + other.rows,
-            self.known + other.known,
-            {**self.unreadable, **other.unreadable},
-            (*self.ignored, *other.ignored),
-            self.changed + other.changed,
-            self.updated + other.updated,
-            (*self.notes, *other.notes),
-        )
+        counts = {name: getattr(self, name) + getattr(other, name) for name in ("rows", "known", "changed", "updated")}
+        unreadable = {**self.unreadable, **other.unreadable}
+        ignored, notes = (*self.ignored, *other.ignored), (*self.notes, *other.notes)
+        return Added(**counts, unreadable=unreadable, ignored=ignored, notes=notes)
 
 
 class Gallery:
@@ -138,7 +132,7 @@ class Gallery:
     def __init__(self, store: Store, embedder: Embedder | None = None) -> None:
         self.store = store
         self.added = Added()
-        """What came of the addition that `create` made."""
+        """Result of the addition that `create` made."""
         if embedder is not None:
             self.embedder = _checked(embedder, store.info, store.address)
 
@@ -178,20 +172,24 @@ class Gallery:
         named = embedder if isinstance(embedder, str) and is_pretrained_name(embedder) else None
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         if embedder is not None:
-            dim, precision = dim or embedder.dim, embedder.precision
             model = named or (None if embedder.path is None else str(embedder.path))
-            info = GalleryInfo(dim, distance or embedder.distance, embedder.checksum, model, precision)  # type: ignore[arg-type]
-        elif dim is not None or vectors is not None:
-            dim = dim or (vectors.pixels.dim if vectors is not None else 0)
-            made = (None, None, None) if vectors is None else (vectors.made_by, None, vectors.precision)
-            info = GalleryInfo(dim, distance or "cosine", *made)  # type: ignore[arg-type]
+            made = (embedder.checksum, model, embedder.precision)
+            dim, distance = dim or embedder.dim, distance or embedder.distance
+        elif vectors is not None:
+            dim, made = dim or vectors.pixels.dim, (vectors.made_by, None, vectors.precision)
+        elif dim is not None:
+            made = (None, None, None)
         else:
             raise UserError("Nothing says how vectors are made: give a model (--model), pictures, or vectors.")
+        info = GalleryInfo(dim, distance or "cosine", *made)  # type: ignore[arg-type]
         for rows in given:
             check_columns(rows.columns.column_names)
             _check(rows, info, os.fspath(address), embedder)
         gallery = cls(create_store(os.fspath(address), info), embedder)
-        gallery.added = gallery._add(given, **adding)
+        if given:
+            gallery.added = gallery.add(given, **adding)
+        elif roots := adding.get("roots"):
+            gallery.store.add_roots([*map(as_root, roots)])
         return gallery
 
     @classmethod
@@ -258,19 +256,7 @@ class Gallery:
             UserError: If the source cannot be read, or not all could be written; it says what was.
             ValueError: If vectors are not finite, or of another length, or a name comes twice.
         """
-        reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers}
-        return self._add(open_sources(source), **reading, labels=labels, roots=roots, update=update)
-
-    def _add(
-        self,
-        given: Sequence[Rows],
-        *,
-        batch_size: int = 64,
-        workers: int = 0,
-        labels: bool = True,
-        roots: Sequence[str | os.PathLike[str]] = (),
-        update: bool = False,
-    ) -> Added:
+        given = open_sources(source)
         given_roots = [*map(as_root, roots), *(root for rows in given for root in roots_of_rows(rows))]
         if not {*given_roots} <= {*self.store.roots}:
             self.store.add_roots(given_roots)
@@ -307,16 +293,20 @@ class Gallery:
         embedder = None if embedded else _check(new, info, address, self.embedder_for([new]))
         count, updated, unreadable = 0, 0, {**rows.unreadable}
         at_least = _PICTURES_AT_ONCE if is_pictures else _AT_ONCE
-        with self._writing(len(new)) as wrote:
+        there = "{} has {:,} of the {:,} new rows: proxemic gallery add goes on from there."
+        try:
             for part in embed_rows(new, embedder, info.distance, at_least=at_least, **reading):
                 unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
                     before = self._rows_of([name for name in part.names if name in changed])
-                    vectors = _as_kept(part.embeddings, info)
-                    items = make_items(_keep(part, before))
+                    vectors, items = _as_kept(part.embeddings, info), make_items(_keep(part, before))
                     (self.store.replace_rows if before else self.store.add)(vectors, items)
                     count, updated = count + len(part) - len(before), updated + len(before)
-                wrote(count + updated)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped. {there.format(address, count + updated, len(new))}") from None
+        except UserError as error:
+            done = count + updated + (error.rows if isinstance(error, PartlyWritten) else 0)
+            raise UserError(f"{error} {there.format(address, done, len(new))}") from error
         facts = {"rows": count, "known": len(known) - updated, "changed": len(changed) - updated, "updated": updated}
         return replace(added, **facts, unreadable=unreadable)
 
@@ -368,24 +358,6 @@ class Gallery:
                 raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths.")
         rows = Rows.of(**{"path": paths, **columns})
         return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {}, embedded=True)
-
-    @contextmanager
-    def _writing(self, total: int) -> Iterator[Callable[[int], None]]:
-        """Say of what stops an addition in the middle how many rows are there."""
-        done = 0
-
-        def wrote(rows: int) -> None:
-            nonlocal done
-            done = rows
-
-        kept = "{} has {:,} of the {:,} new rows: proxemic gallery add goes on from there."
-        try:
-            yield wrote
-        except KeyboardInterrupt:
-            raise Interrupted(f"Stopped. {kept.format(self.store.address, done, total)}") from None
-        except UserError as error:
-            done += error.rows if isinstance(error, PartlyWritten) else 0
-            raise UserError(f"{error} {kept.format(self.store.address, done, total)}") from error
 
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions, at least one, and give their number."""
@@ -482,8 +454,12 @@ class Gallery:
 
     def settle_threshold(self, rate: float | None, threshold: float | None) -> ChosenThreshold:
         """Take the given threshold, or choose that of the gallery's model for a false accept rate."""
+        if threshold is not None and rate is not None:
+            raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
         if threshold is not None:
-            return check_threshold(threshold, rate)
+            if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
+                raise ValueError(f"threshold is {threshold!r}, but must be a distance, a number of 0 or more.")
+            return ChosenThreshold(float(threshold))
         calibration = self._calibration()
         found, replaced = calibration.choose(rate)
         caution = calibration.caution(len(self))

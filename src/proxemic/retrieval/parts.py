@@ -31,12 +31,6 @@ class Parts:
 
     The name of a part's file is a checksum of all that its content depends on, above all names, sizes and times of its
     pictures: what was embedded is found again by whoever wants the same, and by nobody else.
-
-    Args:
-        folder: Where the files are; made if need be.
-        embedder: What embeds.
-        pictures: What is embedded.
-        batch_size: Pictures that the network sees at once.
     """
 
     def __init__(self, folder: Path, embedder: Embedder, pictures: Rows, batch_size: int) -> None:

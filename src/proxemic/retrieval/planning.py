@@ -138,27 +138,15 @@ def plan_gallery(rows: int, dim: int, *, machine_memory: int = 64 * 10**9) -> li
     planned = []
     for (store, index), taken in read_measurements().items():
         fitted = [each for each in taken if each.rows in FITTED]
-        predicted = {name: _predict(fitted, index, name, rows, dim) for name in QUANTITIES}
-        beyond = max((each for each in taken if each.rows > max(FITTED)), key=lambda each: each.rows, default=None)
-        errors = {}
-        if beyond is not None:
-            errors = {
-                name: _predict(fitted, index, name, beyond.rows, beyond.dim) / getattr(beyond, name)
-                for name in QUANTITIES
-            }
-        machines = math.ceil(predicted["memory"] / (_USABLE * machine_memory))
         largest = max(taken, key=lambda each: each.rows)
-        planned.append(
-            GalleryNeeds(
-                store,
-                index,
-                **predicted,
-                machines=machines,
-                recall=largest.recall,
-                errors=errors,
-                checked_at=None if beyond is None else beyond.rows,
-            )
-        )
+        predicted = {name: _predict(fitted, index, name, rows, dim) for name in QUANTITIES}
+        errors = {
+            name: _predict(fitted, index, name, largest.rows, largest.dim) / getattr(largest, name)
+            for name in (QUANTITIES if largest.rows > max(FITTED) else ())
+        }
+        machines = math.ceil(predicted["memory"] / (_USABLE * machine_memory))
+        facts = {"recall": largest.recall, "errors": errors, "checked_at": largest.rows if errors else None}
+        planned.append(GalleryNeeds(store, index, **predicted, machines=machines, **facts))
     return planned
 
 

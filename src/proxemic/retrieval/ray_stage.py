@@ -57,11 +57,11 @@ class _Worker:
         """Whether the model is loaded, as it is after the constructor."""
         return True
 
-    def embed(self, pictures: Rows) -> Embedded:
+    def embed(self, number: int, pictures: Rows) -> tuple[int, Embedded]:
         with tempfile.TemporaryDirectory() as folder:
             parts = Parts(Path(folder), self.embedder, pictures, self.batch_size)
             parts.embed([0], 0, lambda _: None)
-            return parts.read(0)
+            return number, parts.read(0)
 
 
 def import_ray() -> Any:
@@ -118,14 +118,8 @@ def _share(ray: Any, parts: Parts, numbers: Sequence[int], device: str, advance:
             f"Ray has started no worker in {_STARTING} seconds: look into its logs (/tmp/ray/session_latest/logs of "
             "the head node), and whether all nodes have proxemic and the model."
         )
-    waiting = [*reversed(numbers)]
-    running = {}
-    while waiting or running:
-        for each in workers:
-            if waiting and each not in {actor for actor, _ in running.values()}:
-                number = waiting.pop()
-                running[each.embed.remote(parts.pictures_of(number))] = each, number
-        (done,), _ = ray.wait([*running])
-        _, number = running.pop(done)
-        parts.write(number, ray.get(done))
+    pool = import_module("ray.util.actor_pool").ActorPool(workers)
+    pictures = ((number, parts.pictures_of(number)) for number in numbers)
+    for number, part in pool.map_unordered(lambda actor, given: actor.embed.remote(*given), pictures):
+        parts.write(number, part)
         advance(parts.count(number))

@@ -174,9 +174,7 @@ def embed_queries(
     gallery: Gallery, *queries: str | os.PathLike[str] | Rows, batch_size: int = 64, workers: int = 0
 ) -> Rows:
     """Embed queries as `search_gallery` takes them; `UserError` if none can be read."""
-    opened = [each for each in queries if isinstance(each, Rows)]
-    others = [each for each in queries if not isinstance(each, Rows)]
-    opened += open_sources(others, missing=True) if others or not queries else []
+    opened = open_sources(queries, missing=True)
     info, address = gallery.store.info, gallery.store.address
     embedder = gallery.embedder_for(opened)
     reading = {"checksum": info.embedder, "owner": address, "batch_size": batch_size, "workers": workers}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from proxemic.retrieval.embedder import checksum_of
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Distance, Store
 from proxemic.runs.directory import RunDirectory
@@ -119,8 +120,6 @@ def _state(model: str | None, checksum: str | None) -> ModelState:
         return "unknown"
     if not kept_at(model).exists():
         return "missing"
-    from proxemic.retrieval.embedder import checksum_of
-
     try:
         return "there" if checksum_of(kept_at(model)) == checksum else "changed"
     except ValueError:

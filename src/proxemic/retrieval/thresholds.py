@@ -176,20 +176,18 @@ class Calibration:
 
     @classmethod
     def _of(cls, content: Mapping[str, Any], path: Path) -> "Calibration":
+        kinds = {"model": str, "classes": int, "images": int, "searched": int, "grouping": float}
         try:
-            if content["format"] != FORMAT or content["distance"] not in get_args(Distance):
-                raise ValueError
+            facts = {**content}
             thresholds = tuple(
                 CalibratedThreshold(
                     **{name: math.nan if value is None else float(value) for name, value in each.items()}
                 )
-                for each in content["thresholds"]
+                for each in facts.pop("thresholds")
             )
-            facts = {name: value for name, value in content.items() if name not in ("format", "thresholds")}
-            whole = all(isinstance(facts[name], int) for name in ("classes", "images", "searched"))
-            if not whole or not isinstance(facts["grouping"], float) or not isinstance(facts["model"], str):
-                raise ValueError
-            if all(math.isnan(each.threshold) for each in thresholds):
+            is_valid = facts.pop("format") == FORMAT and facts["distance"] in get_args(Distance)
+            is_valid &= all(isinstance(facts[name], kind) for name, kind in kinds.items())
+            if not is_valid or all(math.isnan(each.threshold) for each in thresholds):
                 raise ValueError
             return cls(**facts, thresholds=thresholds)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -270,15 +268,6 @@ class ChosenThreshold(NamedTuple):
     learnt: str = ""
     notes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
-
-
-def check_threshold(threshold: float, rate: float | None) -> ChosenThreshold:
-    """Take a threshold that a user gives."""
-    if rate is not None:
-        raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
-        raise ValueError(f"threshold is {threshold!r}, but must be a distance, a number of 0 or more.")
-    return ChosenThreshold(float(threshold))
 
 
 def calibration_file(model: str | os.PathLike[str]) -> Path:

@@ -16,8 +16,7 @@ from proxemic.serve import answers
 from proxemic.serve.access import Access
 from proxemic.serve.engine import Conditions, Engine
 from proxemic.serve.guard import POLICY, Guard
-from proxemic.serve.limits import Limits
-from proxemic.serve.refused import Refused
+from proxemic.serve.limits import Limits, Refused
 
 with optional_dependency("serve"):
     import python_multipart  # noqa: F401 - which FastAPI needs for uploads

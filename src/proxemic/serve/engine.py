@@ -23,10 +23,8 @@ from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, Hit, Recognition
 from proxemic.retrieval.embedding import useless_vectors
 from proxemic.retrieval.items import further_columns
-from proxemic.serve.batches import Batches
-from proxemic.serve.limits import Limits
+from proxemic.serve.limits import Limits, Refused
 from proxemic.serve.pictures import check_query, decoding, original, thumbnail
-from proxemic.serve.refused import Refused
 
 _THREADS = 2  # that decode queries, and as many that read the gallery
 _MOST_ROWS = 256  # requests without a picture that may wait
@@ -46,18 +44,7 @@ class _Query(NamedTuple):
 
 
 class Engine:
-    """Answer requests about a gallery.
-
-    Args:
-        address: The gallery.
-        model: Where the gallery's model is now; None for where it was.
-        rate: The false accept rate whose calibrated threshold is used.
-        threshold: A distance instead.
-        limits: What requests may ask for.
-
-    Attributes:
-        takes_pictures: Whether pictures can be queries, and not only the gallery's own rows.
-        messages: What the terminal should say.
+    """Answer requests about a gallery; `messages` is what the terminal should say.
 
     Raises:
         UserError: If there is no such gallery, its model is missing, or it lacks a threshold that was asked for.
@@ -77,7 +64,8 @@ class Engine:
         self._threads = {kind: ThreadPoolExecutor(_THREADS, kind) for kind in self._room}
         # A single thread, as torch starts helper threads for each thread in which it computes.
         self._threads["model"] = ThreadPoolExecutor(1, "model")
-        self._batches = Batches(self._answer, self._threads["model"], _AT_ONCE)
+        self._asked: list[tuple[_Query, asyncio.Future[Any]]] = []  # which the next batch answers
+        self._answering: asyncio.Task[None] | None = None
         self._store = threading.Lock()  # stores are not for several threads at once
         self.gallery = Gallery.open(address, model)
         self._notes: list[str] = []  # for clients, who must not learn where things lie on this machine
@@ -149,7 +137,23 @@ class Engine:
         """Search for the content of a picture's file, or return its vector if `k` is 0."""
         async with self._request("query"):
             prepared = await self._run("query", self._prepare, content)
-            return await self._batches.ask(_Query(prepared, k, where or {}))
+            loop = asyncio.get_running_loop()
+            answer = loop.create_future()
+            self._asked.append((_Query(prepared, k, where or {}), answer))
+            if self._answering is None:
+                self._answering = loop.create_task(self._answer_asked())
+            return await answer
+
+    async def _answer_asked(self) -> None:
+        """Answer the queries that came while the batch before was answered, until there are none."""
+        while self._asked:
+            batch = [entry for entry in self._asked[:_AT_ONCE] if not entry[1].done()]  # done: nobody waits
+            del self._asked[:_AT_ONCE]
+            answers = await self._run("model", self._answer, [query for query, _ in batch])
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    (future.set_exception if isinstance(answer, Exception) else future.set_result)(answer)
+        self._answering = None
 
     async def show(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Run a method of this object that needs no model."""

@@ -6,8 +6,7 @@ from urllib.parse import unquote
 
 from proxemic.extras import optional_dependency
 from proxemic.serve.access import Access
-from proxemic.serve.limits import Limits
-from proxemic.serve.refused import Refused
+from proxemic.serve.limits import Limits, Refused
 
 with optional_dependency("serve"):
     from starlette.datastructures import Headers, MutableHeaders
@@ -34,11 +33,6 @@ class Guard:
     """Let requests through to an ASGI application, or refuse them.
 
     Starlette has middleware for some of this, but answers in plain text.
-
-    Args:
-        app: The application.
-        access: Who may ask.
-        limits: How much may arrive, and how slowly.
     """
 
     def __init__(self, app: ASGIApp, access: Access, limits: Limits) -> None:

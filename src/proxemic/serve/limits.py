@@ -1,6 +1,20 @@
-"""Limits of what requests may ask for."""
+"""Limits of what requests may ask for, and the refusal of others."""
 
 from dataclasses import dataclass, fields
+
+from proxemic.extras import optional_dependency
+
+with optional_dependency("serve"):
+    from starlette.exceptions import HTTPException
+
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+
+
+class Refused(HTTPException):
+    """Refuse a request with a status of HTTP and one sentence for the client."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(status, why, _HEADERS.get(status))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from proxemic.data.remote import is_address, read_address
 from proxemic.data.roots import is_below, path_and_box
 from proxemic.errors import UserError
 from proxemic.image_formats import FORMATS, FORMATS_TEXT
-from proxemic.serve.refused import Refused
+from proxemic.serve.limits import Refused
 
 TYPES = {name: f"image/{name.lower()}" for name in FORMATS} | {"MPO": "image/jpeg"}
 """The content types of formats that are given out; MPO is what some cameras' JPEG files are to Pillow."""
@@ -30,20 +30,17 @@ _LARGE = 4_000_000  # pixels
 
 def check_query(content: bytes, pixels: int) -> int:
     """Return the pixels of a picture by its header alone; refuse too many, and files that are not pictures."""
-    try:
-        header = _header(content)
-    except Image.DecompressionBombError as error:  # so many that Pillow does not open it
-        raise _too_large(f"The picture is too large ({error})", pixels) from error
+    header = _header(content)
     if header is None:
         raise Refused(415, f"The file is no picture in the format {FORMATS_TEXT}: send one that is.")
     width, height = header[1]
     if width * height > pixels:
-        raise _too_large(f"The picture has {width:,} x {height:,} pixels", pixels)
+        raise Refused(
+            413,
+            f"The picture has {width:,} x {height:,} pixels, but at most {pixels:,} pixels are taken: send a smaller "
+            "one.",
+        )
     return width * height
-
-
-def _too_large(what: str, pixels: int) -> Refused:
-    return Refused(413, f"{what}, but at most {pixels:,} pixels are taken: send a smaller one.")
 
 
 @contextmanager
@@ -80,10 +77,7 @@ def _gone() -> Refused:
 
 def _examine(content: bytes) -> tuple[str, int]:
     """Return the content type and the pixels of a picture of the gallery."""
-    try:
-        header = _header(content)
-    except Image.DecompressionBombError as error:
-        raise _gone() from error
+    header = _header(content)
     if header is None:
         raise _gone()
     kind, (width, height) = header
@@ -97,8 +91,8 @@ def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
                 return str(opened.format), opened.size
-    except Image.DecompressionBombError:
-        raise
+    except Image.DecompressionBombError:  # so many pixels that Pillow does not open it
+        raise Refused(413, "The picture has too many pixels: send a smaller one.") from None
     except Exception:  # whatever the parser of the format raises
         return None
 

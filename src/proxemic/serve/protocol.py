@@ -7,11 +7,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class ImpatientProtocol(H11Protocol):
-    """Closes connections on which no request, up to the end of its headers, comes in time.
-
-    Attributes:
-        seconds: In which it must come.
-    """
+    """Close connections on which no request, up to the end of its headers, comes within `seconds`."""
 
     seconds: ClassVar[float] = 10.0
     _impatience: asyncio.TimerHandle | None = None

@@ -73,7 +73,10 @@ def serve(
         from proxemic.serve.app import make_app
         from proxemic.serve.engine import Engine
         from proxemic.serve.protocol import ImpatientProtocol
-    _check_workers(workers, os.fspath(gallery))
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers is {workers!r}, but must be a whole number above 0.")
+    if workers > 1 and read_scheme(os.fspath(gallery))[0] == "milvus-lite":
+        raise UserError("A file of Milvus Lite is open to one process at a time: serve it with --workers 1.")
     say = report or _logger.info
     access = Access(host, token, names)
     with _listen(host, port) as listener:
@@ -111,13 +114,6 @@ def serve(
                     run_workers(config, listener)
         except KeyboardInterrupt:
             pass  # how it is meant to end
-
-
-def _check_workers(workers: int, gallery: str) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers is {workers!r}, but must be a whole number above 0.")
-    if workers > 1 and read_scheme(gallery)[0] == "milvus-lite":
-        raise UserError("A file of Milvus Lite is open to one process at a time: serve it with --workers 1.")
 
 
 def _work(settings: "_Settings", access: Access, workers: int) -> "Guard":

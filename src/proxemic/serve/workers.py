@@ -5,23 +5,20 @@ import os
 import signal
 import socket
 import threading
-import time
 from multiprocessing import resource_tracker
 
 from uvicorn import Config
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from proxemic.errors import UserError
 
-_MINUTE = 60.0
-_MOST_ENDS = 3  # of each worker within a minute
-
 
 def run_workers(config: Config, listener: socket.socket) -> None:
-    """Run the workers of a configuration until Ctrl-C or SIGTERM.
+    """Run the workers of a configuration until Ctrl-C or SIGTERM; those that end are started again.
 
     Raises:
-        UserError: If workers end again and again.
+        UserError: If a worker cannot be opened.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     supervisor = _Supervisor(config, [listener])
@@ -38,11 +35,8 @@ def run_workers(config: Config, listener: socket.socket) -> None:
         for number, handler in handlers.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
-    if supervisor.failed:
-        raise UserError(
-            "The worker processes end before they serve. A line above says why, or they need more memory than there "
-            "is: start fewer --workers."
-        )
+    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        raise UserError("A worker process ended before it served. A line above says why.")
 
 
 def end_with_parent() -> None:
@@ -58,32 +52,10 @@ def end_with_parent() -> None:
 
 
 class _Supervisor(Multiprocess):
-    """Give up when workers end again and again, which uvicorn starts forever, and notice a blocked Ctrl-C.
-
-    Attributes:
-        failed: Whether it gave up.
-    """
-
-    def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
-        super().__init__(config, sockets)
-        self.failed = False
-        self._ends: list[float] = []
+    """Notice a Ctrl-C that is blocked."""
 
     def handle_signals(self) -> None:
         """Handle the signals that have arrived."""
         if hasattr(signal, "sigpending") and signal.SIGINT in signal.sigpending():
             self.handle_int()
         super().handle_signals()
-
-    def keep_subprocess_alive(self) -> None:
-        """Start workers again that have ended."""
-        if self.should_exit.is_set():
-            return
-        before = {*self.processes}
-        super().keep_subprocess_alive()
-        now = time.monotonic()
-        recent = [end for end in self._ends if now - end < _MINUTE]
-        self._ends = recent + [now] * len(before - {*self.processes})
-        if len(self._ends) > _MOST_ENDS * self.processes_num:
-            self.should_exit.set()
-        self.failed = self.should_exit.is_set()

@@ -1,9 +1,11 @@
 """Exporting a run: what is written, when nothing is, and what runs the file."""
 
+import dataclasses
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -208,41 +210,32 @@ def test_a_file_that_is_not_the_model_is_not_written(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize("is_new", [True, False])
 def test_killed_at_any_time_there_is_a_file_that_can_be_used(
-    run: Path, exported: Exported, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     """The files are put in place by renaming: before and after each of these, what is there is whole."""
-    names = [exported.path, exported.description, exported.card]
-    for new in (True, False):
-        for step in range(4):
-            folder = tmp_path / f"{new}-{step}"
-            folder.mkdir()
-            if not new:
-                for path in names:
-                    (folder / path.name).write_bytes(path.read_bytes())
-            remaining = [step]
+    names, rename = {"path": exported.path, "description": exported.description, "card": exported.card}, Path.rename
+    for step in range(3):
+        (folder := tmp_path / str(step)).mkdir()
+        for path in () if is_new else names.values():
+            (folder / path.name).write_bytes(path.read_bytes())
+        calls = iter(range(step))
 
-            def replace(path: Path, target: Path, remaining: list[int] = remaining, rename: Any = Path.rename) -> Any:
-                remaining[0] -= 1
-                if remaining[0] < 0:
-                    raise KeyboardInterrupt
-                return rename(path, target)
+        def replace(path: Path, target: Path, calls: Iterator[int] = calls) -> Any:
+            if next(calls, None) is None:
+                raise KeyboardInterrupt
+            return rename(path, target)
 
-            made = Exported(**{**vars(exported), **{
-                key: folder / path.name for key, path in zip(("path", "description", "card"), names, strict=True)
-            }})  # fmt: skip
-            with monkeypatch.context() as patch:
-                patch.setattr(Path, "replace", replace)
-                if step < 3:
-                    with pytest.raises(KeyboardInterrupt):
-                        module._put_in_place(exported.path, made, exported.description.read_text(), "card")
-                else:
-                    module._put_in_place(exported.path, made, exported.description.read_text(), "card")
-            left = {path.name for path in folder.iterdir()}
-            assert left <= {path.name for path in names}
-            assert made.path.exists() == (step > 0 or not new)
-            if made.path.exists():
-                assert Embedder.load(made.path).checksum == Embedder.load(exported.path).checksum
+        made = dataclasses.replace(exported, **{key: folder / path.name for key, path in names.items()})
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", replace)
+            with pytest.raises(KeyboardInterrupt):
+                module._put_in_place(exported.path, made, exported.description.read_text(), "card")
+        assert {path.name for path in folder.iterdir()} <= {path.name for path in names.values()}
+        assert made.path.exists() == (step > 0 or not is_new)
+        if made.path.exists():
+            assert Embedder.load(made.path).checksum == Embedder.load(exported.path).checksum
 
 
 @pytest.mark.parametrize(
@@ -286,14 +279,3 @@ def test_unreadable_pictures_are_left_out(run: Path, tmp_path: Path) -> None:
     assert any("1 of 10 images cannot be read" in each and "broken.png" in each for each in notes)
     with pytest.raises(ValueError, match="none of the 3 queries"):
         export(run, "torch", tmp_path / "net.pt2", source=write_folder(tmp_path / "single", classes=3, images=1))
-
-
-def test_the_page_says_what_there_is(run: Path, here: Here) -> None:
-    page = Path(__file__).parents[3] / "docs" / "exporting.md"
-    text = page.read_text()
-    for target in re.findall(r"\]\(([\w./-]+)\)", text):
-        assert (page.parent / target).exists(), target
-    commands = [line.split("#")[0].split() for line in re.findall(r"^proxemic export .*$", text, re.MULTILINE)]
-    assert len(commands) == 4
-    for _, command, _, *flags in commands:
-        assert_refused(here(command, run, *flags, "--images", "1"), ["--images is 1"])

@@ -40,14 +40,10 @@ def test_a_new_gallery_is_empty(store: Store, address: str) -> None:
         assert found.ids.tolist() == [[-1] * 3] * 2
         assert [*each.iterate()] == []
         assert each.remove({"label": "x"}) == 0
+        assert each.add(random_vectors(0, DIM), some_items(0)).tolist() == []
         assert each.items(np.array([], np.int64)).column_names == ["id", "path", "label"]
         assert each.index["kind"] == "exact"
         assert each.verify() == []
-
-
-def test_adding_nothing_changes_nothing(store: Store) -> None:
-    assert store.add(random_vectors(0, DIM), some_items(0)).tolist() == []
-    assert len(store) == 0
 
 
 def test_roots_are_kept_and_seen_by_others(store: Store, address: str) -> None:

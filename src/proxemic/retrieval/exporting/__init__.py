@@ -1,6 +1,6 @@
 """Trained models for other programs: an ONNX file or a torch program, checked on images before it is put in place.
 
-`graphs` writes the file, `quantizing` makes it int8, `parity` compares it with the model, `card` describes it, and
+`graphs` writes the file, also in int8, `parity` compares it with the model, `card` describes it, and
 `alone` is the script that runs an ONNX file without torch and without this package.
 """
 

@@ -34,7 +34,7 @@ def write_card(
     trained_on: int,
     licence: str | None,
 ) -> str:
-    """The text of the card of an exported file; `whole_test` says that the images are all of the run's test."""
+    """Return the text of the card; `whole_test` says that the images are all of the run's test."""
     with optional_dependency("train"):
         import jinja2
     recipe = _recipe(run)

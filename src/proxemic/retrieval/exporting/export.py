@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Literal, get_args
@@ -25,12 +26,13 @@ from proxemic.retrieval.exporting.graphs import (
     HalfPrecision,
     Program,
     check_exportable,
+    is_convolutional,
     note,
+    quantize,
     write_onnx,
     write_program,
 )
-from proxemic.retrieval.exporting.parity import Measured, check, labelled_images, measure, whole_classes
-from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
+from proxemic.retrieval.exporting.parity import check, labelled_images, measure, whole_classes
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.runs.pretrained import model_path
@@ -158,14 +160,13 @@ def export(
     images = images if most_images is None else whole_classes(images, most_images)
     drawn = "" if len(images) == whole else f" of {whole:,}"
     data = f"{len(images):,}{drawn} {data}" + (f", those of {images.num_classes:,} classes" if drawn else "")
-    config = _evaluation(embedder, run)
+    config = EvaluationConfig(distance=embedder.distance)
+    if run is not None:
+        from proxemic.recipes.reader import read_evaluation  # which imports much
 
-    def measured(by: Embedder, description: str) -> Measured:
-        return measure(
-            by, images, config, batch_size=batch_size, workers=workers, description=description, report=report
-        )
-
-    reference = measured(embedder, "the model")
+        config = read_evaluation(run.recipe).evaluation
+    measured = partial(measure, config=config, batch_size=batch_size, workers=workers, report=report)
+    reference = measured(embedder, images, description="the model")
     images = reference.images
     with working_folder(target) as folder:
         made = folder / target.name
@@ -179,38 +180,33 @@ def export(
         usage = {"preprocessing": preprocessing.as_dict(), "distance": embedder.distance}
         if to == "torch":
             write_program(network, sample, made)
-            exported = measured(Embedder(Program(made), preprocessing, distance=embedder.distance), made.name)
+            loaded = Embedder(Program(made), preprocessing, distance=embedder.distance)
         else:
             write_onnx(network, sample, made)
             if int8:
                 quantize(made, made, embedder, training)
                 quantisation = "dynamic" if training is None else "static"
             note(made, ONNX_NOTE, json.dumps(usage))
-            exported = measured(Embedder.load(made), made.name)
+            loaded = Embedder.load(made)
+        exported = measured(loaded, images, description=made.name)
         if precision == "float32":
             check(reference, exported)
-        found = Exported(
-            target,
-            target.with_suffix(".json"),
-            target.with_suffix(".md"),
-            precision,
-            made.stat().st_size,
-            data,
-            len(images),
-            reference.difference(exported),
-            reference.recall,
-            exported.recall,
-        )
+        beside, card_file = target.with_suffix(".json"), target.with_suffix(".md")
+        measures = (data, len(images), reference.difference(exported), reference.recall, exported.recall)
+        found = Exported(target, beside, card_file, precision, made.stat().st_size, *measures)
+        network = embedder.model
+        model_name = network.config.backbone_name if isinstance(network, EmbeddingModel) else type(network).__name__
+        classes = None if run is None or source is None else run.read_classes()
         description = {
             "format": FORMAT,
             "file": target.name,
-            "sha256": _sha256(made),
+            "sha256": hashlib.sha256(made.read_bytes()).hexdigest(),
             "bytes": found.bytes,
             **usage,
             "dim": embedder.dim,
             "precision": precision,
             **({"quantisation": quantisation} if quantisation else {}),
-            "backbone": _backbone(embedder),
+            "backbone": model_name,
             "model": embedder.checksum,
             **({"unfinished": of_run.stopped} if of_run.stopped else {}),
             "parity": {
@@ -229,7 +225,7 @@ def export(
             exported=exported,
             run=run,
             whole_test=source is None and len(images) == whole,
-            trained_on=_trained_on(run, images) if source is not None else 0,
+            trained_on=0 if classes is None else len({*images.class_names} & classes.trained),
             licence=licence,
         )
         _put_in_place(made, found, json.dumps(description, indent=2) + "\n", card)
@@ -287,29 +283,6 @@ def _images(
     if splits.test is None:
         raise UserError(f"{run.path} has no test classes to compare the file on: give labelled pictures (--data.root).")
     return splits.test, splits.train if calibrates else None, f"test images of {splits.test.num_classes:,} classes"
-
-
-def _evaluation(embedder: Embedder, run: RunDirectory | None) -> EvaluationConfig:
-    if run is None:
-        return EvaluationConfig(distance=embedder.distance)
-    from proxemic.recipes.reader import read_evaluation  # which imports much
-
-    return read_evaluation(run.recipe).evaluation
-
-
-def _trained_on(run: RunDirectory | None, images: ImageSet) -> int:
-    classes = None if run is None else run.read_classes()
-    return 0 if classes is None else len({*images.class_names} & classes.trained)
-
-
-def _backbone(embedder: Embedder) -> str:
-    model = embedder.model
-    return model.config.backbone_name if isinstance(model, EmbeddingModel) else type(model).__name__
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _put_in_place(made: Path, found: Exported, description: str, card: str) -> None:

@@ -21,13 +21,7 @@ LARGEST_DIFFERENCE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Embeddings of images by a model, and their metrics.
-
-    Args:
-        images: Those that can be read.
-        embeddings: ``[N, D]``.
-        metrics: Of these, as the run evaluates them.
-    """
+    """Embeddings ``[N, D]`` of the images that can be read, by a model, and their metrics as the run evaluates them."""
 
     images: ImageSet
     embeddings: Tensor

@@ -11,8 +11,7 @@ from jaxtyping import Float32, Int64
 
 from proxemic.errors import UserError
 from proxemic.retrieval.items import OWN, Where
-from proxemic.retrieval.stores.distances import exact_distances
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store, exact_distances
 
 BATCH = 2**23  # bytes of vectors that are sent or found at once; a server of Milvus takes messages of 64 MiB
 MOST_QUERIES = 1024  # that are sent at once
@@ -21,15 +20,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class State:
-    """What a server keeps of a gallery beside its rows.
-
-    Args:
-        info: What was fixed when it was created.
-        next_id: The id of the row that is added next.
-        further: The names of the columns beyond `OWN`.
-        index: The settings of its HNSW index, or None if every row is compared.
-        roots: Where its pictures may be opened.
-    """
+    """What a server keeps of a gallery beside its rows; without settings of an index, every row is compared."""
 
     info: GalleryInfo
     next_id: int = 0

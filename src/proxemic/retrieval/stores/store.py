@@ -1,4 +1,4 @@
-"""What every store of galleries can do."""
+"""The interface of every store of galleries, and what they share."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,6 +15,7 @@ from proxemic.retrieval.items import Where
 
 with optional_dependency("train"):
     import pyarrow as pa
+
 
 Distance = Literal["cosine", "euclidean"]
 IndexKind = Literal["exact", "hnsw", "ivfpq"]
@@ -119,7 +120,7 @@ class Store(ABC):
     def delete(cls, address: str) -> None:
         """Delete a gallery, and nothing else; `UserError` where there is none.
 
-        Killed in between, it leaves the gallery whole, or none: deleting or making one there cleans up.
+        Killed in between, it leaves the gallery whole, or none: making one there cleans up.
         """
 
     @abstractmethod
@@ -200,3 +201,46 @@ class Store(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Give back connections and files."""
+
+
+def check_settings(
+    address: str,
+    kind: IndexKind,
+    settings: Mapping[str, int],
+    allowed: Mapping[str, Mapping[str, tuple[int, int, int]]],
+) -> dict[str, int]:
+    """Check the settings of an index and fill in defaults.
+
+    `allowed` has the default, lowest and highest value of each setting, by the kind of index.
+
+    >>> check_settings("shop", "hnsw", {"m": 8}, {"hnsw": {"m": (16, 2, 100), "ef_search": (40, 1, 1000)}})
+    {'m': 8, 'ef_search': 40}
+    """
+    if kind not in allowed:
+        raise ValueError(f"an index is {kind!r}, but {address} has one of {', '.join(allowed)}.")
+    known = allowed[kind]
+    for name, value in settings.items():
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes no settings"
+            raise ValueError(f"{name} is no setting of {kind}, which {takes}.")
+        _, low, high = known[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"{name} is {value!r}, but must be a whole number from {low:,} to {high:,}.")
+    return {name: settings.get(name, default) for name, (default, _, _) in known.items()}
+
+
+def exact_distances(
+    queries: Float32[np.ndarray, "queries dim"], found: Float32[np.ndarray, "queries k dim"], distance: str
+) -> Float32[np.ndarray, "queries k"]:
+    """Distances without the rounding of a product of matrices, which matters most where they are small."""
+    squares = np.square(found.astype(np.float64) - queries[:, None].astype(np.float64)).sum(2)
+    # Of unit vectors, 1 - cos is half of the squared distance.
+    return (squares / 2 if distance == "cosine" else np.sqrt(squares)).astype(np.float32)
+
+
+def merge(found: Sequence[Neighbours], queries: int, k: int) -> Neighbours:
+    """Return the nearest of several searches of other rows."""
+    nothing = Neighbours(np.full((queries, k), np.inf, np.float32), np.full((queries, k), -1))
+    distances, ids = (np.concatenate(parts, axis=1) for parts in zip(nothing, *found, strict=True))
+    order = np.lexsort((ids, distances))[:, :k]
+    return Neighbours(np.take_along_axis(distances, order, 1), np.take_along_axis(ids, order, 1))

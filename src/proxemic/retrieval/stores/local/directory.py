@@ -1,10 +1,16 @@
-"""A gallery in a folder."""
+"""A gallery in a folder: how it is read, and how one writer at a time changes it."""
 
+import getpass
+import json
+import os
+import socket
+import sqlite3
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -12,26 +18,161 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
+from pyarrow.compute import is_in  # pyright: ignore[reportAttributeAccessIssue]
 
 from proxemic.addresses import GALLERY_FILE
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError, UserNote
-from proxemic.retrieval.items import Where
-from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, is_unchanged, read_state, reading
-from proxemic.retrieval.stores.local.segments import check_content, check_size
-from proxemic.retrieval.stores.local.snapshot import Snapshot
-from proxemic.retrieval.stores.local.writing import (
-    Change,
-    another_gallery,
-    changing,
-    create_gallery,
-    delete_gallery,
+from proxemic.files import write_errors
+from proxemic.retrieval.items import Where, check_where
+from proxemic.retrieval.stores.local.database import (
+    APPLICATION,
+    FILE_NAME,
+    PATIENCE,
+    Damaged,
+    IndexEntry,
+    connect,
+    create_tables,
+    is_unchanged,
+    pragma,
+    read_state,
+    write_state,
 )
-from proxemic.retrieval.stores.settings import check_settings
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, Store
+from proxemic.retrieval.stores.local.segments import BLOCK, Segment, Snapshot, as_numbers, check_file, write_segment
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, Store, check_settings
 
 if TYPE_CHECKING:
-    from proxemic.retrieval.stores.local.index import IndexSearch
+    from proxemic.retrieval.stores.local.index import FaissIndex
+
+
+_WRITER = ".writer.json"
+
+
+class Change:
+    """A new state in the making; `state` is what is to be."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.state = snapshot.state
+        self._segments = [*snapshot.segments]
+
+    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+        """Add rows and return their ids."""
+        ids = self.state.next_id + np.arange(len(vectors))
+        if not len(ids):
+            return ids
+        # Small segments at the end are written again together with the new rows: there are never more than some dozens
+        # of them, and the large ones stay as they are.
+        parts, all_ids, tables = [vectors], [ids], [items]
+        while self._segments and len(self._segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
+            last = self._segments.pop()
+            last.check()
+            parts.insert(0, last.vectors[last.live])
+            all_ids.insert(0, last.ids[last.live])
+            tables.insert(0, last.read(None, np.flatnonzero(last.live)))
+        self._write(np.concatenate(all_ids), np.concatenate(parts), pa.concat_tables(tables, promote_options="default"))
+        columns = tuple(dict.fromkeys((*self.state.columns, *items.column_names)))
+        self._update(next_id=int(ids[-1]) + 1, columns=columns)
+        return ids
+
+    def remove(self, where: Where) -> int:
+        """Remove the rows that meet all conditions and return their number."""
+        conditions, count = check_where(where, ("id", *self.state.columns)), 0
+        before, self._segments = self._segments, []
+        for segment in before:
+            going = segment.meeting(conditions)
+            live = segment.live & ~going
+            count += int(going.sum())
+            if not going.any():
+                self._segments.append(segment)
+            elif live.mean() > 0.5:
+                self._segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
+            elif live.any():  # most rows are removed: the others are written again
+                segment.check()
+                self._write(segment.ids[live], segment.vectors[live], segment.read(None, np.flatnonzero(live)))
+        self._update()
+        return count
+
+    def _write(self, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table) -> None:
+        folder, state = self.snapshot.folder, self.state
+        self._segments.append(Segment(folder, write_segment(folder, state, ids, vectors, items), state.info.dim))
+
+    def _update(self, **changes: Any) -> None:
+        self.state = replace(self.state, segments=tuple(segment.entry for segment in self._segments), **changes)
+
+
+@contextmanager
+def changing(folder: Path, before: Snapshot | None = None) -> Iterator[Change]:
+    """Make a change, which is kept at the end of the block; a process that is killed leaves the state before.
+
+    Raises:
+        UserError: If another process writes there; it says which, and since when.
+    """
+    with _only_writer(folder) as db:
+        state = read_state(db, folder)
+        if before is not None and state.token != before.state.token:
+            raise _another_gallery(folder)
+        _sign(folder)
+        _remove_files(folder, state.token, state.names())
+        change = Change(Snapshot(folder, state, before))
+        yield change
+        if change.state != state:
+            write_state(db, state.segments, change.state)
+            db.execute("COMMIT")
+
+
+def _another_gallery(folder: Path) -> UserError:
+    """Return what is raised if the folder holds another gallery than before."""
+    return UserError(f"{folder} is another gallery than the one that was opened: open it anew.")
+
+
+@contextmanager
+def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+    """Begin a transaction as the only writer; without a COMMIT in the block nothing is changed."""
+    with connect(folder, "written", timeout=0.1, mode=mode) as db:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            who = "another process"
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                writer = json.loads((folder / _WRITER).read_text())
+                who = "process {process} of {user} on {host}, since {since}".format(**writer)
+            raise UserError(
+                f"{folder} is being written to by {who}: wait for it; searching goes on meanwhile."
+            ) from None
+        db.execute(f"PRAGMA busy_timeout={int(1000 * PATIENCE)}")  # a commit waits for readers
+        yield db
+
+
+def _sign(folder: Path) -> None:
+    """Write who writes, for those who come in between."""
+    writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
+    with write_errors(folder / _WRITER):
+        (folder / _WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
+
+
+def _remove_files(folder: Path, token: str | None, named: set[str]) -> None:
+    """Remove the files of a gallery that its state does not name: of killed writers, and of states before.
+
+    Readers opened the latter in transactions of their own, in which the state could not change.
+    """
+    with write_errors(folder):
+        for path in folder.iterdir():
+            match = FILE_NAME.fullmatch(path.name)
+            if match and match[2] == (token or match[2]) and path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+def _refuse_full(folder: Path) -> None:
+    is_gallery = False
+    with suppress(UserError), connect(folder, "read") as db:
+        is_gallery = pragma(db, "application_id") == APPLICATION
+    if is_gallery:
+        raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
+    raise UserError(f"{folder} is not empty: choose a new or an empty folder for a gallery.")
+
 
 _NO_INDEX = "every row is compared until proxemic gallery index builds the index again"
 
@@ -48,16 +189,28 @@ class LocalStore(Store):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._search: IndexSearch | None = None
-        self._unusable: IndexEntry | None = None
-        with reading(folder) as db:
-            self._snapshot = Snapshot(folder, read_state(db, folder))
+        self._index: tuple[IndexEntry | None, FaissIndex | None] = (None, None)
+        self._snapshot = self._read(None)
         super().__init__(str(folder), self._snapshot.state.info)
 
     @classmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
-        create_gallery(Path(address), info)
-        return cls(Path(address))
+        folder = Path(address)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file: choose a new or an empty folder for a gallery.")
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        own = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER)
+        if any(path.name not in own and not FILE_NAME.fullmatch(path.name) for path in folder.iterdir()):
+            _refuse_full(folder)
+        with _only_writer(folder, "rwc") as db:
+            if pragma(db, "schema_version"):
+                _refuse_full(folder)
+            _sign(folder)
+            _remove_files(folder, None, set())
+            create_tables(db, info)
+            db.execute("COMMIT")
+        return cls(folder)
 
     @classmethod
     def open(cls, address: str) -> Self:
@@ -65,18 +218,32 @@ class LocalStore(Store):
 
     @classmethod
     def delete(cls, address: str) -> None:
-        delete_gallery(Path(address))
+        folder = Path(address)
+        with _only_writer(folder) as db, write_errors(folder):
+            token = read_state(db, folder).token
+            _sign(folder)
+            # Without its database there is no gallery. A process that is killed from here on leaves files that are
+            # removed when a gallery is made here.
+            (folder / GALLERY_FILE).unlink()
+            _remove_files(folder, token, set())
+            (folder / _WRITER).unlink(missing_ok=True)
+        with suppress(OSError):  # it has other files
+            folder.rmdir()
+
+    def _read(self, before: Snapshot | None) -> Snapshot:
+        """Return the state of now, in a transaction in which no writer can remove a file that it names."""
+        with connect(self.folder, "read") as db:
+            db.execute("BEGIN")
+            if before is not None and is_unchanged(db, before.state):
+                return before
+            state = read_state(db, self.folder)
+            if before is not None and state.token != before.state.token:
+                raise _another_gallery(self.folder)
+            return Snapshot(self.folder, state, before)
 
     def _now(self) -> Snapshot:
         """Return the state that other processes may have changed."""
-        before = self._snapshot
-        with reading(self.folder) as db:
-            if is_unchanged(db, before.state):
-                return before
-            state = read_state(db, self.folder)
-            if state.token != before.state.token:
-                raise another_gallery(self.folder)
-            snapshot = self._snapshot = Snapshot(self.folder, state, before)
+        snapshot = self._snapshot = self._read(self._snapshot)
         return snapshot
 
     @contextmanager
@@ -96,12 +263,13 @@ class LocalStore(Store):
     def roots(self) -> tuple[str, ...]:
         return self._now().state.roots
 
+    @property
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+
     def add_roots(self, roots: Sequence[str]) -> None:
         with self._changing() as change:
             change.state = replace(change.state, roots=merge_roots([*change.state.roots, *roots]))
-
-    def known_paths(self, paths: Sequence[str]) -> set[str]:
-        return self._now().known_paths(paths)
 
     def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
         with self._changing() as change:
@@ -118,47 +286,52 @@ class LocalStore(Store):
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
         snapshot = self._now()
-        return (self._by_index(snapshot) or snapshot).search(queries, k, snapshot.allowed(where))
+        masks, index = snapshot.meeting(where), self._read_index(snapshot)
+        return snapshot.search(queries, k, masks) if index is None else index.search(snapshot, queries, k, masks)
 
-    def _by_index(self, snapshot: Snapshot) -> "IndexSearch | None":
-        """Return the index for a state, if it has one that can be used; it is read when it is first needed."""
-        entry, search = snapshot.state.index, self._search
-        if entry is None or entry == self._unusable:
-            return None
-        if search is None or search.entry != entry:
+    def _read_index(self, snapshot: Snapshot) -> "FaissIndex | None":
+        """Return the index of a state, if it has one that can be used; it is read when it is first needed."""
+        entry = snapshot.state.index
+        if entry is not None and entry != self._index[0]:
             try:
-                index = _indexing().load(snapshot, entry)
+                self._index = entry, _indexing().load(snapshot, entry)
             except UserError as error:
-                self._unusable = entry
+                self._index = entry, None
                 note = Damaged(error.path, error.why, _NO_INDEX) if isinstance(error, Damaged) else error
                 warnings.warn(str(note), UserNote, stacklevel=4)
-                return None
-            search = self._search = _indexing().IndexSearch(index, entry, snapshot)
-        elif search.snapshot is not snapshot:
-            search = self._search = _indexing().IndexSearch(search.index, entry, snapshot)
-        return search
+        return None if entry is None else self._index[1]
+
+    def known_paths(self, paths: Sequence[str]) -> set[str]:
+        wanted, known = pa.array(paths, pa.string()), set()
+        for segment in self._now().segments:
+            column = segment.read(["path"])["path"]
+            there = is_in(column, value_set=wanted).to_numpy(zero_copy_only=False) & segment.live
+            known.update(column.take(as_numbers(np.flatnonzero(there))).to_pylist())
+        return known
 
     def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
-        return self._snapshot.items(ids)  # the state that was searched
-
-    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
-        snapshot = self._now()
-        return snapshot.next_ids(after, count, snapshot.allowed(where))
+        return _items(self._snapshot, ids)  # the state that was searched
 
     def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
         snapshot = self._now()
         there = np.intersect1d(ids, snapshot.live_ids())
-        return snapshot.vectors_of(there), snapshot.items(there)
+        return snapshot.vectors_of(there), _items(snapshot, there)
+
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+        snapshot, found = self._now(), [np.empty(0, np.int64)]
+        for segment, mask in zip(snapshot.segments, snapshot.meeting(where), strict=True):
+            first = np.searchsorted(segment.ids, after, "right")
+            found.append(segment.ids[first:][mask[first:]][:count])
+        return np.concatenate(found)[:count]
 
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
-        return self._now().iterate(batch_size)
+        return _iterate(self._now(), batch_size)
 
     def count_labels(self) -> Counter[str | None]:
-        return self._now().count_labels()
-
-    @property
-    def size(self) -> int:
-        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+        counts: Counter[str | None] = Counter()
+        for segment in self._now().segments:
+            counts.update(segment.read(["label"], np.flatnonzero(segment.live))["label"].to_pylist())
+        return counts
 
     def build_index(self, kind: IndexKind, **settings: int) -> None:
         if kind not in self.indexes or kind == "exact":
@@ -177,20 +350,25 @@ class LocalStore(Store):
 
     def verify(self) -> list[str]:
         found: list[str] = []
-        with _noting(found):
-            with reading(self.folder) as db:
-                pages = [text for (text,) in db.execute("PRAGMA integrity_check(1)") if text != "ok"]
-            if pages:
-                raise Damaged(self.folder / GALLERY_FILE, pages[0])
+        try:
+            with connect(self.folder, "read") as db:
+                if (pages := db.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+                    raise Damaged(self.folder / GALLERY_FILE, pages)
             snapshot = self._now()
-            for segment in snapshot.segments:
-                with _noting(found):
-                    segment.verify()
-            if snapshot.state.index is not None:
-                with _noting(found, _NO_INDEX):
-                    check_content(check_size(self.folder, snapshot.state.index.file), snapshot.state.index.file)
-            if found and self._now() is not snapshot:  # what a writer has removed meanwhile is not damaged
-                return self.verify()
+        except Damaged as error:
+            return [str(error)]
+        for segment in snapshot.segments:
+            try:
+                segment.verify()
+            except Damaged as error:
+                found.append(str(error))
+        if snapshot.state.index is not None:
+            try:
+                check_file(self.folder, snapshot.state.index.file, content=True)
+            except Damaged as error:
+                found.append(str(Damaged(error.path, error.why, _NO_INDEX)))
+        if found and self._now() is not snapshot:  # what a writer has removed meanwhile is not damaged
+            return self.verify()
         return found
 
 
@@ -201,9 +379,35 @@ def _indexing() -> ModuleType:
     return index
 
 
-@contextmanager
-def _noting(found: list[str], remedy: str | None = None) -> Iterator[None]:
-    try:
-        yield
-    except Damaged as error:
-        found.append(str(error if remedy is None else Damaged(error.path, error.why, remedy)))
+def _items(snapshot: Snapshot, ids: Int64[np.ndarray, " some"]) -> pa.Table:
+    """Return the columns of some rows, in their order."""
+    parts, order = [_with_ids(snapshot, np.empty(0, np.int64), pa.table({}))], [np.empty(0, np.int64)]
+    for segment in snapshot.segments:
+        places, own = segment.places(ids)
+        if len(own):
+            parts.append(_with_ids(snapshot, ids[own], segment.read(None, places)))
+            order.append(own)
+    found = np.concatenate(order)
+    if len(found) < len(ids):
+        missing = np.delete(ids, found)[0]
+        raise UserError(f"Row {missing} is not in {snapshot.folder} any more: search again.")
+    return pa.concat_tables(parts).take(as_numbers(np.argsort(found)))
+
+
+def _with_ids(snapshot: Snapshot, ids: np.ndarray, table: pa.Table) -> pa.Table:
+    """Add ids and all columns, which rows that were added before a column was there have empty."""
+    names = snapshot.columns[1:]
+    cells = [table[name] if name in table.column_names else pa.nulls(len(ids), pa.string()) for name in names]
+    return pa.table([as_numbers(ids), *cells], names=["id", *names])
+
+
+def _iterate(snapshot: Snapshot, batch_size: int) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+    for segment in snapshot.segments:
+        places = np.flatnonzero(segment.live)
+        # Taking rows of a table takes longer than slicing one, and a batch may be small.
+        for start in range(0, len(places), BLOCK):
+            part = places[start : start + BLOCK]
+            table = _with_ids(snapshot, segment.ids[part], segment.read(None, part))
+            for first in range(0, len(part), batch_size):
+                some = part[first : first + batch_size]
+                yield segment.vectors[some], table[first : first + len(some)]

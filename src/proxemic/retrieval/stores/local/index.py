@@ -1,4 +1,4 @@
-"""An index of a gallery's folder: built of all rows, sealed, and searched together with newer rows.
+"""An index of a gallery's folder: built of all rows by Faiss, sealed, and searched together with newer rows.
 
 Hostile files lead Faiss out of its memory. Therefore only an index that this user has built is read: its seal is an
 HMAC by a key in the user's own configuration folder.
@@ -7,34 +7,43 @@ HMAC by a key in the user's own configuration folder.
 import hashlib
 import hmac
 import json
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Float32
 from tqdm import tqdm
 
 from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
 from proxemic.files import write_atomically, write_errors
 from proxemic.locks import lock_in_turn
-from proxemic.retrieval.stores.distances import merge
 from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, State
-from proxemic.retrieval.stores.local.exact import distances_at, nearest
-from proxemic.retrieval.stores.local.kinds import KINDS, FaissIndex, check, engine
-from proxemic.retrieval.stores.local.segments import check_size, write_file
-from proxemic.retrieval.stores.local.snapshot import Masks, Snapshot
-from proxemic.retrieval.stores.store import IndexKind, Neighbours
+from proxemic.retrieval.stores.local.segments import Masks, Snapshot, check_file, distances_at, nearest, write_file
+from proxemic.retrieval.stores.store import IndexKind, Neighbours, check_settings, merge
+
+with optional_dependency("retrieval"):
+    import faiss
+
+_faiss: Any = faiss  # whose stubs lack much
+
+EFFORT = {"hnsw": "ef_search", "ivfpq": "probes"}
+"""The setting that decides how far a search looks; 0 finds it."""
 
 _QUERIES, _K, _RECALL = 500, 10, 0.98  # of the measurement that decides how far a search looks
 _LEARNT_FROM = 262_144  # rows
 _AT_ONCE = 8192  # rows that are handed to Faiss
+_LEAST_ROWS = 1000  # of ivfpq, which has 256 codes of a byte to learn
+_PER_LIST = 64  # rows from which the centre of a list is learnt
 
 
 def key_file() -> Path:
-    """Return where the key of this user is, by which indexes are sealed."""
+    """Return the path of the key of this user, by which indexes are sealed."""
     return platformdirs.user_config_path("proxemic") / "index.key"
 
 
@@ -55,14 +64,53 @@ def _seal(key: bytes, state: State, entry: IndexEntry) -> str:
     return hmac.digest(key, json.dumps(content, sort_keys=True).encode(), "sha256").hex()
 
 
+def _settle(address: str, kind: IndexKind, given: Mapping[str, int], rows: int, dim: int) -> dict[str, int]:
+    """Return all settings of an index."""
+    if kind == "ivfpq" and rows < _LEAST_ROWS:
+        raise ValueError(f"ivfpq needs {_LEAST_ROWS:,} rows or more, but there are {rows:,}: take exact or hnsw.")
+    divisors = [number for number in range(1, dim + 1) if dim % number == 0]
+    # A byte for four numbers, or for as few more as divide dim.
+    least_bytes = min(number for number in divisors if 4 * number >= dim)
+    lists = max(1, min(2 * math.isqrt(rows), rows // 64))
+    allowed = {
+        "hnsw": {"m": (16, 2, 256), "ef_construction": (100, 1, 10_000), "ef_search": (0, 1, 100_000)},
+        "ivfpq": {
+            "lists": (lists, 1, rows),
+            "code_bytes": (least_bytes, 1, dim),
+            "probes": (0, 1, given.get("lists", lists)),
+        },
+    }
+    settings = check_settings(address, kind, given, allowed)
+    if settings.get("code_bytes", 1) not in divisors:
+        names = ", ".join(map(str, divisors))
+        raise ValueError(f"code_bytes is {settings['code_bytes']}, but must divide {dim}: give one of {names}.")
+    return settings
+
+
+def _make(kind: IndexKind, some: Float32[np.ndarray, "some dim"], settings: Mapping[str, int]) -> Any:
+    """Make an index without rows, after learning from some."""
+    dim = some.shape[1]
+    if kind == "hnsw":  # a graph of neighbours: the fastest search if vectors and graph fit into memory
+        index = _faiss.IndexHNSWFlat(dim, settings["m"])
+        index.hnsw.efConstruction = settings["ef_construction"]
+        return index
+    # Lists of compressed vectors: a small index, whose findings are compared again exactly.
+    index = _faiss.IndexIVFPQ(_faiss.IndexFlatL2(dim), dim, settings["lists"], settings["code_bytes"], 8)
+    index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # Faiss warns on standard output
+    index.cp.niter = 10
+    index.cp.max_points_per_centroid = _PER_LIST
+    index.train(some)
+    return index
+
+
 def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> IndexEntry:
     """Build an index of all rows, measure its recall and write it.
 
     It is searched by rows that it does not have yet: the neighbours of those that it has are easier to find. Unless the
     effort of a search is given, it is the least that finds 98 % of the ten nearest.
     """
-    info, chosen, ids = snapshot.state.info, KINDS[kind], snapshot.live_ids()
-    settings = check(str(snapshot.folder), kind, given, len(ids), info.dim)
+    info, ids = snapshot.state.info, snapshot.live_ids()
+    settings = _settle(str(snapshot.folder), kind, given, len(ids), info.dim)
     if not len(ids):
         raise UserError(f"{snapshot.folder} has no rows to make an index of: add pictures first.")
     key = _key()
@@ -71,48 +119,52 @@ def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> Inde
     rest, held_out = np.delete(ids, held_out), ids[held_out]
     queries = snapshot.vectors_of(held_out)
     learnt_from = np.sort(rng.choice(len(rest), min(_LEARNT_FROM, len(rest)), replace=False))
-    made = chosen.make(snapshot.vectors_of(rest[learnt_from]), settings)
-    index = FaissIndex(chosen, settings, engine.IndexIDMap(made))
+    made = _faiss.IndexIDMap(_make(kind, snapshot.vectors_of(rest[learnt_from]), settings))
     right = merge([], len(queries), _K)
     with tqdm(total=len(rest), desc=kind, unit="row", leave=False, disable=None) as bar:
         for first in range(0, len(rest), _AT_ONCE):
             some = rest[first : first + _AT_ONCE]
             vectors = snapshot.vectors_of(some)
-            index.index.add_with_ids(vectors, some)
+            made.add_with_ids(vectors, some)
             distances, places = nearest(queries, vectors, _K, info.distance)
             right = merge([right, Neighbours(distances, some[places])], len(queries), _K)
             bar.update(len(some))
-    recall = None
-    for effort in [settings[chosen.effort]] if settings[chosen.effort] else chosen.efforts(settings):
-        settings[chosen.effort] = effort
+    effort, recall = EFFORT[kind], None
+    for value in [settings[effort]] if settings[effort] else _efforts(kind, settings):
+        settings[effort] = value
         if len(queries):
-            recall = _share(_found(snapshot, index, queries, _K, effort, None).ids, right.ids)
-        if recall is not None and recall >= _RECALL:
-            break
-    index.index.add_with_ids(queries, held_out)
-    file = write_file(snapshot.folder, snapshot.state.new_name("index"), engine.serialize_index(index.index))
+            found = _found(made, kind, snapshot, queries, _K, value, None).ids
+            recall = float(((found[:, :, None] == right.ids[:, None]) & (right.ids >= 0)[:, None]).sum())
+            recall /= float((right.ids >= 0).sum())
+            if recall >= _RECALL:
+                break
+    made.add_with_ids(queries, held_out)
+    content = _faiss.serialize_index(made)
+    file = write_file(snapshot.folder, snapshot.state.new_name("index"), lambda opened: opened.write(content))
     entry = IndexEntry(kind, len(ids), int(ids[-1]), settings, recall, file, "")
     return replace(entry, seal=_seal(key, snapshot.state, entry))
 
 
-def _share(found: Int64[np.ndarray, "queries k"], right: Int64[np.ndarray, "queries k"]) -> float:
-    """Return the share of the right ids that was found."""
-    return float(((found[:, :, None] == right[:, None]) & (right >= 0)[:, None]).sum() / (right >= 0).sum())
+def _efforts(kind: IndexKind, settings: Mapping[str, int]) -> Sequence[int]:
+    """Return the values of the effort, from the least that is of use to the most."""
+    if kind == "hnsw":
+        return (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+    return [2**power for power in range(settings["lists"].bit_length())]
 
 
-def load(snapshot: Snapshot, entry: IndexEntry) -> FaissIndex:
+def load(snapshot: Snapshot, entry: IndexEntry) -> "FaissIndex":
     """Read an index into memory.
 
     Raises:
         UserError: If another user built it, or its file is not what was written.
     """
-    path = check_size(snapshot.folder, entry.file)
+    path = check_file(snapshot.folder, entry.file)
     try:
         key = key_file().read_bytes()
     except OSError:
         key = b""
     # Without a key, anybody could make a seal.
-    if not key or not hmac.compare_digest(_seal(key, snapshot.state, entry).encode(), entry.seal.encode()):
+    if not key or not hmac.compare_digest(_seal(key, snapshot.state, entry).encode(), str(entry.seal).encode()):
         raise UserError(
             f"The index of {snapshot.folder} was built by another user, and is not read: every row is compared until "
             "proxemic gallery index builds it again."
@@ -121,48 +173,49 @@ def load(snapshot: Snapshot, entry: IndexEntry) -> FaissIndex:
         content = np.fromfile(path, np.uint8)  # what is verified is what is read
         if hashlib.sha256(content.data).hexdigest() != entry.file.sha256:
             raise Damaged(path, "its checksum is another")
-        return FaissIndex(KINDS[entry.kind], entry.settings, engine.deserialize_index(content))
+        return FaissIndex(_faiss.deserialize_index(content), entry)
     except (OSError, RuntimeError) as error:  # it cannot be opened, or Faiss is older than the one that wrote it
         raise Damaged(path, error) from error
 
 
-class IndexSearch:
-    """Search a state of the gallery by an index, which may have been made of an older state.
+class FaissIndex:
+    """Search the states of a gallery by an index, which may have been made of an older one.
 
     Rows that were added since are compared one by one.
     """
 
-    def __init__(self, index: FaissIndex, entry: IndexEntry, snapshot: Snapshot) -> None:
-        self.index = index
-        self.entry = entry
-        self.snapshot = snapshot
-        self._live = self._divide(snapshot.live)
+    def __init__(self, index: Any, entry: IndexEntry) -> None:
+        self.index, self.entry = index, entry
+        self._divided: tuple[Masks | None, Any] = (None, None)  # what was searched last
 
-    def _divide(self, masks: Masks) -> tuple[Bool[np.ndarray, " ids"] | None, int, Masks | None]:
+    def _divide(self, snapshot: Snapshot, masks: Masks) -> tuple[Bool[np.ndarray, " ids"] | None, int, Masks | None]:
         """Return which ids of the index are meant (None is all) and how many, and which newer rows."""
         last = self.entry.last
         allowed, newer = np.zeros(last + 1, bool), []
-        for segment, mask in zip(self.snapshot.segments, masks, strict=True):
-            meant = np.ones(len(segment.ids), bool) if mask is None else mask
-            ids = segment.ids[meant]
+        for segment, mask in zip(snapshot.segments, masks, strict=True):
+            ids = segment.ids[mask]
             allowed[ids[ids <= last]] = True
-            newer.append(meant & (segment.ids > last))
+            newer.append(mask & (segment.ids > last))
         count = int(np.count_nonzero(allowed))
         others = newer if any(mask.any() for mask in newer) else None
         return None if count == self.entry.rows else allowed, count, others
 
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks) -> Neighbours:
+    def search(
+        self, snapshot: Snapshot, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks
+    ) -> Neighbours:
         """Find the nearest of some rows."""
-        snapshot, index, rows = self.snapshot, self.index, self.entry.rows
-        settings = self.entry.settings
-        allowed, count, newer = self._live if masks is snapshot.live else self._divide(masks)
-        effort = settings[index.kind.effort]
+        kind, rows, settings = self.entry.kind, self.entry.rows, self.entry.settings
+        divided = self._divided
+        if divided[0] is not masks:
+            divided = self._divided = (masks, self._divide(snapshot, masks))
+        allowed, count, newer = divided[1]
+        effort = settings[EFFORT[kind]]
         if allowed is not None and count:
             # A search meets rows that it may not give as often as others.
             effort = min(-(-effort * rows // count), settings.get("lists", rows))
-        if index.kind.compared(settings, rows, k, effort) >= count:
+        if _compared(kind, settings, rows, k, effort) >= count:
             return snapshot.search(queries, k, masks)
-        found = _found(snapshot, index, queries, k, effort, allowed)
+        found = _found(self.index, kind, snapshot, queries, k, effort, allowed)
         lacking = found.ids[:, min(k, count) - 1] < 0  # what was not found comes last
         if newer is not None:
             found = merge([found, snapshot.search(queries, k, newer)], len(queries), k)
@@ -171,9 +224,17 @@ class IndexSearch:
         return found
 
 
+def _compared(kind: IndexKind, settings: Mapping[str, int], rows: int, k: int, effort: int) -> int:
+    """Return about how many exact comparisons take the time of a search."""
+    if kind == "hnsw":
+        return 2 * settings["m"] * max(effort, k)
+    return 20 * k + rows * effort // settings["lists"] // 4
+
+
 def _found(
+    index: Any,
+    kind: IndexKind,
     snapshot: Snapshot,
-    index: FaissIndex,
     queries: Float32[np.ndarray, "queries dim"],
     k: int,
     effort: int,
@@ -181,8 +242,20 @@ def _found(
 ) -> Neighbours:
     """Find what an index has of its own rows, with exact distances."""
     distance = snapshot.state.info.distance
-    squares, ids = index.search(queries, min(k * index.kind.candidates, index.index.ntotal), effort, allowed)
-    if index.kind.candidates == 1:
+    bits = None if allowed is None else np.packbits(allowed, bitorder="little")
+    options = {} if bits is None else {"sel": _faiss.IDSelectorBitmap(bits)}
+    if kind == "hnsw":
+        parameters, candidates = _faiss.SearchParametersHNSW(efSearch=effort, **options), k
+    else:
+        parameters, candidates = _faiss.SearchParametersIVF(nprobe=effort, **options), 10 * k
+    queries = np.ascontiguousarray(queries, np.float32)
+    candidates = min(candidates, index.ntotal)
+    squares, ids = np.empty((len(queries), candidates), np.float32), np.empty((len(queries), candidates), np.int64)
+    # Not by `search`: faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces it by one that takes
+    # no parameters.
+    arrays = _faiss.swig_ptr(queries), candidates, _faiss.swig_ptr(squares), _faiss.swig_ptr(ids)
+    _faiss.Index.search_c(index, len(queries), *arrays, parameters)
+    if kind == "hnsw":
         distances = squares / 2 if distance == "cosine" else np.sqrt(squares)  # 1 - cos of unit vectors
     else:
         distances = distances_at(

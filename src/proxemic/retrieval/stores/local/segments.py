@@ -1,56 +1,52 @@
-"""The files of a gallery's folder: written once, mapped into memory, and never changed."""
+"""The files of a gallery's folder: written once, mapped into memory, never changed, and compared with queries."""
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import BinaryIO, Self
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 
-from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
 from proxemic.files import write_errors
+from proxemic.retrieval.items import Where, check_where, matching
 from proxemic.retrieval.stores.local.database import Damaged, File, SegmentEntry, State
+from proxemic.retrieval.stores.store import Neighbours, exact_distances, merge
+
+_AT_ONCE = 65_536  # rows
 
 
-def write_file(folder: Path, name: str, *parts: Any) -> File:
-    """Write a new file from buffers of bytes, and sync it; the folder is synced with the database."""
-    digest, size = hashlib.sha256(), 0
-    with write_errors(folder / name), (folder / name).open("xb") as file:
-        for part in parts:
-            digest.update(part)
-            size += file.write(part)
+def write_file(folder: Path, name: str, write: Callable[[BinaryIO], object]) -> File:
+    """Write a new file and sync it; the folder is synced with the database."""
+    with write_errors(folder / name), (folder / name).open("x+b") as file:
+        write(file)
         file.flush()
         os.fsync(file.fileno())
-    return File(name, size, digest.hexdigest())
+        size = file.tell()
+        file.seek(0)
+        return File(name, size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def check_size(folder: Path, file: File) -> Path:
-    """Return the path of a file; `UserError` if it is missing, or has another size."""
+def check_file(folder: Path, file: File, *, content: bool = False) -> Path:
+    """Return the path of a file; `Damaged` if it is missing, has another size or, where asked, another content."""
     path = folder / file.name
     try:
         size = path.stat().st_size
+        if size != file.bytes:
+            raise Damaged(path, f"it has {size:,} bytes, but must have {file.bytes:,}")
+        if content:
+            with path.open("rb") as opened:
+                if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
+                    raise Damaged(path, "its checksum is another")
     except OSError as error:
-        raise Damaged(path, "it is missing") from error
-    if size != file.bytes:
-        raise Damaged(path, f"it has {size:,} bytes, but must have {file.bytes:,}")
+        raise Damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else error) from error
     return path
-
-
-def check_content(path: Path, file: File) -> None:
-    """Read a file; `UserError` if it is not what was written."""
-    try:
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise Damaged(path, error.strerror or "it cannot be read") from error
-    if digest != file.sha256:
-        raise Damaged(path, "its checksum is another")
 
 
 def write_segment(
@@ -58,26 +54,26 @@ def write_segment(
 ) -> SegmentEntry:
     """Write rows as files that no transaction names yet."""
     vectors = np.ascontiguousarray(vectors, "<f4")
-    of_vectors = write_file(folder, state.new_name("vectors"), _npy_header(*vectors.shape), vectors.data)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, items.schema) as writer:
-        writer.write_table(items.combine_chunks())
-    of_items = write_file(folder, state.new_name("items"), sink.getvalue())
+
+    def write_items(file: BinaryIO) -> None:
+        with pa.ipc.new_file(file, items.schema) as writer:
+            writer.write_table(items.combine_chunks())
+
+    def write_vectors(file: BinaryIO) -> None:
+        np.lib.format.write_array(file, vectors, allow_pickle=False)
+
     first, last = int(ids[0]), int(ids[-1])
     has = np.zeros(last - first + 1, bool)
     has[ids - first] = True
-    packed = None if has.all() else np.packbits(has).tobytes()
-    return SegmentEntry(first, last, len(ids), packed, None, of_vectors, of_items)
-
-
-def _npy_header(rows: int, dim: int) -> bytes:
-    """Return the only header that a `.npy` file of a gallery may have, so that no parser meets a stranger's.
-
-    >>> _npy_header(5, 8)[10:70]
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (5, 8), } "
-    """
-    described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dim}), }}"
-    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + f"{described:117}\n".encode()
+    return SegmentEntry(
+        first,
+        last,
+        len(ids),
+        None if has.all() else np.packbits(has).tobytes(),
+        None,
+        write_file(folder, state.new_name("vectors"), write_vectors),
+        write_file(folder, state.new_name("items"), write_items),
+    )
 
 
 def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
@@ -89,18 +85,18 @@ def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
 class Segment:
     """Rows of an entry, mapped into memory, so that they stay readable when a writer removes the files.
 
-    Args:
-        folder: Of the gallery.
-        entry: What the rows must be: sizes are checked now, checksums of columns when they are first read.
-        dim: Numbers of each vector.
-
-    Raises:
-        UserError: If a file is missing, or cannot be what the entry says.
+    Sizes of the files are checked at once, and checksums of columns when they are first read.
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, dim: int) -> None:
-        self._vectors, self._items = (check_size(folder, file) for file in (entry.vectors, entry.items))
-        self.vectors = self._map_vectors((entry.rows, dim))
+        self.folder = folder
+        vectors, self._items = (check_file(folder, file) for file in (entry.vectors, entry.items))
+        try:
+            self.vectors: Float32[np.ndarray, "rows dim"] = np.load(vectors, "r", allow_pickle=False).view(np.ndarray)
+        except (OSError, ValueError, EOFError) as error:
+            raise Damaged(vectors, error) from error
+        if self.vectors.dtype != np.dtype("<f4") or self.vectors.shape != (entry.rows, dim):
+            raise Damaged(vectors, f"it is not an array of {entry.rows:,} rows of {dim} float32")
         with self._reading():
             self._content = pa.memory_map(str(self._items)).read_buffer()
         self._set(entry)
@@ -116,30 +112,15 @@ class Segment:
         other._set(entry)
         return other
 
-    def _map_vectors(self, shape: tuple[int, int]) -> Float32[np.ndarray, "rows dim"]:
-        header = _npy_header(*shape)
-        try:
-            with self._vectors.open("rb") as file:
-                if file.read(len(header)) != header:
-                    raise ValueError(f"it does not begin as an array of {shape[0]:,} rows of {shape[1]} float32")
-            return np.memmap(self._vectors, "<f4", "r", len(header), shape).view(np.ndarray)
-        except (OSError, ValueError, OverflowError, MemoryError) as error:
-            raise Damaged(self._vectors, error) from error
-
-    @property
-    def live_places(self) -> Int64[np.ndarray, " live"]:
-        """The places of the rows that are not removed."""
-        return np.arange(len(self.ids)) if self.live is None else np.flatnonzero(self.live)
-
     def places(self, ids: Int64[np.ndarray, " some"]) -> tuple[Int64[np.ndarray, " own"], Int64[np.ndarray, " own"]]:
         """Return the places of those ids that it has, and where these stand among the asked."""
         places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         own = np.flatnonzero(self.ids[places] == ids)
         return places[own], own
 
-    def not_finite(self) -> UserError:
-        """Return what is raised if a search shows that vectors are not what a gallery holds."""
-        return Damaged(self._vectors, "it has numbers that are not finite, or too large to be squared")
+    def meeting(self, conditions: dict[str, tuple[str | None, ...]]) -> Bool[np.ndarray, " rows"]:
+        """Return which rows are not removed and meet all conditions of `check_where`."""
+        return self.live & matching(self.read([*conditions]), conditions) if conditions else self.live
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -155,11 +136,9 @@ class Segment:
         with self._reading():
             file = pa.ipc.open_file(pa.BufferReader(self._content))
             names = file.schema.names
-            for name, kind in zip(names, file.schema.types, strict=True):
-                if kind != pa.string():
-                    raise Damaged(self._items, f"its column {name} has values of type {kind}")
-            if len({*names}) < len(names) or not {"path", "label"} <= {*names} or "id" in names:
-                raise Damaged(self._items, f"its columns are {', '.join(names)}")
+            is_known = {*file.schema.types} == {pa.string()} and {"path", "label"} <= {*names} and "id" not in names
+            if not is_known or len({*names}) < len(names):
+                raise Damaged(self._items, f"its columns are {file.schema}")
             table = file.read_all()
             table.validate(full=True)  # otherwise hostile offsets lead out of its memory
         if len(table) != self.entry.rows:
@@ -174,18 +153,126 @@ class Segment:
         return table if places is None else table.take(as_numbers(places))
 
     def check(self) -> None:
-        """Verify both files, before rows are copied from them: the copy has a checksum of its own.
+        """Verify both files, before rows are copied from them: the copy has a checksum of its own."""
+        for file in (self.entry.vectors, self.entry.items):
+            check_file(self.folder, file, content=True)
 
-        Raises:
-            UserError: If a file is not what was written.
-        """
-        check_content(self._vectors, self.entry.vectors)
-        check_content(self._items, self.entry.items)
+    def not_finite(self) -> Damaged:
+        """Return what is raised if vectors are not what a gallery holds."""
+        path = self.folder / self.entry.vectors.name
+        return Damaged(path, "it has numbers that are not finite, or too large to be squared")
 
     def verify(self) -> None:
-        """Read everything; `UserError` at what is damaged first."""
+        """Read everything; `Damaged` at what is damaged first."""
         self.check()
         self.read([])
-        for part in np.array_split(self.vectors, max(len(self.ids) // 65_536, 1)):
-            if not np.isfinite(part).all():
+        for first in range(0, len(self.ids), _AT_ONCE):
+            if not np.isfinite(self.vectors[first : first + _AT_ONCE]).all():
                 raise self.not_finite()
+
+
+Masks = Sequence[Bool[np.ndarray, " rows"]]
+"""The rows of each segment that are meant."""
+
+BLOCK = 65_536  # rows that are copied at once, where others lie between them
+_FEW = 32  # rows more to find than asked for cost less than copying those that may be found
+_NUMBERS = 2**22  # that are compared again at once
+_WORTH_FAISS = 2**20  # comparisons of rows, which NumPy makes in less time than Faiss takes to be imported
+
+
+class Snapshot:
+    """The files that a state names, opened: it stays whole when a writer replaces the state."""
+
+    def __init__(self, folder: Path, state: State, before: "Snapshot | None" = None) -> None:
+        self.folder = folder
+        self.state = state
+        self.columns = ("id", *state.columns)
+        opened = {(each.entry.vectors, each.entry.items): each for each in before.segments} if before else {}
+        self.segments: list[Segment] = []
+        for entry in state.segments:
+            same = opened.get((entry.vectors, entry.items))
+            self.segments.append(same.updated(entry) if same else Segment(folder, entry, state.info.dim))
+        self.live: Masks = [segment.live for segment in self.segments]
+        self.rows = sum(int(np.count_nonzero(mask)) for mask in self.live)
+        self._last: tuple[object, Masks] = ((), self.live)  # the conditions that were asked for last
+
+    def meeting(self, where: Where | None) -> Masks:
+        """Return the rows that are not removed and meet all conditions."""
+        conditions = check_where(where, self.columns)
+        if not conditions:
+            return self.live
+        last = self._last
+        if last[0] != conditions:
+            last = self._last = (conditions, [segment.meeting(conditions) for segment in self.segments])
+        return last[1]
+
+    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks) -> Neighbours:
+        """Find the nearest of some rows by comparing the queries with each of them."""
+        found = []
+        for segment, mask in zip(self.segments, masks, strict=True):
+            hidden = len(mask) - int(np.count_nonzero(mask))
+            if hidden == 0 or hidden <= _FEW < len(mask):
+                distances, places = self._nearest(segment, segment.vectors, queries, k + hidden)
+                shown = mask[places]
+                ids = np.where(shown, segment.ids[places], -1)
+                found.append(Neighbours(np.where(shown, distances, np.float32(np.inf)), ids))
+                continue
+            meant = np.flatnonzero(mask)
+            for first in range(0, len(meant), BLOCK):
+                rows = meant[first : first + BLOCK]
+                distances, places = self._nearest(segment, segment.vectors[rows], queries, k)
+                found.append(Neighbours(distances, segment.ids[rows[places]]))
+        return merge(found, len(queries), k)
+
+    def _nearest(
+        self, segment: Segment, vectors: np.ndarray, queries: np.ndarray, k: int
+    ) -> tuple[Float32[np.ndarray, "queries k"], Int64[np.ndarray, "queries k"]]:
+        distances, places = nearest(queries, vectors, k, self.state.info.distance)
+        if (places < 0).any():
+            # Faiss never finds what is not a number, or is too large to be squared.
+            raise segment.not_finite()
+        return distances, places
+
+    def live_ids(self) -> Int64[np.ndarray, " live"]:
+        """Return the ids of the rows that are not removed, ascending."""
+        return np.concatenate([np.empty(0, np.int64), *(each.ids[each.live] for each in self.segments)])
+
+    def vectors_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
+        """Return the vectors of rows that the segments have."""
+        vectors = np.zeros((len(ids), self.state.info.dim), np.float32)
+        for segment in self.segments:
+            places, own = segment.places(ids)
+            vectors[own] = segment.vectors[places]
+        return vectors
+
+
+def nearest(
+    queries: Float32[np.ndarray, "queries dim"], vectors: Float32[np.ndarray, "rows dim"], k: int, distance: str
+) -> tuple[Float32[np.ndarray, "queries found"], Int64[np.ndarray, "queries found"]]:
+    """Return distances and places of the nearest vectors; places of -1 where their numbers are not finite."""
+    k = min(k, len(vectors))
+    if distance == "cosine" and len(queries) * len(vectors) <= _WORTH_FAISS:
+        near = queries @ vectors.T
+        places = np.argpartition(-near, k - 1)[:, :k] if k else np.empty((len(queries), 0), np.int64)
+        places = np.where(np.isfinite(np.take_along_axis(near, places, 1)), places, -1)
+    else:
+        with optional_dependency("retrieval"):
+            import faiss
+        kind = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
+        _, places = faiss.knn(queries, vectors, k, metric=kind)
+    return distances_at(queries, vectors.__getitem__, places, distance), places
+
+
+def distances_at(
+    queries: Float32[np.ndarray, "queries dim"],
+    vectors_at: Callable[[np.ndarray], np.ndarray],
+    places: Int64[np.ndarray, "queries found"],
+    distance: str,
+) -> Float32[np.ndarray, "queries found"]:
+    """Return exact distances to the rows at some places, for a few queries at once, as all may not fit into memory."""
+    step = max(1, _NUMBERS // max(places.shape[1] * queries.shape[1], 1))
+    parts = [
+        exact_distances(queries[first : first + step], vectors_at(places[first : first + step]), distance)
+        for first in range(0, len(queries), step)
+    ]
+    return np.concatenate([np.empty((0, places.shape[1]), np.float32), *parts])

@@ -1,0 +1,178 @@
+"""Sections about classes: those that are confused most, and distances within and between them."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from markupsafe import Markup
+from torch import Tensor
+
+from proxemic.analysis import confused_pairs
+from proxemic.errors import UserError
+from proxemic.models import read_checksum
+from proxemic.pages import Section, chart, table
+from proxemic.report.judged import Judged, name_of, render, shown
+from proxemic.report.metrics import BEFORE
+from proxemic.retrieval import Calibration
+from proxemic.tables import Table, percent
+
+_PAIRS, _EXAMPLES, _LISTED = 8, 2, 30
+
+
+def confused(judged: Judged) -> Section | None:
+    """Pairs of classes by the queries of either whose nearest neighbour is of the other."""
+    labels, names, near = judged.rows.labels, judged.rows.class_names, judged.found
+    if labels is None or names is None or not near.neighbours.shape[1] or len(names) < 2:
+        return None
+    nearest = near.neighbours[:, 0]
+    found = confused_pairs(labels[near.queries], labels[nearest].masked_fill(nearest < 0, -1), near.distances[:, 0])
+    wrong = sum(pair.count for pair in found)
+    said = f"Of {len(near.queries):,} queries, {wrong:,} have a picture of another class as the nearest, in "
+    said += f"{len(found):,} pairs of classes." if found else "no pair of classes."
+    pairs = [
+        {
+            "names": [names[each] for each in pair.classes],
+            "count": pair.count,
+            "queries": pair.queries,
+            "examples": [
+                {
+                    "pictures": [shown(judged, row, alt) for row, alt in ((one, "query"), (other, "its nearest"))],
+                    "labels": [names[int(labels[row])] for row in (one, other)],
+                    "paths": [name_of(judged, row) for row in (one, other)],
+                    "distance": float(near.distances[place, 0]),
+                }
+                for place in pair.examples[:_EXAMPLES].tolist()
+                for one, other in [(int(near.queries[place]), int(nearest[place]))]
+            ],
+        }
+        for pair in found[:_PAIRS]
+    ]
+    rows = [
+        [*(names[each] for each in pair.classes), f"{pair.count:,}", f"{pair.queries:,}", percent(pair.share)]
+        for pair in found[:_LISTED]
+    ]
+    title = f"The first {_LISTED} of {len(found):,} pairs" if len(found) > _LISTED else "All pairs"
+    listed = Table(["class", "other class", "confused", "queries of both", "percent"], rows, align="llrrr")
+    return Section(
+        "Confused classes",
+        render(
+            "confused.html", said=said, pairs=pairs, title=title, table=table(listed, description=title) if rows else ""
+        ),
+    )
+
+
+_MOST, _BINS = 1500, 60  # rows, some million pairs, and bins of the chart
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def distances(judged: Judged) -> Section | None:
+    """Distances of pairs within classes and between them, of the trained network and of those before."""
+    labels = judged.rows.labels
+    if labels is None:
+        return None
+    known = (labels >= 0).nonzero().squeeze(1)
+    if len(known) > _MOST:
+        known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:_MOST]]
+    pairs = torch.ones(len(known), len(known), dtype=torch.bool).triu(1)
+    same = (labels[known][:, None] == labels[known])[pairs]
+    if not bool(same.any()) or bool(same.all()):
+        return None
+    models = {judged.name: judged.embeddings, **{BEFORE[name]: each for name, each in judged.before.items()}}
+    found = {name: _distances(each[known], judged.config.distance)[pairs] for name, each in models.items()}
+    quantiles = [
+        [f"{name}, {side}", *(f"{value:.3f}" for value in _quantiles(each[chosen]))]
+        for name, each in found.items()
+        for side, chosen in (("within", same), ("between", ~same))
+    ]
+    title = f"Quantiles of the {judged.config.distance} distance of {len(same):,} pairs of {len(known):,} pictures"
+    thresholds, said = _thresholds(judged)
+    shown = chart(
+        _spec(found[judged.name], same, thresholds, judged.config.distance),
+        "How far apart two pictures of one class are (within), and two of different classes (between)"
+        + (", with the thresholds that were learnt as lines." if thresholds else "."),
+    )
+    table_of = Table(["pairs", *(f"{100 * each:g}%" for each in _QUANTILES)], quantiles, title)
+    return Section("Distances", shown + table(table_of) + said)
+
+
+def _distances(rows: Float[Tensor, "rows dim"], distance: str) -> Float[Tensor, "rows rows"]:
+    rows = rows.double()
+    if distance == "cosine":
+        rows = torch.nn.functional.normalize(rows, dim=1)
+        return (1 - rows @ rows.T).clamp_min(0)
+    return torch.cdist(rows, rows)
+
+
+def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
+    ordered = values.sort().values  # torch.quantile refuses more than 16 million
+    return [float(ordered[round(each * (len(ordered) - 1))]) for each in _QUANTILES]
+
+
+def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
+    """The thresholds that were learnt for this model, and what to say of them."""
+    path = judged.run.path if judged.run is not None else judged.embedder and judged.embedder.path
+    if path is None:
+        return {}, Markup()
+    try:
+        learnt = Calibration.read(path, read_checksum(path))
+    except UserError:
+        said = "No thresholds were learnt for this model: proxemic calibrate does."
+        return {}, Markup("<p><small>{}</small></p>").format(said)
+    return {
+        f"false accepts {each.rate:g}": each.threshold
+        for each in learnt.thresholds
+        if not math.isnan(each.threshold) and each.threshold >= 0
+    }, table(learnt.table())
+
+
+def _spec(
+    found: Float[Tensor, " pairs"], same: Bool[Tensor, " pairs"], thresholds: dict[str, float], distance: str
+) -> dict[str, Any]:
+    high = float(found.max()) or 1.0
+    edges = torch.linspace(0, high, _BINS + 1, dtype=torch.float64)
+    data = []
+    for side, chosen in (("within", same), ("between", ~same)):
+        counts = torch.histc(found[chosen], _BINS, 0, high) / int(chosen.sum())
+        data += [
+            {"distance": round(float(low), 5), "end": round(float(end), 5), "share": float(count), "pairs": side}
+            for low, end, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        ]
+    title = f"{distance} distance"
+    spec: dict[str, Any] = {
+        "height": 220,
+        "layer": [
+            {
+                "data": {"values": data},
+                "mark": {"type": "bar", "opacity": 0.55, "tooltip": True},
+                "encoding": {
+                    "x": {"field": "distance", "type": "quantitative", "title": title, "bin": {"binned": True}},
+                    "x2": {"field": "end"},
+                    "y": {
+                        "field": "share",
+                        "type": "quantitative",
+                        "stack": None,
+                        "title": "share of pairs",
+                        "axis": {"format": "%"},
+                    },
+                    "color": {"field": "pairs", "type": "nominal", "title": None, "sort": ["within", "between"]},
+                },
+            }
+        ],
+    }
+    if thresholds:
+        lines = [{"threshold": value, "of": name} for name, value in thresholds.items()]
+        place = {"field": "threshold", "type": "quantitative"}
+        spec["layer"] += [
+            {
+                "data": {"values": lines},
+                "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 1.5},
+                "encoding": {"x": place},
+            },
+            {
+                "data": {"values": lines},
+                "mark": {"type": "text", "align": "left", "dx": 4, "baseline": "top"},
+                "encoding": {"x": place, "y": {"value": 0}, "text": {"field": "of"}},
+            },
+        ]
+    return spec

@@ -1,0 +1,414 @@
+"""What is wrong with a data set: labels, duplicates, outliers."""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from tqdm import tqdm
+
+from proxemic.data import FilePixels
+from proxemic.data.formats.tables import SPLITS
+from proxemic.data.reading import UnreadableImageError
+from proxemic.data.rows import Rows
+from proxemic.extras import optional_dependency
+from proxemic.files import check_folder, write_csv, write_text
+from proxemic.metrics import Distance
+from proxemic.metrics.clustering import unit_rows
+from proxemic.pages import Section, environment, picture, render_page
+from proxemic.retrieval.curation.duplicates import (
+    LENGTH,
+    Kind,
+    Match,
+    content_hash,
+    copies_of,
+    difference,
+    exact_matches,
+    groups_of,
+    near_matches,
+    near_vectors,
+    reduced,
+    signature,
+)
+from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.embedding import Source, gather, open_sources
+
+with optional_dependency("train"):
+    from markupsafe import Markup
+
+SHOWN, _SIDE = 100, 96  # findings of a kind on the page, and pixels of a picture
+_KEPT = 65_536  # small pictures in memory, of 4 kB at most
+_WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond which the model, and not the labels, is probably wrong
+
+NOT_FOUND = "Copies that are cropped, rotated or turned upside down are not found."
+"""What `clean` cannot do."""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A picture whose label is probably wrong.
+
+    Args:
+        path: Its name.
+        label: Its label.
+        suggested: The label of the pictures that it is nearer to.
+        score: As of `wrong_label_scores`, from 0.5, exclusive, to 1.
+    """
+
+    path: str
+    label: str
+    suggested: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A picture that repeats another.
+
+    Args:
+        group: Number of the group of pictures that repeat each other, from 1.
+        path: Its name.
+        of: The name of the picture that it repeats, of the training split where one is.
+        kind: ``exact``, the same pixels; ``near``: recompressed, resized, brightened; or ``mirrored`` left to right.
+        look: 1 minus the correlation of their grey levels at 48 pixels or fewer; None if there are vectors alone.
+        distance: Of their embeddings.
+        label: Its label, or None.
+        label_of: That of the other.
+        split: Its split, or None.
+        split_of: That of the other.
+    """
+
+    group: int
+    path: str
+    of: str
+    kind: Kind
+    look: float | None
+    distance: float
+    label: str | None
+    label_of: str | None
+    split: str | None
+    split_of: str | None
+
+    @property
+    def across_splits(self) -> bool:
+        """Whether the two are in different splits."""
+        return self.split != self.split_of
+
+    @property
+    def labels_differ(self) -> bool:
+        """Whether the two have different labels."""
+        return None not in (self.label, self.label_of) and self.label != self.label_of
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A picture that is like no other; the score is that of `outlier_scores`, above 3.5."""
+
+    path: str
+    label: str | None
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Cleaning:
+    """What was found, each table with the worst first.
+
+    Args:
+        pictures: How many were looked at.
+        labels: Suspected labels, by their score.
+        duplicates: First those across splits, then those of different labels, then the others; the most alike first.
+        outliers: By their score.
+        unreadable: Why further pictures could not be read, by their names.
+        pixels: The pictures by their names; empty where there are vectors alone.
+        judged: How many labels could be judged.
+        recall: Share of these whose nearest other picture, duplicates aside, has their label; NaN if there are none.
+    """
+
+    pictures: int
+    labels: tuple[Suspect, ...]
+    duplicates: tuple[Duplicate, ...]
+    outliers: tuple[Outlier, ...]
+    unreadable: Mapping[str, str]
+    pixels: Mapping[str, tuple[FilePixels, int]]
+    judged: int = 0
+    recall: float = math.nan
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the model is too weak to judge labels, or very many are wrong."""
+        return self.recall < _WEAK_RECALL or len(self.labels) > _MANY_SUSPECTS * self.judged
+
+    def summary(self) -> str:
+        """Say in a sentence what was found, after a warning if the model is too weak to judge labels."""
+        weak = ""
+        if self.is_weak:
+            weak = (
+                "The model is too weak to judge labels, unless very many are wrong: the nearest other picture has the "
+                f"same label for {self.recall:.0%} of {self.judged:,}, and {len(self.labels):,} labels are suspected. "
+            )
+        kinds = [each.kind for each in self.duplicates]
+        across = sum(each.across_splits for each in self.duplicates)
+        differ = sum(each.labels_differ for each in self.duplicates)
+        return (
+            f"{weak}{self.pictures:,} pictures: {len(self.labels):,} suspected labels, {kinds.count('exact'):,} exact, "
+            f"{kinds.count('near'):,} near and {kinds.count('mirrored'):,} mirrored duplicates ({across:,} across "
+            f"splits, {differ:,} of different labels), "
+            f"{len(self.outliers):,} outliers, {len(self.unreadable):,} unreadable."
+        )
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``labels.csv``, ``duplicates.csv``, ``outliers.csv``, ``unreadable.csv`` and the page ``index.html``.
+
+        Each file is whole or not there. The page holds small copies of the pictures, and needs no network.
+
+        Returns:
+            The page.
+
+        Raises:
+            UserError: If a file cannot be written.
+        """
+        folder = Path(folder)
+        check_folder(folder)
+        for name, kind in (("labels", Suspect), ("duplicates", Duplicate), ("outliers", Outlier)):
+            columns = [column.name for column in fields(kind)]
+            cells = ((getattr(each, column) for column in columns) for each in getattr(self, name))
+            rows = [[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in cells]
+            write_csv(folder / f"{name}.csv", columns, rows)
+        write_csv(folder / "unreadable.csv", ["path", "reason"], self.unreadable.items())
+        sections = finding_sections(self, self._picture, SHOWN, "the table beside this page has all")
+        if self.unreadable:
+            lines = [f"{name}: {why}" for name, why in self.unreadable.items()][:SHOWN]
+            items = Markup().join(Markup("<li>{}</li>").format(line) for line in lines)
+            sections.append(Section("Unreadable", Markup("<ul>{}</ul>").format(items)))
+        write_text(folder / "index.html", render_page("proxemic clean", sections, summary=self.summary()))
+        return folder / "index.html"
+
+    def _picture(self, name: str) -> Markup:
+        image = None
+        if name in self.pixels:
+            store, row = self.pixels[name]
+            with suppress(UnreadableImageError):  # it was there a moment ago
+                image = store.load(row, _SIDE)
+        return picture(image, _SIDE, "")  # the caption has its name
+
+
+def finding_sections(found: Cleaning, show: Callable[[str], Markup], most: int, rest: str) -> list[Section]:
+    """Show the first of each kind of findings with their pictures, and say where the rest is."""
+    template = environment(Path(__file__).parent).get_template("findings.html")
+
+    def section(title: str, cards: Iterable[dict[str, object]], note: str = "") -> Section:
+        html = template.render(cards=[*cards], note=note, most=most, rest=rest, show=show)
+        return Section(title, Markup(html))
+
+    return [
+        section(
+            "Suspected labels",
+            (
+                {"names": [each.path], "title": each.label, "text": f"rather {each.suggested}? {each.score:.3f}"}
+                for each in found.labels
+            ),
+        ),
+        section(
+            "Duplicates",
+            (
+                {
+                    "names": [each.path, each.of],
+                    "title": each.kind,
+                    "text": f"group {each.group}, distance {each.distance:.3f}",
+                    "warnings": [f"{each.split} repeats {each.split_of}"] * each.across_splits
+                    + [f"{each.label} and {each.label_of}"] * each.labels_differ,
+                }
+                for each in found.duplicates
+            ),
+            NOT_FOUND,
+        ),
+        section(
+            "Outliers",
+            (
+                {"names": [each.path], "title": each.label or "", "text": f"score {each.score:.1f}"}
+                for each in found.outliers
+            ),
+        ),
+    ]
+
+
+def clean(
+    sources: Source,
+    model: Embedder | str | os.PathLike[str] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    report: Callable[[str], object] = print,
+) -> Cleaning:
+    """Find labels that are probably wrong, duplicates, also across splits, and outliers.
+
+    Duplicates may be recompressed, resized, brightened or mirrored; cropped and rotated ones are not found. Only
+    suspected labels need labels, and only of some pictures. Splits are those of the column ``split`` of a table, or of
+    folders train, validation and test. Of a file of vectors, near duplicates are those that nearly coincide.
+
+    Args:
+        sources: What `list_pictures` takes, one or several; or one file of vectors.
+        model: What embeds them: an `Embedder`, or the path of one; None for vectors that are embeddings already. It may
+            have been trained on the same labels, wrong ones included.
+        out: A folder for the tables and the page, see `Cleaning.write`; None writes nothing.
+        batch_size: Pictures that the network sees at once.
+        workers: Processes that read and prepare them.
+        report: Is told what the user should know.
+
+    Raises:
+        UserError: If nothing can be read, pictures come without a model, or a file cannot be written.
+        ValueError: If vectors or a table are not valid.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "points.npy"
+    >>> np.save(path, np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)[[*range(50), 7]])
+    >>> [(each.path[-6:], each.of[-6:]) for each in clean(path).duplicates]
+    [('row 50', ' row 7')]
+    """
+    if out is not None:
+        check_folder(Path(out))
+    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    distance = "cosine" if embedder is None else embedder.distance
+    rows = gather(open_sources(sources), embedder, distance, batch_size=batch_size, workers=workers)
+    for note in rows.notes:
+        report(note)
+    found = examine(rows, distance)
+    if found.unreadable:
+        report(f"{len(found.unreadable):,} pictures cannot be read, and are left out.")
+    if out is not None:
+        report(f"Written: {found.write(out)}")
+    return found
+
+
+def examine(rows: Rows, distance: Distance) -> Cleaning:
+    """Find what is wrong with rows that are embedded already."""
+    assert rows.embeddings is not None
+    embeddings = unit_rows(rows.embeddings) if distance == "cosine" else rows.embeddings
+    names, texts, unreadable = rows.names, rows.labels, {**rows.unreadable}
+    splits = [None if text is None else SPLITS.get(text.lower()) for text in rows.texts("split")]
+    pixels = rows.pixels if isinstance(rows.pixels, FilePixels) else None
+    order = sorted(range(len(names)), key=lambda row: _rank(splits[row]))
+    copies, signatures = None, None
+    if pixels is not None:
+        hashes, signatures, failed = _look(pixels)
+        unreadable |= {names[row]: why for row, why in failed.items()}
+        first = copies_of(hashes, order)
+        matches = exact_matches(first)
+        originals = [row for row in order if first[row] == row]
+        for mirror in (False, True):
+            found = near_matches(
+                signatures[originals],
+                embeddings[originals],
+                _closely(pixels.select(originals), mirror),
+                range(len(originals)),
+                [splits[row] for row in originals],
+                distance=distance,
+                mirror=mirror,
+            )
+            known = {each.row for each in matches}
+            new = [replace(each, row=originals[each.row], of=originals[each.of]) for each in found]
+            matches += [each for each in new if each.row not in known]
+        exact = groups_of(exact_matches(first), len(first))
+        copies = exact if (exact >= 0).any() else None
+    else:
+        matches = near_vectors(embeddings, distance=distance)
+    labels, class_names = rows.numbers("label")
+    wrong = wrong_label_scores(embeddings, labels, distance=distance)
+    recall, judged = leave_one_out_recall(embeddings, labels, groups_of(matches, len(names)), distance)
+    strange = outlier_scores(embeddings, distance=distance, copies=copies)
+    return Cleaning(
+        len(names),
+        tuple(
+            Suspect(names[row], class_names[labels[row]], class_names[wrong.suggested[row]], float(wrong.scores[row]))
+            for row in _worst(wrong.scores, 0.5)
+        ),
+        _duplicates(names, texts, splits, matches),
+        tuple(Outlier(names[row], texts[row], float(strange[row])) for row in _worst(strange, LIMIT)),
+        unreadable,
+        {} if pixels is None else {name: (pixels, row) for row, name in enumerate(names)},
+        judged,
+        recall,
+    )
+
+
+def _duplicates(
+    names: Sequence[str], texts: Sequence[str | None], splits: Sequence[str | None], matches: Sequence[Match]
+) -> tuple[Duplicate, ...]:
+    groups = groups_of(matches, len(names))
+    found = [
+        Duplicate(
+            int(groups[each.row]) + 1,
+            names[each.row],
+            names[each.of],
+            each.kind,
+            each.look,
+            each.distance,
+            texts[each.row],
+            texts[each.of],
+            splits[each.row],
+            splits[each.of],
+        )
+        for each in matches
+    ]
+    return tuple(
+        sorted(found, key=lambda each: (not each.across_splits, not each.labels_differ, each.look or 0, each.distance))
+    )
+
+
+def _look(pixels: FilePixels) -> tuple[list[bytes], np.ndarray, dict[int, str]]:
+    """Read all pictures in full, in threads: hashes, signatures, and why a picture has none."""
+
+    def one(row: int) -> tuple[bytes, np.ndarray, str | None]:
+        try:
+            image = pixels[row]
+        except UnreadableImageError as error:  # it was there a moment ago
+            return b"%d" % row, np.zeros(LENGTH, np.float32), error.reason or str(error)
+        return content_hash(image), signature(image), None
+
+    hashes: list[bytes] = []
+    signatures = np.zeros((len(pixels), LENGTH), np.float32)
+    failed: dict[int, str] = {}
+    with ThreadPoolExecutor() as pool:
+        looked = tqdm(pool.map(one, range(len(pixels))), "comparing", len(pixels), leave=False, disable=None)
+        for row, (hashed, numbers, why) in enumerate(looked):
+            hashes.append(hashed)
+            signatures[row] = numbers
+            if why is not None:
+                failed[row] = why
+    return hashes, signatures, failed
+
+
+def _closely(pixels: FilePixels, mirror: bool) -> Callable[[int, int], float]:
+    @lru_cache(_KEPT)
+    def small(row: int) -> Image.Image | None:
+        try:
+            return reduced(pixels[row])
+        except UnreadableImageError:
+            return None
+
+    def differ(first: int, second: int) -> float:
+        one, other = small(first), small(second)
+        if one is None or other is None:
+            return 1.0
+        return difference(ImageOps.mirror(one) if mirror else one, other)
+
+    return differ
+
+
+def _rank(split: str | None) -> int:
+    """Training first: what it has too is to leave the others."""
+    return [*SPLITS.values()].index(SPLITS[split]) if split is not None else -1
+
+
+def _worst(scores: torch.Tensor, above: float) -> list[int]:
+    rows = (scores > above).nonzero()[:, 0]
+    return rows[scores[rows].argsort(descending=True, stable=True)].tolist()

@@ -1,0 +1,239 @@
+"""Pictures that are there twice: the same pixels, or nearly the same look and the same place in the embedding."""
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+from PIL import Image
+from torch import Tensor
+
+from proxemic.data.reading import cut_thin
+from proxemic.metrics import Distance, pair_distances
+from proxemic.retrieval.curation.scores import nearest_others
+
+_SIDE, _LIGHT, _COLOUR = 32, 8, 3
+_DETAIL = 64  # pixels on a side, beyond which compression changes more than a look shows
+LENGTH = _LIGHT**2 - 1 + 2 * _COLOUR**2
+_FAINT = 1.0  # root mean square of grey levels about their mean, below which there is nothing to compare
+
+
+def content_hash(image: Image.Image) -> bytes:
+    """A hash of size and decoded pixels: equal for a picture and its lossless copy in another format.
+
+    >>> picture = Image.new("L", (4, 3), 7)
+    >>> content_hash(picture) == content_hash(picture.convert("RGB")) != content_hash(picture.resize((3, 4)))
+    True
+    """
+    colours = image.convert("RGB")
+    return hashlib.blake2b(b"%d %d " % colours.size + colours.tobytes(), digest_size=16).digest()
+
+
+def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
+    """The low frequencies of a picture, of unit length: nearly equal after recompression, resizing and brightening.
+
+    As in the perceptual hash pHash, these are of the discrete cosine transform of the picture at 32 by 32 pixels: the
+    64 lowest of the luminance but its mean, and the 9 lowest of each chrominance, so that a shirt in two colours is two
+    pictures. They are kept as numbers, and compared by correlation: as bits, those of drawings and symmetric pictures,
+    many of which are nearly 0, are left to rounding. A picture without structure has zeros, which resemble nothing.
+
+    >>> ramp = Image.linear_gradient("L")
+    >>> round(float(signature(ramp) @ signature(ramp.resize((90, 70)).point(lambda grey: grey * 0.8))), 2)
+    1.0
+    """
+    small = cut_thin(image).convert("YCbCr").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+    light, blue, red = np.moveaxis(np.asarray(small, dtype=np.float32), 2, 0)
+    parts = [
+        _lowest(light, _LIGHT).ravel()[1:],
+        _lowest(blue - 128, _COLOUR).ravel(),
+        _lowest(red - 128, _COLOUR).ravel(),
+    ]
+    numbers = np.concatenate(parts)
+    norm = np.linalg.norm(numbers)
+    return numbers / norm if norm >= _FAINT * _SIDE else np.zeros_like(numbers)
+
+
+def mirrored(signatures: Float32[np.ndarray, "rows numbers"]) -> Float32[np.ndarray, "rows numbers"]:
+    """Return the signatures of the same pictures, mirrored left to right.
+
+    A mirror image changes the sign of the frequencies that are odd from left to right.
+
+    >>> ramp = Image.linear_gradient("L").rotate(30)
+    >>> other = signature(ramp.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    >>> bool(np.allclose(mirrored(signature(ramp)[None])[0], other, atol=1e-3))
+    True
+    """
+    return signatures * _MIRROR
+
+
+def reduced(image: Image.Image) -> Image.Image:
+    """Make a grey copy for `difference`, of at most 64 pixels in width and in height."""
+    image = cut_thin(image)
+    size = min(image.width, _DETAIL), min(image.height, _DETAIL)
+    return image.convert("L").resize(size, Image.Resampling.BICUBIC)
+
+
+def difference(first: Image.Image, second: Image.Image) -> float:
+    """1 minus the correlation of two pictures of `reduced`, at three quarters of the size of the smaller.
+
+    At its full size the resampling of the other would count: on Glyphs that costs half of the recall.
+
+    >>> ramp = Image.linear_gradient("L")
+    >>> round(difference(reduced(ramp), reduced(ramp.resize((40, 40)))), 2)
+    0.0
+    """
+    width, height = (max(1, round(0.75 * min(both))) for both in zip(first.size, second.size, strict=True))
+    one, other = (
+        np.asarray(each.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64).ravel()
+        for each in (first, second)
+    )
+    one, other = one - one.mean(), other - other.mean()
+    norms = np.sqrt((one @ one) * (other @ other))
+    return max(0.0, 1 - float(one @ other / norms)) if norms > 0 else 1.0
+
+
+def _cosines() -> Float32[np.ndarray, "frequencies places"]:
+    """The orthonormal discrete cosine transform, DCT-II, as a matrix."""
+    frequencies, places = np.arange(_LIGHT)[:, None], np.arange(_SIDE)
+    matrix = np.cos(np.pi * frequencies * (2 * places + 1) / (2 * _SIDE)) * np.sqrt(2 / _SIDE)
+    matrix[0] /= np.sqrt(2)
+    return matrix.astype(np.float32)
+
+
+_COSINES = _cosines()
+_SIGNS = [np.tile((-1.0) ** np.arange(count), count) for count in (_LIGHT, _COLOUR, _COLOUR)]
+_MIRROR = np.concatenate([_SIGNS[0][1:], *_SIGNS[1:]]).astype(np.float32)
+
+
+def _lowest(plane: Float32[np.ndarray, "height width"], count: int) -> Float32[np.ndarray, "rows columns"]:
+    return _COSINES[:count] @ plane @ _COSINES[:count].T
+
+
+ALIKE = 0.04  # 1 - correlation of the signatures of pictures that are compared
+SAME = 0.016  # their `difference` where they are duplicates
+OF_VECTORS = 0.001  # of the median distance of random pairs, where there are vectors alone
+_PAIRS, _CELLS, _LISTED = 100_000, 2**25, 10
+
+Kind = Literal["exact", "near", "mirrored"]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A row that repeats another, `of`; `look` is their `difference`, None of vectors."""
+
+    row: int
+    of: int
+    kind: Kind
+    look: float | None
+    distance: float
+
+
+def copies_of(hashes: Sequence[Hashable], order: Sequence[int]) -> Int64[Tensor, " rows"]:
+    """For each row the first one in `order` of the same hash.
+
+    >>> copies_of("abab", [3, 2, 1, 0]).tolist()
+    [2, 3, 2, 3]
+    """
+    first: dict[Hashable, int] = {}
+    for row in order:
+        first.setdefault(hashes[row], row)
+    return torch.tensor([first[each] for each in hashes], dtype=torch.int64)
+
+
+def exact_matches(first: Int64[Tensor, " rows"]) -> list[Match]:
+    """A match for each row that is not the first of `copies_of`."""
+    return [Match(row, of, "exact", 0.0, 0.0) for row, of in enumerate(first.tolist()) if row != of]
+
+
+def near_matches(
+    signatures: Float32[np.ndarray, "rows numbers"],
+    embeddings: Float32[Tensor, "rows dim"],
+    differ: Callable[[int, int], float],
+    order: Sequence[int],
+    splits: Sequence[str | None],
+    *,
+    distance: Distance = "cosine",
+    mirror: bool = False,
+) -> list[Match]:
+    """Match each row with at most one earlier one in `order` that looks the same and is near in the embedding.
+
+    Of several it is one of another split where there is one, and among these the most similar. Of the pairs whose
+    signatures are alike, the ten most alike of each row are looked at closely (`differ`). The embedding alone would not
+    do: it may let all pictures of a class coincide. Nor would the look: the two must also be nearer than half of all
+    pairs are. With `mirror`, rows are compared with the mirror images of others.
+    """
+    if len(embeddings) < 2:
+        return []
+    limit = float(_random_distances(embeddings, distance).median())
+    rows = torch.as_tensor(order)
+    ordered = torch.from_numpy(signatures)[rows]
+    looks = torch.from_numpy(mirrored(signatures))[rows] if mirror else ordered
+    kind: Kind = "mirrored" if mirror else "near"
+    matches: list[Match] = []
+    step = max(1, _CELLS // len(rows))
+    for begin in range(0, len(rows), step):
+        part = looks[begin : begin + step]
+        alike = part @ ordered[: begin + len(part)].T
+        alike[torch.arange(alike.shape[1]) >= torch.arange(begin, begin + len(part))[:, None]] = -1.0
+        correlation, before = alike.topk(min(_LISTED, alike.shape[1]), dim=1)
+        later, at = (correlation >= 1 - ALIKE).nonzero().unbind(1)
+        row, of = rows[later + begin], rows[before[later, at]]
+        near = pair_distances(embeddings[row], embeddings[of], distance=distance) if len(row) else torch.empty(0)
+        best: dict[int, tuple[bool, float, int, float]] = {}
+        for one, other, far in zip(row.tolist(), of.tolist(), near.tolist(), strict=True):
+            if far <= limit and (look := differ(one, other)) <= SAME:
+                candidate = (splits[one] == splits[other], look, other, far)
+                best[one] = min(best.get(one, candidate), candidate)
+        matches += [Match(one, other, kind, look, far) for one, (_, look, other, far) in best.items()]
+    return matches
+
+
+def near_vectors(embeddings: Float32[Tensor, "rows dim"], *, distance: Distance = "cosine") -> list[Match]:
+    """For each vector at most one match with an earlier one that nearly equals it."""
+    if len(embeddings) < 2:
+        return []
+    limit = OF_VECTORS * float(_random_distances(embeddings, distance).median())
+    distances, places = nearest_others(embeddings, min(_LISTED, len(embeddings) - 1), distance)
+    earlier = (places < torch.arange(len(embeddings))[:, None]) & (distances <= limit)
+    return [
+        Match(
+            row, int(places[row, at]), "exact" if distances[row, at] == 0 else "near", None, float(distances[row, at])
+        )
+        for row, at in enumerate(earlier.int().argmax(1).tolist())
+        if earlier[row, at]
+    ]
+
+
+def groups_of(matches: Sequence[Match], rows: int) -> Int64[Tensor, " rows"]:
+    """Number what is connected by matches from 0; -1 for rows without any.
+
+    >>> groups_of([Match(1, 0, "exact", 0.0, 0.0), Match(4, 1, "near", 0.01, 0.1)], 5).tolist()
+    [0, 0, -1, -1, 0]
+    """
+    root = [*range(rows)]
+
+    def find(row: int) -> int:
+        while root[row] != row:
+            root[row] = row = root[root[row]]
+        return row
+
+    for match in matches:
+        one, other = sorted((find(match.row), find(match.of)))
+        root[other] = one
+    roots = torch.tensor([find(row) for row in range(rows)], dtype=torch.int64)
+    known, number, counts = roots.unique(return_inverse=True, return_counts=True)
+    several = counts > 1
+    numbers = torch.where(several, several.cumsum(0) - 1, -1)
+    return numbers[number] if len(known) else roots
+
+
+def _random_distances(embeddings: Float32[Tensor, "rows dim"], distance: Distance) -> Tensor:
+    """Distances of random pairs of different rows, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    count = min(_PAIRS, len(embeddings) ** 2)
+    first = torch.randint(len(embeddings), (count,), generator=generator)
+    second = (first + torch.randint(1, max(2, len(embeddings)), (count,), generator=generator)) % len(embeddings)
+    return pair_distances(embeddings[first], embeddings[second], distance=distance)

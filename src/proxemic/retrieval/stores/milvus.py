@@ -1,0 +1,515 @@
+"""A gallery in a collection of Milvus."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64
+
+from proxemic.addresses import misread, split_server, without_password
+from proxemic.data.roots import merge_roots
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.items import OWN, Where, check_where
+from proxemic.retrieval.stores.remote import BATCH, RemoteStore, Row, State
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, check_settings
+
+with optional_dependency("milvus"):
+    import grpc
+    from pymilvus import MilvusClient, MilvusException
+
+with optional_dependency("milvus"):
+    from pymilvus import DataType, MilvusClient, MilvusException
+
+
+T = TypeVar("T")
+LITE = "milvus-lite:"
+_CONNECTING = 5  # seconds
+_NO_COLLECTION, _NOT_LOADED = 100, 101
+_AWAY = ("Fail connecting", "UNAVAILABLE", "Retry", "DEADLINE_EXCEEDED", "closed channel")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_LOCK = threading.Lock()
+_OPEN: Counter[Path] = Counter()  # how many stores of this process use a file of Milvus Lite
+_LEFT: deque["Server"] = deque()  # of stores that nobody closed; see `leave`
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a gallery is: what a client connects by, how it is shown, without a password, and the gallery's name."""
+
+    shown: str
+    gallery: str
+    file: Path | None = None
+    uri: str = ""
+    token: str = field(default="", repr=False)
+    database: str = ""
+
+    @classmethod
+    def parse(cls, address: str) -> Self:
+        """Read ``milvus://user:password@host:port/database/gallery`` or ``milvus-lite:FILE``; else `UserError`."""
+        if address.startswith(LITE):
+            if not (file := address.removeprefix(LITE)):
+                raise UserError(f"{address} names no file: give {LITE}FILE.")
+            return cls(address, "gallery", Path(file).absolute())
+        form = "milvus://user:password@host:port/gallery, or …/database/gallery, also with ?secure=true"
+        url, parts = split_server(address, form, (1, 2))
+        parts, options = [unquote(part) for part in parts], dict(parse_qsl(url.query))
+        try:
+            host, port = url.hostname, url.port or 19530
+        except ValueError:
+            host = port = None
+        if not host or not options.keys() <= {"secure"}:
+            raise misread(address, form)
+        for name in parts:
+            if not _NAME.fullmatch(name):
+                raise UserError(
+                    f"{name!r} is no name for Milvus, which takes up to 255 letters a to z, digits and _, and "
+                    "no digit first: choose another."
+                )
+        user, colon, password = url.netloc.rpartition("@")[0].partition(":")
+        bracketed = f"[{host}]" if ":" in host else host
+        return cls(
+            without_password(address),
+            parts[-1],
+            None,
+            f"{'https' if options.get('secure') == 'true' else 'http'}://{bracketed}:{port}",
+            unquote(user) + colon + unquote(password),
+            parts[0] if len(parts) == 2 else "",
+        )
+
+
+@contextmanager
+def in_a_sentence(shown: str) -> Iterator[None]:
+    """Turn what pymilvus and gRPC raise in the block into a `UserError`."""
+    try:
+        yield
+    except MilvusException as error:
+        said = " ".join(str(error.message).split()).rstrip(".")
+        if any(word in said for word in _AWAY):
+            raise UserError(
+                f"{shown} cannot be reached: {said}. Start the server, or correct host, port, user, password or "
+                "database."
+            ) from error
+        if error.code == _NO_COLLECTION:
+            raise UserError(f"{shown} holds no gallery any more ({said}): make it anew.") from error
+        raise UserError(f"{shown} refuses this: {said}.") from error
+    except ValueError as error:
+        if "closed channel" not in str(error):
+            raise
+        raise UserError(f"{shown} cannot be reached: its connection was closed. Open it again.") from error
+    except grpc.RpcError as error:
+        said = " ".join(str(getattr(error, "details", lambda: error)()).split()).rstrip(".")
+        raise UserError(f"{shown} cannot be reached: {said}. Start the server, or correct the address.") from error
+
+
+class Server:
+    """A client of a server, or of Milvus Lite, which is started in this process."""
+
+    def __init__(self, address: Address, *, create: bool) -> None:
+        self.address = address
+        # It reports every failure itself, with a traceback.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        # Otherwise gRPC notes each start of a process that reads pictures.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        while _LEFT:
+            _LEFT.popleft().close()
+        uri = address.uri if address.file is None else _start(address.file, create=create)
+        self._file = address.file
+        try:
+            with in_a_sentence(address.shown):
+                self.client: Any = MilvusClient(
+                    uri, token=address.token, db_name=address.database, timeout=_CONNECTING, dedicated=True
+                )
+                # Its version says so also where it is a server of its own.
+                self.is_lite = "lite" in self.client.get_server_version()
+        except UserError:
+            self.close()
+            raise
+
+    def read(self, collection: str, reading: Callable[[], T]) -> T:
+        """Read a collection, which a server that was started anew may have to load first."""
+        try:
+            return reading()
+        except MilvusException as error:
+            # Milvus Lite has no number for it.
+            if error.code != _NOT_LOADED and "in state 'released'" not in str(error.message):
+                raise
+        self.client.load_collection(collection)
+        return reading()
+
+    def close(self) -> None:
+        """Give back the connection, and the file when nobody in this process uses it any more."""
+        with suppress(Exception):  # such as that of a server that is gone
+            self.client.close()
+        if self._file is not None:
+            _stop(self._file)
+            self._file = None
+
+
+def leave(server: Server) -> None:
+    """Have a server closed when the next one is made: the garbage collector may call this while locks are held."""
+    _LEFT.append(server)
+
+
+def _start(file: Path, *, create: bool) -> str:
+    if not create and not file.exists():
+        raise UserError(f"{LITE}{file} does not exist: create a gallery there, or correct the name.")
+    if file.is_dir() and any(file.iterdir()) and not (file / "LOCK").exists():
+        raise UserError(f"{LITE}{file} is a folder of something else: choose another name.")
+    if not file.parent.is_dir():
+        raise UserError(f"{LITE}{file} is in a folder that does not exist: make {file.parent} first.")
+    with optional_dependency("milvus"):
+        from milvus_lite.server_manager import server_manager_instance
+    logging.getLogger("milvus_lite").setLevel(logging.CRITICAL)
+    with _LOCK:
+        uri = server_manager_instance.start_and_get_uri(str(file))
+        if uri is None:
+            raise UserError(
+                f"{LITE}{file} cannot be opened: another process has it open, of which only one may, or it cannot be "
+                "written, or is damaged. Wait for the other, or look at the file."
+            )
+        _OPEN[file] += 1
+    return uri
+
+
+def _stop(file: Path) -> None:
+    from milvus_lite.server_manager import server_manager_instance
+
+    with _LOCK:
+        _OPEN[file] -= 1
+        if not _OPEN[file]:
+            server_manager_instance.release_server(str(file))
+
+
+_GALLERIES = "proxemic_galleries"
+_LARGEST = 32_768  # numbers of a vector that Milvus keeps
+_FOUND = 16_384  # rows that Milvus gives at most for a query
+_LISTED = 4_096  # keys or ids that an expression names
+_TRIES = 5  # of dropping an index
+_PATIENCE = 60  # seconds for a call that does not build an index
+_TEXT = 65_535  # bytes of a text at most
+_FIELDS = (*OWN, "columns", "vector")
+_HNSW = {"m": (16, 2, 2048), "ef_construction": (128, 1, 32_768), "ef_search": (100, 1, 32_768)}
+
+
+class MilvusStore(RemoteStore):
+    """A gallery in Milvus: a row of the collection `proxemic_galleries`, and a collection of its name.
+
+    Rows have the digest of their path as their key, so that no path comes twice, and digests of each name with its
+    value in `cells`: whatever users name or give reaches expressions as digests only. Readers are not disturbed; of
+    writers there may be one at a time, which a server does not check.
+    """
+
+    def __init__(self, server: Server, info: GalleryInfo) -> None:
+        super().__init__(server.address.shown, info)
+        self._server, self._name = server, server.address.gallery
+        self._closing = weakref.finalize(self, leave, server)
+
+    @classmethod
+    def create(cls, address: str, info: GalleryInfo) -> Self:
+        if info.dim > _LARGEST:
+            raise UserError(f"vectors have {info.dim:,} numbers, but Milvus keeps up to {_LARGEST:,}.")
+        server = _connect(address, create=True)
+        store = cls(server, info)
+        with in_a_sentence(store.address):
+            client, name = server.client, server.address.gallery
+            if client.has_collection(name):
+                raise UserError(f"{store.address} holds a gallery or another collection: choose another name.")
+            if not client.has_collection(_GALLERIES):
+                _make_galleries(client)
+            # Of the two, the collection comes last: without it, there is no gallery.
+            store._write(State(info))
+            schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+            schema.add_field("key", DataType.VARCHAR, max_length=32, is_primary=True)
+            schema.add_field("id", DataType.INT64)
+            schema.add_field("path", DataType.VARCHAR, max_length=_TEXT)
+            schema.add_field("label", DataType.VARCHAR, max_length=_TEXT, nullable=True)
+            schema.add_field("columns", DataType.JSON)
+            schema.add_field(
+                "cells", DataType.ARRAY, element_type=DataType.VARCHAR, max_length=32, max_capacity=_LISTED
+            )
+            schema.add_field("vector", DataType.FLOAT_VECTOR, dim=info.dim)
+            client.create_collection(name, schema=schema, consistency_level="Strong")
+            store._load(empty=True)
+        return store
+
+    @classmethod
+    def open(cls, address: str) -> Self:
+        server = _connect(address, create=False)
+        shown, name = server.address.shown, server.address.gallery
+        try:
+            with in_a_sentence(shown):
+                if not (server.client.has_collection(_GALLERIES) and server.client.has_collection(name)):
+                    raise UserError(f"{shown} holds no gallery: create it, or correct the name.")
+                server.client.load_collection(_GALLERIES)
+                store = cls(server, _read(server).info)
+                store._load()
+        except UserError:
+            server.close()
+            raise
+        return store
+
+    @classmethod
+    def delete(cls, address: str) -> None:
+        store = cls.open(address)
+        try:
+            with in_a_sentence(store.address):
+                # Without it, there is no gallery: what is then left in the other one is written over.
+                store._client.drop_collection(store._name, timeout=_PATIENCE)
+                store._client.delete(_GALLERIES, ids=[store._name], timeout=_PATIENCE)
+        finally:
+            store.close()
+
+    @property
+    def _client(self) -> Any:
+        return self._server.client
+
+    def _load(self, *, empty: bool = False) -> None:
+        """Make the indexes that are not there, and have the collection ready; waiting takes half a second or more."""
+        made = self._client.list_indexes(self._name)
+        wanted = self._client.prepare_index_params()
+        if "vector" not in made:
+            index = self._state().index
+            kind = "FLAT" if index is None else "HNSW"
+            parameters = {} if index is None else {"M": index["m"], "efConstruction": index["ef_construction"]}
+            # The Euclidean order is that of cosine, too, for vectors of unit length.
+            wanted.add_index("vector", index_type=kind, metric_type="L2", params=parameters)
+        for name in ("id",) if self._server.is_lite else ("id", "cells"):
+            if name not in made:
+                wanted.add_index(name, index_type="INVERTED")
+        if len(wanted):
+            self._client.create_index(self._name, wanted, sync=not empty)
+        self._client.load_collection(self._name)
+
+    def _state(self) -> State:
+        return _read(self._server)
+
+    def _write(self, state: State) -> None:
+        content = {
+            "info": state.info.to_json(),
+            "next_id": state.next_id,
+            "columns": state.further,
+            "index": state.index,
+            "roots": state.roots,
+        }
+        with in_a_sentence(self.address):
+            row = {"name": self._name, "state": content, "vector": [0.0, 0.0]}
+            self._client.upsert(_GALLERIES, [row], timeout=_PATIENCE)
+
+    def _query(self, condition: str, fields: Sequence[str]) -> list[Row]:
+        def query() -> list[Row]:
+            return [*self._client.query(self._name, filter=condition, output_fields=[*fields], timeout=_PATIENCE)]
+
+        with in_a_sentence(self.address):
+            return self._server.read(self._name, query)
+
+    def _count(self, condition: str = "") -> int:
+        return int(self._query(condition, ["count(*)"])[0]["count(*)"])
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def add_roots(self, roots: Sequence[str]) -> None:
+        state = self._state()
+        self._write(replace(state, roots=merge_roots([*state.roots, *roots])))
+
+    def known_paths(self, paths: Sequence[str]) -> set[str]:
+        digests = [_digest(path) for path in paths]
+        return {row["path"] for row in self._those("key", digests, ["path"])}
+
+    def _those(self, field: str, values: Sequence[Any], fields: Sequence[str]) -> list[Row]:
+        """Return the rows whose field has one of many values."""
+        parts = [values[first : first + _LISTED] for first in range(0, len(values), _LISTED)]
+        return [row for part in parts for row in self._query(f"{field} in {json.dumps([*part])}", fields)]
+
+    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+        state = self._state()
+        # Before they are used: an addition that breaks off leaves ids out, and uses none twice.
+        self._write(replace(state, next_id=state.next_id + len(vectors), further=state.with_further(items[0])))
+        ids = state.next_id + np.arange(len(vectors))
+        rows = [_row(*each) for each in zip(ids.tolist(), items, vectors, strict=True)]
+        with in_a_sentence(self.address):
+            self._client.upsert(self._name, rows, timeout=_PATIENCE)
+        return ids
+
+    def remove(self, where: Where) -> int:
+        # Any row meets no condition.
+        condition = self._condition(where) or "id >= 0"
+        count = self._count(condition)
+        if count:
+            with in_a_sentence(self.address):
+                self._client.delete(self._name, filter=condition, timeout=_PATIENCE)
+        return count
+
+    def _condition(self, where: Where | None) -> str:
+        parts = []
+        for name, values in check_where(where, self.columns if where else OWN).items():
+            texts = [value for value in values if value is not None]
+            either = []
+            if name == "path":
+                either.append(f"key in {json.dumps([*map(_digest, texts)])}")
+            else:
+                if texts:
+                    either.append(f"array_contains_any(cells, {json.dumps([_digest(name, text) for text in texts])})")
+                if None in values:
+                    either.append(f"not array_contains(cells, {json.dumps(_digest(name, None))})")
+            parts.append(f"({' or '.join(either)})")
+        return " and ".join(parts)
+
+    def _nearest(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
+    ) -> list[list[tuple[int, Any]]]:
+        if k > _FOUND and len(self) > _FOUND:
+            raise ValueError(f"k is {k:,}, but Milvus finds up to {_FOUND:,} rows of larger galleries.")
+        limit, index = min(k, _FOUND), self._state().index
+        search = partial(
+            self._client.search,
+            self._name,
+            data=[*queries],
+            limit=limit,
+            filter=self._condition(where),
+            output_fields=["id", "vector"],
+            search_params={"params": {} if index is None else {"ef": max(index["ef_search"], limit)}},
+            timeout=_PATIENCE,
+        )
+        with in_a_sentence(self.address):
+            found = self._server.read(self._name, search)
+        return [[(hit["entity"]["id"], hit["entity"]["vector"]) for hit in hits] for hits in found]
+
+    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
+        return self._those("id", ids, _FIELDS if vectors else _FIELDS[:-1])
+
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+        found: list[int] = []
+        condition, end = self._condition(where), self._state().next_id
+        first, size = after + 1, max(count, 1024)
+        # It gives rows in no order: those of a window of ids, which widens, as few may meet the conditions.
+        while first < end and len(found) < count:
+            window = f"id >= {first} and id < {first + size}" + (f" and {condition}" if condition else "")
+            found += sorted(row["id"] for row in self._query(window, ["id"]))
+            first, size = first + size, min(2 * size, _FOUND)
+        return np.array(found[:count], np.int64)
+
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+        state = self._state()
+        for rows in self._windows(state, batch_size, _FIELDS):
+            yield self._split(rows, state.columns)
+
+    def _windows(self, state: State, size: int, fields: Sequence[str]) -> Iterator[list[Row]]:
+        size = max(1, min(size, _FOUND, BATCH // (4 * self.info.dim)))
+        for first in range(0, state.next_id, size):
+            rows = self._query(f"id >= {first} and id < {min(first + size, state.next_id)}", fields)
+            if rows:
+                yield sorted(rows, key=lambda row: row["id"])
+
+    def build_index(self, kind: IndexKind, **settings: int) -> None:
+        chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})
+        with in_a_sentence(self.address):
+            # First what is to be: whoever opens a gallery whose index is missing makes it.
+            self._write(replace(self._state(), index=chosen if kind == "hnsw" else None))
+            self._drop_index()
+            self._load()
+
+    def _drop_index(self) -> None:
+        for left in reversed(range(_TRIES)):
+            self._client.release_collection(self._name)
+            try:
+                self._client.drop_index(self._name, "vector")
+                break
+            except MilvusException:  # a reader may have loaded the collection in between
+                if not left:
+                    raise
+
+    def verify(self) -> list[str]:
+        seen, wrong = Counter[int](), Counter[str]()
+        state, count = self._state(), self._count()
+        for rows in self._windows(state, 4096, ("key", "cells", *_FIELDS)):
+            for row in rows:
+                should = _row(row["id"], {**row["columns"], "path": row["path"], "label": row["label"]}, row["vector"])
+                is_right = row["key"] == should["key"] and sorted(row["cells"]) == sorted(should["cells"])
+                wrong["keys of other values"] += not is_right
+                seen[row["id"]] += 1
+            norms = np.linalg.norm(np.array([row["vector"] for row in rows], np.float64), axis=1)
+            wrong["numbers that are not finite"] += int((~np.isfinite(norms)).sum())
+            if self.info.distance == "cosine":
+                wrong["vectors not of length 1"] += int(((np.abs(norms - 1) > 1e-3) & (norms > 0)).sum())
+        wrong["ids that come twice"] = seen.total() - len(seen)
+        wrong["ids that were not given yet"] = count - seen.total()
+        return [f"{self.address} has {number:,} rows with {what}." for what, number in wrong.items() if number > 0]
+
+    def close(self) -> None:
+        if self._closing.detach():
+            self._server.close()
+
+
+def _connect(address: str, *, create: bool) -> Server:
+    parsed = Address.parse(address)
+    if parsed.gallery == _GALLERIES:
+        raise UserError(f"{parsed.shown} is where the names of galleries are kept: choose another name.")
+    return Server(parsed, create=create)
+
+
+def _make_galleries(client: Any) -> None:
+    schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("name", DataType.VARCHAR, max_length=255, is_primary=True)
+    schema.add_field("state", DataType.JSON)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)  # no collection is without
+    index = client.prepare_index_params()
+    index.add_index("vector", index_type="FLAT", metric_type="L2")
+    client.create_collection(_GALLERIES, schema=schema, consistency_level="Strong")
+    client.create_index(_GALLERIES, index, sync=False)
+    client.load_collection(_GALLERIES)
+
+
+def _read(server: Server) -> State:
+    """Read the state of a gallery as it is now; `UserError` if there is none."""
+    name, shown = server.address.gallery, server.address.shown
+    condition = f'name in ["{name}"]'  # a word of letters and digits
+    query = partial(server.client.query, _GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)
+    with in_a_sentence(shown):
+        found = [*server.read(_GALLERIES, query)]
+    if not found:
+        raise UserError(f"{shown} holds no gallery: create it, or correct the name.")
+    state = found[0]["state"]
+    try:
+        return State(
+            GalleryInfo.from_json(state["info"]),
+            int(state["next_id"]),
+            tuple(state["columns"]),
+            state["index"],
+            tuple(state["roots"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{shown} is not a gallery that can be read: {error}.") from error
+
+
+def _row(number: int, texts: Mapping[str, str | None], vector: Any) -> dict[str, Any]:
+    cells = {name: text for name, text in texts.items() if name not in ("id", "path") and text is not None}
+    return {
+        "key": _digest(texts["path"]),
+        "id": number,
+        "path": texts["path"],
+        "label": texts["label"],
+        "columns": {name: text for name, text in cells.items() if name != "label"},
+        "cells": [digest for name, text in cells.items() for digest in (_digest(name, None), _digest(name, text))],
+        "vector": vector,
+    }
+
+
+def _digest(*parts: str | None) -> str:
+    """Return what stands for a path, a column with a value, or a column with any value (None), in an expression."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,456 @@
+"""A gallery in a table of PostgreSQL."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote, urlunsplit
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64
+
+from proxemic.addresses import split_server, without_password
+from proxemic.data.roots import merge_roots
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.items import OWN, Where, check_where
+from proxemic.retrieval.stores.remote import RemoteStore, Row, State
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, check_settings
+
+with optional_dependency("postgres"):
+    import psycopg
+    from pgvector.psycopg import register_vector
+    from psycopg import errors
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+with optional_dependency("postgres"):
+    from pgvector import Vector
+    from psycopg import errors
+    from psycopg.sql import SQL, Composed, Identifier, Literal
+    from psycopg.types.json import Jsonb
+
+
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+T = TypeVar("T")
+
+# In seconds: when a server that does not answer is given up; and in milliseconds, one that is gone without a word.
+_DEFAULTS = {"connect_timeout": "5", "keepalives_idle": "30", "tcp_user_timeout": "30000"}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a gallery is: what libpq connects by, how it is shown, without a password, and the gallery's name."""
+
+    conninfo: str = field(repr=False)
+    shown: str
+    gallery: str
+
+    @classmethod
+    def parse(cls, address: str) -> Self:
+        """Read ``postgresql://user:password@host:port/database/gallery``; `UserError` where it is not that."""
+        url, (database, gallery) = split_server(address, "postgresql://user:password@host:port/database/gallery", (2,))
+        conninfo = urlunsplit(url._replace(path=f"/{database}"))
+        if not url.netloc:  # which urlunsplit leaves out, with the two strokes that libpq wants
+            conninfo = conninfo.replace(":/", ":///", 1) if not conninfo.startswith(f"{url.scheme}://") else conninfo
+        try:
+            given = conninfo_to_dict(conninfo)
+        except psycopg.ProgrammingError as error:
+            # Other messages of libpq quote what may be the password.
+            reason = str(error).strip() if "query parameter" in str(error) else "a part of it has characters or % amiss"
+            raise UserError(f"{without_password(address)} is not an address of PostgreSQL: {reason}.") from None
+        missing = {name: value for name, value in _DEFAULTS.items() if name not in given}
+        return cls(make_conninfo(conninfo, **missing), without_password(address), unquote(gallery))
+
+
+def without_vectors(shown: str) -> str:
+    """Say what a database without pgvector needs."""
+    return f"{shown} has no vectors: have an administrator run CREATE EXTENSION vector in the database."
+
+
+class Server:
+    """A database, to which a connection is made when it is needed, and again where it was dropped in between."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.version: tuple[int, ...] = ()
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def run(self, work: Callable[[Cursor], T], *, prepare: Callable[[Cursor], object] | None = None) -> T:
+        """Do something in a transaction that can be done again.
+
+        Args:
+            work: What is done.
+            prepare: What makes sure that the database has vectors; None expects them there.
+
+        Raises:
+            UserError: If the server cannot be reached, or refuses.
+        """
+        kept = self._connection is not None
+        try:
+            try:
+                return self._attempt(work, prepare)
+            except psycopg.OperationalError:
+                if not kept or self._connection is None or not self._connection.closed:
+                    raise
+                # The connection was dropped since it was last used: the server was started anew, perhaps.
+                return self._attempt(work, prepare)
+        except psycopg.Error as error:
+            raise UserError(self._sentence(error)) from error
+
+    def _attempt(self, work: Callable[[Cursor], T], prepare: Callable[[Cursor], object] | None) -> T:
+        if self._connection is None or self._connection.closed:
+            self.close()
+            self._connect(prepare)
+        assert self._connection is not None
+        with self._connection.transaction(), self._connection.cursor(binary=True) as cursor:
+            return work(cursor)
+
+    def _connect(self, prepare: Callable[[Cursor], object] | None) -> None:
+        try:
+            connection = psycopg.connect(self.address.conninfo, autocommit=True)
+        except psycopg.Error as error:
+            said = " ".join(str(error).split()).rstrip(".?")
+            raise UserError(
+                f"{self.address.shown} cannot be reached: {said}. Start the server, or correct host, port, user, "
+                "password (also PGPASSWORD or ~/.pgpass) and database."
+            ) from error
+        # A connection that nobody closed is closed with the store, without a warning.
+        self._connection = connection
+        self._closing = weakref.finalize(self, connection.close)
+        with connection.transaction(), connection.cursor() as cursor:
+            if prepare is not None:
+                prepare(cursor)
+            found = cursor.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+        if found is None:
+            self.close()
+            raise UserError(without_vectors(self.address.shown))
+        self.version = tuple(int(part) for part in found[0].split("."))
+        register_vector(connection)
+
+    def _sentence(self, error: psycopg.Error) -> str:
+        said = ": ".join(filter(None, (error.diag.message_primary or str(error), error.diag.message_detail)))
+        said = " ".join(said.split()).rstrip(".")
+        where = self.address.shown
+        if isinstance(error, errors.InsufficientPrivilege):
+            user = conninfo_to_dict(self.address.conninfo).get("user") or "the user"
+            return f"{where} refuses this to {user} ({said}): have an administrator grant it."
+        if isinstance(error, errors.UndefinedTable):
+            return f"{where} holds no gallery any more ({said}): make it anew."
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+            return f"{where} is gone ({said}): start the server again."
+        if isinstance(error, errors.OperatorIntervention):  # it is being shut down
+            return f"{where} is gone ({said}): start the server again."
+        return f"{where} refuses this: {said}."
+
+    def close(self) -> None:
+        """Give back the connection, if there is one."""
+        if self._connection is not None:
+            self._closing()
+            self._connection = None
+
+
+_LARGEST, _LARGEST_HNSW = 16_000, 2_000  # numbers of a vector that pgvector keeps, and that its index takes
+_INLINE = 1_500  # numbers of a vector that is kept beside the row's other values: a page has 8 KiB
+_HNSW = {"m": (16, 2, 100), "ef_construction": (128, 4, 1000), "ef_search": (100, 1, 1000)}
+_LOCK = 0x70726F78656D6963  # of those who make the table of galleries: two at once would fail
+
+_GALLERIES = """
+CREATE TABLE IF NOT EXISTS proxemic_galleries (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    info jsonb NOT NULL,
+    next_id bigint NOT NULL DEFAULT 0,
+    columns text[] NOT NULL DEFAULT '{}',
+    roots text[] NOT NULL DEFAULT '{}',
+    index jsonb
+)"""
+_ROWS = """
+CREATE TABLE {table} (
+    id bigint PRIMARY KEY,
+    path text NOT NULL UNIQUE,
+    label text,
+    columns jsonb NOT NULL,
+    embedding vector({dim}) NOT NULL
+)"""
+
+
+class PostgresStore(RemoteStore):
+    """A gallery in PostgreSQL: a line of `proxemic_galleries` and a table `proxemic_gallery_NUMBER` of its rows.
+
+    Names and values that users give reach SQL as parameters only. Each batch of an addition is a transaction, in which
+    the gallery's line is locked: writers take turns, and readers see what is committed.
+    """
+
+    def __init__(self, server: Server, number: int, info: GalleryInfo) -> None:
+        super().__init__(server.address.shown, info)
+        self._server, self._number = server, number
+        self._name = f"proxemic_gallery_{number}"
+        self._table = Identifier(self._name)
+
+    @classmethod
+    def create(cls, address: str, info: GalleryInfo) -> Self:
+        if info.dim > _LARGEST:
+            raise UserError(
+                f"vectors have {info.dim:,} numbers, but pgvector keeps up to {_LARGEST:,}: make a gallery in a folder."
+            )
+        server = Server(Address.parse(address))
+
+        def make(cursor: Cursor) -> int:
+            made = cursor.execute(
+                "INSERT INTO proxemic_galleries (name, info) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING "
+                "RETURNING number",
+                (server.address.gallery, Jsonb(info.to_json())),
+            ).fetchone()
+            if made is None:
+                raise UserError(f"{server.address.shown} holds a gallery: add to it, or choose another name.")
+            table = Identifier(f"proxemic_gallery_{made[0]}")
+            cursor.execute(SQL(_ROWS).format(table=table, dim=Literal(info.dim)))
+            if info.dim <= _INLINE:
+                cursor.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(table))
+            return made[0]
+
+        def prepare(cursor: Cursor) -> None:
+            _prepare(cursor, server.address.shown)
+
+        return cls(server, server.run(make, prepare=prepare), info)
+
+    @classmethod
+    def open(cls, address: str) -> Self:
+        server = Server(Address.parse(address))
+        name = server.address.gallery
+
+        def find(cursor: Cursor) -> tuple[Any, ...] | None:
+            if not _has_galleries(cursor):
+                return None
+            return cursor.execute("SELECT number, info FROM proxemic_galleries WHERE name = %s", (name,)).fetchone()
+
+        found = server.run(find)
+        if found is None:
+            raise UserError(f"{server.address.shown} holds no gallery: create it, or correct the name.")
+        try:
+            return cls(server, found[0], GalleryInfo.from_json(found[1]))
+        except ValueError as error:
+            raise UserError(f"{server.address.shown} is not a gallery that can be read: {error}.") from error
+
+    @classmethod
+    def delete(cls, address: str) -> None:
+        store = cls.open(address)
+
+        def work(cursor: Cursor) -> None:
+            store._line(cursor, lock=True)
+            cursor.execute(SQL("DROP TABLE IF EXISTS {}").format(store._table))
+            cursor.execute("DELETE FROM proxemic_galleries WHERE number = %s", (store._number,))
+
+        try:
+            store._server.run(work)
+        finally:
+            store.close()
+
+    def __len__(self) -> int:
+        return self._fetch(SQL("SELECT count(*) FROM {}").format(self._table))[0][0]
+
+    def add_roots(self, roots: Sequence[str]) -> None:
+        def work(cursor: Cursor) -> None:
+            merged = merge_roots([*self._line(cursor, lock=True).roots, *roots])
+            cursor.execute("UPDATE proxemic_galleries SET roots = %s WHERE number = %s", ([*merged], self._number))
+
+        self._server.run(work)
+
+    def _state(self) -> State:
+        return self._server.run(self._line)
+
+    def _line(self, cursor: Cursor, *, lock: bool = False) -> State:
+        found: Any = cursor.execute(
+            SQL("SELECT next_id, columns, index, roots FROM proxemic_galleries WHERE number = %s {}").format(
+                SQL("FOR UPDATE" if lock else "")
+            ),
+            (self._number,),
+        ).fetchone()
+        if found is None:
+            raise UserError(f"{self.address} holds no gallery any more: make it anew.")
+        next_id, further, index, roots = found
+        return State(self.info, next_id, tuple(further), index, tuple(roots))
+
+    def _fetch(self, query: Composed, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._server.run(lambda cursor: cursor.execute(query, parameters).fetchall())
+
+    def known_paths(self, paths: Sequence[str]) -> set[str]:
+        query = SQL("SELECT path FROM {} WHERE path = ANY(%s)").format(self._table)
+        return {path for (path,) in self._fetch(query, [list(paths)])}
+
+    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+        paths = [item["path"] for item in items]
+
+        def work(cursor: Cursor) -> list[int]:
+            state = self._line(cursor, lock=True)
+            next_id = state.next_id
+            # Another writer may have added some since the caller looked, as may this one, if its connection was lost
+            # when it had committed.
+            query = SQL("SELECT path, id FROM {} WHERE path = ANY(%s)").format(self._table)
+            ids: dict[str, int] = dict(cursor.execute(query, (paths,)).fetchall())
+            with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
+                copy.set_types(["int8", "text", "text", "jsonb", "vector"])
+                for item, vector in zip(items, vectors, strict=True):
+                    if item["path"] in ids:
+                        continue
+                    cells = {name: text for name, text in item.items() if name not in OWN and text is not None}
+                    copy.write_row((next_id, item["path"], item["label"], Jsonb(cells), Vector(vector)))
+                    ids[item["path"]] = next_id
+                    next_id += 1
+            cursor.execute(
+                "UPDATE proxemic_galleries SET next_id = %s, columns = %s WHERE number = %s",
+                (next_id, [*state.with_further(items[0])], self._number),
+            )
+            return [ids[path] for path in paths]
+
+        return np.array(self._server.run(work), np.int64)
+
+    def remove(self, where: Where) -> int:
+        def work(cursor: Cursor) -> int:
+            conditions, values = _conditions(check_where(where, self._line(cursor).columns))
+            return cursor.execute(SQL("DELETE FROM {} {}").format(self._table, conditions), values).rowcount
+
+        return self._server.run(work)
+
+    def _nearest(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
+    ) -> list[list[tuple[int, Any]]]:
+        return self._server.run(lambda cursor: self._search(cursor, queries, k, where))
+
+    def _search(
+        self, cursor: Cursor, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
+    ) -> list[list[tuple[int, Any]]]:
+        state = self._line(cursor)
+        conditions, values = _conditions(check_where(where, state.columns))
+        if state.index is None:
+            cursor.execute("SET LOCAL enable_indexscan = off")
+        else:
+            effort = str(min(max(state.index["ef_search"], k), 1000))
+            cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", (effort,))
+            if self._server.version >= (0, 8):
+                # Without it, conditions leave out what is found, and fewer rows come than there are.
+                cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+        # The Euclidean order is that of cosine, too, for vectors of unit length, and rounds less where they are near.
+        nearest = SQL(
+            "SELECT place, id, embedding FROM unnest(%s::vector[]) WITH ORDINALITY AS queries (query, place) "
+            "CROSS JOIN LATERAL (SELECT id, embedding FROM {table} {conditions} ORDER BY embedding <-> query{ties} "
+            "LIMIT %s) AS found"
+        ).format(table=self._table, conditions=conditions, ties=SQL(", id" if state.index is None else ""))
+        found: list[list[tuple[int, Any]]] = [[] for _ in queries]
+        for place, number, vector in cursor.execute(nearest, ([*map(Vector, queries)], *values, k)).fetchall():
+            found[place - 1].append((number, vector.to_numpy()))
+        return found
+
+    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
+        return self._described(SQL("WHERE id = ANY(%s)"), (ids,), vectors=vectors)
+
+    def _described(self, which: SQL, parameters: Sequence[Any], *, vectors: bool = True) -> list[Row]:
+        names = [*OWN, "columns", *(["embedding"] if vectors else [])]
+        query = SQL("SELECT {} FROM {} {}").format(SQL(", ").join(map(Identifier, names)), self._table, which)
+        rows = [dict(zip(names, row, strict=True)) for row in self._fetch(query, parameters)]
+        return [row | {"vector": row["embedding"].to_numpy()} for row in rows] if vectors else rows
+
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+        query = SQL("SELECT id FROM (SELECT * FROM {} {}) AS meeting WHERE id > %s ORDER BY id LIMIT %s")
+
+        def work(cursor: Cursor) -> list[tuple[Any, ...]]:
+            conditions, values = _conditions(check_where(where, self._line(cursor).columns))
+            return cursor.execute(query.format(self._table, conditions), (*values, after, count)).fetchall()
+
+        return np.array([number for (number,) in self._server.run(work)], np.int64)
+
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+        last, columns = -1, self.columns
+        while rows := self._described(SQL("WHERE id > %s ORDER BY id LIMIT %s"), (last, batch_size)):
+            yield self._split(rows, columns)
+            last = rows[-1]["id"]
+
+    def count_labels(self) -> Counter[str | None]:
+        return Counter(dict(self._fetch(SQL("SELECT label, count(*) FROM {} GROUP BY label").format(self._table))))
+
+    @property
+    def size(self) -> int:
+        return self._fetch(SQL("SELECT pg_total_relation_size({}::regclass)").format(Literal(self._name)))[0][0]
+
+    def build_index(self, kind: IndexKind, **settings: int) -> None:
+        chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})
+        if kind == "hnsw" and self.info.dim > _LARGEST_HNSW:
+            raise UserError(
+                f"{self.address} has vectors of {self.info.dim:,} numbers, but pgvector makes an index of up to "
+                f"{_LARGEST_HNSW:,}: search without (exact), or make a gallery in a folder."
+            )
+
+        new, old = (Identifier(f"{self._name}_embedding{ending}") for ending in ("_new", ""))
+
+        def work(cursor: Cursor) -> None:
+            self._line(cursor, lock=True)
+            if kind == "hnsw":
+                cursor.execute(
+                    SQL(
+                        "CREATE INDEX {} ON {} USING hnsw (embedding vector_l2_ops) WITH (m = {}, ef_construction = {})"
+                    ).format(new, self._table, Literal(chosen["m"]), Literal(chosen["ef_construction"]))
+                )
+            # Only now, as others wait from here on.
+            cursor.execute(SQL("DROP INDEX IF EXISTS {}").format(old))
+            cursor.execute(SQL("ALTER INDEX IF EXISTS {} RENAME TO {}").format(new, old))
+            cursor.execute(
+                "UPDATE proxemic_galleries SET index = %s WHERE number = %s",
+                (Jsonb(chosen) if kind == "hnsw" else None, self._number),
+            )
+
+        self._server.run(work)
+
+    def verify(self) -> list[str]:
+        # The server compares its own checksums of pages, where it has them, as all are read.
+        query = SQL(
+            "SELECT count(*) FILTER (WHERE id < 0 OR id >= %s), "
+            "count(*) FILTER (WHERE EXISTS (SELECT FROM jsonb_object_keys(columns) AS name WHERE name <> ALL (%s))), "
+            "count(*) FILTER (WHERE %s AND NOT vector_norm(embedding) BETWEEN 0.999 AND 1.001 "
+            "AND vector_norm(embedding) > 0), sum(length(path) + length(label)) FROM {}"
+        ).format(self._table)
+
+        def work(cursor: Cursor) -> list[tuple[int, str]]:
+            state = self._line(cursor)
+            is_cosine = self.info.distance == "cosine"
+            counts: Any = cursor.execute(query, (state.next_id, [*state.further], is_cosine)).fetchone()
+            wrong = ("ids that were not given yet", "columns that the gallery does not have", "vectors not of length 1")
+            return [*zip(counts, wrong, strict=False)]
+
+        return [f"{self.address} has {count:,} rows with {what}." for count, what in self._server.run(work) if count]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _has_galleries(cursor: Cursor) -> bool:
+    found: Any = cursor.execute("SELECT to_regclass('proxemic_galleries') IS NOT NULL").fetchone()
+    return found[0]
+
+
+def _prepare(cursor: Cursor, shown: str) -> None:
+    """Make the extension and the table of galleries, where they are not there."""
+    if not cursor.execute("SELECT FROM pg_extension WHERE extname = 'vector'").fetchone():
+        try:
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except (errors.FeatureNotSupported, errors.UndefinedFile) as error:
+            raise UserError(
+                f"The server of {shown} does not have pgvector: have an administrator install it."
+            ) from error
+        except errors.InsufficientPrivilege as error:
+            raise UserError(without_vectors(shown)) from error
+    if not _has_galleries(cursor):
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        cursor.execute(_GALLERIES)
+
+
+def _conditions(conditions: Mapping[str, Sequence[str | None]]) -> tuple[Composed, list[Any]]:
+    """Build the WHERE of conditions, and its parameters: names of further columns are parameters, too."""
+    parts, values = [], []
+    for name, allowed in conditions.items():
+        column, of_column = (SQL("columns ->> %s"), [name]) if name not in OWN else (Identifier(name), [])
+        texts = [value for value in allowed if value is not None]
+        parts.append(SQL("({0} = ANY(%s) OR (%s AND {0} IS NULL))").format(column))
+        values += [*of_column, texts, None in allowed, *of_column]
+    return SQL("{} {}").format(SQL("WHERE" if parts else ""), SQL(" AND ").join(parts)), values
