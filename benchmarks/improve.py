@@ -98,7 +98,7 @@ def curves(features: Tensor, labels: Tensor, counts: Sequence[int], kept: int, s
         for name, each in found.items():
             new, further = torch.tensor(each).mean(0).tolist()
             rows.setdefault(name, []).append(f"{new:.1f} · {further:.1f}")
-    print_header("labels for each class", *counts)
+    print_header("labels for each class", *map(str, counts))
     for name, cells in rows.items():
         print_row(name, *cells)
 

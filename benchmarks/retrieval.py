@@ -96,9 +96,9 @@ def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
         entry = store._snapshot.state.index
         assert entry is not None
         index, effort = load(store._snapshot, entry).index, entry.settings[EFFORT[kind]]
-        made = (
-            faiss.SearchParametersHNSW(efSearch=effort) if kind == "hnsw" else faiss.SearchParametersIVF(nprobe=effort)
-        )
+        parameters: Any = faiss
+        made = parameters.SearchParametersHNSW() if kind == "hnsw" else parameters.SearchParametersIVF()
+        setattr(made, "efSearch" if kind == "hnsw" else "nprobe", effort)
         row(kind, lambda part, index=index, made=made: index.search(part, K, params=made), 200)
     before = {*store.folder.iterdir()}
     taken = seconds(lambda: fill(rows, 10_000))

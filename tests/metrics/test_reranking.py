@@ -60,8 +60,10 @@ def reranked(queries: list[Row], gallery: list[Row], k1: int, k2: int, weight: f
 @pytest.mark.parametrize(("k1", "k2", "weight"), [(5, 3, 0.3), (20, 6, 0.3), (1, 1, 0.0), (7, 2, 1.0)])
 def test_reranking_equals_the_formulas(distance: Any, k1: int, k2: int, weight: float) -> None:
     queries, gallery = rows(4, 6, seed=1).double(), rows(31, 6, seed=2).double()
-    as_compared = [[unit(row) if distance == "cosine" else row for row in each.tolist()] for each in (queries, gallery)]
-    expected = torch.tensor(reranked(*as_compared, k1, k2, weight), dtype=torch.float64)
+    asked, searched = (
+        [unit(row) if distance == "cosine" else row for row in each.tolist()] for each in (queries, gallery)
+    )
+    expected = torch.tensor(reranked(asked, searched, k1, k2, weight), dtype=torch.float64)
     found = k_reciprocal_distances(queries, gallery, k1=k1, k2=k2, original_weight=weight, distance=distance)
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=0)
 
