@@ -135,14 +135,15 @@ def test_a_token_in_the_address_becomes_a_cookie() -> None:
     for path, query in (("/", "token=wrong"), ("/", ""), ("/gallery", f"token={TOKEN}")):
         status, headers, _ = ask(parts(b""), path, query, token=TOKEN)
         assert (status, headers["www-authenticate"]) == (401, "Bearer"), path
-    for given, expected in (
+    headers_given: list[tuple[dict[str, Any], int]] = [
         ({"authorization": f"bearer  {TOKEN} "}, 200),
         ({"authorization": f"Basic {TOKEN}"}, 401),
         ({"authorization": f"Bearer {TOKEN[:-1]}"}, 401),
         ({"cookie": f"proxemic={TOKEN}"}, 401),
         ({"cookie": cookie.partition(";")[0]}, 401),  # of another server
         ({"cookie": "proxemic=; ;;=="}, 401),
-    ):
+    ]
+    for given, expected in headers_given:
         assert ask(parts(b""), "/gallery", token=TOKEN, **given)[0] == expected, given
     assert ask(parts(b""), "/health", token=TOKEN)[0] == 200, "what watches the server knows no token"
     assert ask(parts(b""), "/health", token=TOKEN, host="evil.example")[0] == 421
