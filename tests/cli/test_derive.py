@@ -39,7 +39,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         calls.append((*words, options))
         return Nothing()
 
-    for name in ("retrieval.clustering.cluster", "analyze._robustness.robustness", "analyze._sweep.sweep"):
+    for name in ("retrieval.curation.clustering.cluster", "analyze._robustness.robustness", "analyze._sweep.sweep"):
         monkeypatch.setattr(f"proxemic.{name}", work)
     return calls
 

@@ -93,7 +93,7 @@ def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None
         ("shop short.npy", ["of shape [2, 2], but those of shop are floats [rows, 6]"]),
         ("shop bad.npy", ["row 2: the vector has a number that is not finite"]),
         ("shop none.npy", ["none.npy does not exist"]),
-        ("photos photos", ["photos holds no gallery"]),
+        ("model photos", ["model holds no gallery"]),
         ("shop photos --model photos", ["photos is no model"]),
     ],
 )

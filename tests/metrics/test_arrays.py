@@ -28,6 +28,8 @@ CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
     "nearest_neighbours": lambda to: metrics.nearest_neighbours(
         to(POINTS), to(POINTS), k=3, exclude=to(torch.arange(60))
     ),
+    "k_reciprocal_distances": lambda to: metrics.k_reciprocal_distances(to(POINTS), to(POINTS)),
+    "expand_queries": lambda to: metrics.expand_queries(to(POINTS), to(POINTS), k=3),
     "clustering_metrics": lambda to: metrics.clustering_metrics(to(POINTS), to(LABELS)),
     "kmeans_clusters": lambda to: metrics.kmeans_clusters(to(POINTS), 3),
     "normalized_mutual_information": lambda to: metrics.normalized_mutual_information(to(POINTS), to(LABELS)),

@@ -239,11 +239,14 @@ def that_differ() -> list[str]:
 class Watch(Callback):
     """What moves in each of two steps, and by which gradients."""
 
-    def __init__(self, parts: dict[str, list[nn.Parameter]]) -> None:
-        self.parts = parts
+    def __init__(self, parts: dict[str, list[nn.Parameter]], data: TrainingData) -> None:
+        self.parts, self.data = parts, data
         self.losses: list[float] = []
         self.moved: list[set[str]] = []
         self.before: dict[str, list[torch.Tensor]] = {}
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.data.batches.set_epoch(trainer.current_epoch)  # as the callback of the history does in a run
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
         # Weight decay alone would move what has no gradient.
@@ -304,7 +307,8 @@ def test_two_steps(name: str, places: dict[type[ImageSource], dict[str, Any]], n
         "head": list(model.head.parameters()),
         "loss": list(loss.parameters()),
     }
-    watch, data = Watch(parts), TrainingData(splits.train, recipe)
+    data = TrainingData(splits.train, recipe)
+    watch = Watch(parts, data)
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=2,

@@ -93,7 +93,8 @@ class RetrievalCallback(Callback):
                 raise ValueError(
                     "images have no labels to evaluate embeddings by: give samples of an input and a label."
                 )
-            rows = RowLabels(labels)
+            names, numbers = labels.unique(return_inverse=True)
+            rows = RowLabels(numbers, tuple(map(str, names.tolist())))
         check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
         return evaluate_embeddings(embeddings, rows, self.evaluation, or_nan=True)
 
