@@ -61,7 +61,7 @@ def test_workers_end_with_a_server_that_is_killed() -> None:
 
 def test_workers_that_cannot_open_the_gallery_are_given_up() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(UserError, match="before it served"):
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(UserError, match="before they serve"):
         run_workers(Config(partial(sys.exit, 3), factory=True, workers=2, log_level="critical"), listener)
     assert signal.getsignal(signal.SIGINT) is before
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -1,6 +1,5 @@
 """Parameter groups and what an optimisation refuses."""
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -11,8 +10,6 @@ from timm.optim import param_groups_layer_decay
 from proxemic.losses import HISTLoss, ProxyAnchorLoss
 from proxemic.models import ModelConfig, build_model
 from proxemic.training import Optimization, parameter_groups
-
-MODULE = importlib.import_module("proxemic.training.parameter_groups")  # the package has a function of this name
 
 
 def test_four_groups_have_their_own_rates() -> None:
@@ -80,7 +77,7 @@ def test_steps_are_fused_on_a_gpu_unless_the_recipe_chooses(monkeypatch: pytest.
         return [group.get("fused") for group in made.param_groups]
 
     assert fused(torch.optim.AdamW) == [None, None]
-    monkeypatch.setattr(MODULE, "on_gpu", lambda _: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     assert fused(torch.optim.AdamW) == fused(torch.optim.SGD) == [True, True]
     assert fused(torch.optim.SGD, rate=0.5) == [True, None]
     assert fused(partial(torch.optim.Adam, foreach=True)) == fused(torch.optim.RMSprop) == [None, None]

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from multiprocessing import resource_tracker
 
 from uvicorn import Config
@@ -13,12 +14,15 @@ from uvicorn.supervisors import Multiprocess
 
 from proxemic.errors import UserError
 
+_MINUTE = 60.0
+_MOST_ENDS = 3  # of each worker within a minute
+
 
 def run_workers(config: Config, listener: socket.socket) -> None:
     """Run the workers of a configuration until Ctrl-C or SIGTERM; those that end are started again.
 
     Raises:
-        UserError: If a worker cannot be opened.
+        UserError: If a worker cannot be opened, or workers end again and again.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     supervisor = _Supervisor(config, [listener])
@@ -35,8 +39,11 @@ def run_workers(config: Config, listener: socket.socket) -> None:
         for number, handler in handlers.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
-    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
-        raise UserError("A worker process ended before it served. A line above says why.")
+    if supervisor.failed or any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        raise UserError(
+            "The worker processes end before they serve. A line above says why, or they need more memory than there "
+            "is: start fewer --workers."
+        )
 
 
 def end_with_parent() -> None:
@@ -52,10 +59,29 @@ def end_with_parent() -> None:
 
 
 class _Supervisor(Multiprocess):
-    """Notice a Ctrl-C that is blocked."""
+    """Give up when workers end again and again, which uvicorn starts forever, and notice a Ctrl-C that is blocked.
+
+    Attributes:
+        failed: Whether it gave up.
+    """
+
+    def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self.failed = False
+        self._ends: list[float] = []
 
     def handle_signals(self) -> None:
         """Handle the signals that have arrived."""
         if hasattr(signal, "sigpending") and signal.SIGINT in signal.sigpending():
             self.handle_int()
         super().handle_signals()
+
+    def keep_subprocess_alive(self) -> None:
+        """Start workers again that have ended."""
+        before = {*self.processes}
+        super().keep_subprocess_alive()
+        now = time.monotonic()
+        self._ends = [end for end in self._ends if now - end < _MINUTE] + [now] * len(before - {*self.processes})
+        if len(self._ends) > _MOST_ENDS * self.processes_num:
+            self.failed = True
+            self.should_exit.set()
