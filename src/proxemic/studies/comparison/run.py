@@ -139,7 +139,7 @@ def finish_comparison(
     """Train what is not finished, and write tables and plots."""
     report = report or getLogger("proxemic").info
     pool = Workers(workers)
-    with comparison.directory.at_work(alone=True), pool:
+    with comparison.directory.at_work(alone=True):
         begun = _begun(comparison.path)
         # Another process may have added what this one, which read the directory before, would forget.
         if begun and not ({*begun.entries} <= {*comparison.entries} and {*begun.seeds} <= {*comparison.seeds}):
@@ -178,9 +178,10 @@ def finish_comparison(
             cell.forget_failure()
             jobs.append(Job(comparison.recipe_file(cell.entry.slug), ("--seed", str(cell.seed)), cell.path))
         try:
-            pool.run(jobs, on_result=on_result, on_failure=on_failure)
+            with pool:
+                pool.run(jobs, on_result=on_result, on_failure=on_failure)
         finally:
-            write_tables(comparison)
+            write_tables(comparison)  # once the workers have ended, as runs may end while they are stopped
         from proxemic.studies.comparison.plots import draw_curves, draw_points
 
         draw_points(comparison)
