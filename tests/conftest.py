@@ -31,6 +31,9 @@ wait_for_no_disk()
 # Keys of indexes that tests build are not written to the folder of whoever runs them.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parents[1] / ".cache" / "config")
 
+# It changes what processes draw, and is for those that `warm` forks alone: not to be imported in search of doctests.
+collect_ignore = ["preloaded.py"]
+
 THREADS = torch.get_num_threads()
 
 # Ctrl-C is tested also where a shell has started the tests in the background, which then ignore it.
