@@ -20,7 +20,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.exporting import Exported, export
     from proxemic.retrieval.folders import open_gallery
     from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
-    from proxemic.retrieval.improve import ImprovedGallery, improve_gallery, relabel
+    from proxemic.retrieval.improved_gallery import ImprovedGallery, improve_gallery, relabel
     from proxemic.retrieval.improvement import Improvement, improve, trained_head, whitened_head
     from proxemic.retrieval.ray_stage import EmbedStage
     from proxemic.retrieval.recognition import Recognitions, recognize
