@@ -22,7 +22,7 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 3800  # bytes: those of Linux, with room for
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path``, which becomes ``path`` at the end and is removed on failure.
+    """Yield a temporary file beside ``path``, which becomes ``path`` at the end and is removed on failure.
 
     The folder is made if need be. A full disk, or any other `OSError`, is a `UserError`.
     """
@@ -122,7 +122,7 @@ def check_folder(folder: Path) -> None:
 
 
 def readable(name: str | os.PathLike[str]) -> str:
-    r"""The name of a file or a class with bytes that are not UTF-8 escaped, as files and terminals need it.
+    r"""Escape bytes that are not UTF-8 in the name of a file or a class, as files and terminals need it.
 
     >>> readable("Zo\udceb.jpg")
     'Zo\\udceb.jpg'
@@ -196,7 +196,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def new_directory(name: str) -> Path:
-    """A directory under ``runs`` whose name is ``name``, such as that of a recipe, and the time."""
+    """Return the path of a new directory under ``runs``, named by ``name``, such as a recipe's, and the time."""
     stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
@@ -207,7 +207,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def md5_of(path: Path) -> str:
-    """The MD5 of a file, by which publishers of data sets tell damaged downloads."""
+    """Compute the MD5 of a file, which publishers of data sets give to detect damaged downloads."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 

@@ -87,14 +87,14 @@ class Table:
 
 
 def format_of(path: Path, name: str = "--out") -> Format:
-    """The format that the suffix of a file stands for; ``name`` is what the user calls the file."""
+    """Return the format that a file's suffix stands for; ``name`` is what the user calls the file."""
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{name} is {path}, but must end in .json, .csv or .md, which says its format.")
     return FORMATS[path.suffix.lower()]
 
 
 def percent(value: float | None) -> str:
-    """A value in [0, 1] in percent with two digits, or `MISSING`.
+    """Format a value in [0, 1] in percent with two digits, or `MISSING`.
 
     >>> percent(0.92614), percent(None), percent(math.nan)
     ('92.61', '–', '–')

@@ -80,7 +80,7 @@ def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
 
 
 def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict[int, Scene]]], list[str]]:
-    """The loss and the snapshots of each run, and notes."""
+    """Return the loss and the snapshots of each run by its name, and notes for the reader."""
     from proxemic.studies.finished import find_runs
     from proxemic.studies.groups import distinct_names
 

@@ -118,7 +118,7 @@ def _measure(
 
 @torch.no_grad()
 def _embed_augmented(run: FinishedRun, draws: int, seed: int) -> Float[Tensor, "images dim"]:
-    """The embeddings of so many augmented versions of every training image, version by version."""
+    """Embed `draws` augmented versions of every training image, version by version."""
     recipe, train = run.recipe, run.splits.train
     transform = recipe.augment.training(recipe.images)
     augmented = EmbeddingDataset(train, transform, recipe.vectors, recipe.images.reduced_side)

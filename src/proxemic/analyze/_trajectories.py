@@ -69,7 +69,7 @@ def _check_measured(run: Run, measure: str) -> None:
 
 
 def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
-    """The finished runs of each group, and every other run by itself, as a group ends with its shortest run."""
+    """Group finished runs; keep unfinished ones apart, because a group ends with its shortest run."""
     by_state: dict[str, list[Run]] = {}
     for name, runs in groups.items():
         for run in sorted(runs, key=lambda run: run.state != "finished"):
@@ -79,7 +79,7 @@ def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
 
 
 def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
-    """The mean and its interval over the epochs that all runs of the group have."""
+    """Average a measure over the runs of a group, with its interval, for the epochs that all of them have."""
     points = _points(runs, measure)
     shared = min(points, key=len)
     estimates = [t_interval([rows[place][measure] for rows in points]) for place in range(len(shared))]
@@ -93,7 +93,7 @@ def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
 
 
 def _points(runs: Sequence[Run], measure: str) -> list[list[dict[str, float]]]:
-    """The history of each run, from before the first epoch on if all runs were measured there."""
+    """Return the history of each run, with the values before the first epoch if all runs have them."""
     if not all(measure in run.measured_before for run in runs):
         return [run.history for run in runs]
     return [[{"epoch": 0.0, measure: run.measured_before[measure]}, *run.history] for run in runs]

@@ -26,7 +26,7 @@ _proxemic_recipes() { _alternative 'recipes:recipe:(NAMES)' 'files:file:_files' 
 
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script for bash, zsh or tcsh; `ModuleNotFoundError` without shtab."""
+    """Return a completion script for bash, zsh or tcsh; raise `ModuleNotFoundError` without shtab."""
     with optional_dependency("train"):
         import shtab
     from proxemic.recipes import list_recipes

@@ -41,7 +41,7 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 
 def _chosen(result: Mapping[str, Any]) -> str:
-    """What was chosen; results of an earlier version say only which epoch."""
+    """Say which network was kept; results of earlier versions give only the epoch."""
     starts = {"start": "the network as it came", "untrained": "the network before training"}
     kept, epoch = result.get("kept", ""), f"epoch {result['epoch']}"
     if kept == "interpolation":

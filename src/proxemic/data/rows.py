@@ -60,7 +60,7 @@ class RowGroups:
 
     @classmethod
     def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
-        """Number the names of the group of each row in the sorted order of their text; None where no row has one."""
+        """Build groups from one name per row, None for a row without a group; return None if no row has one."""
         numbers, known = number_texts(names)
         return cls(numbers, known) if known else None
 
@@ -190,7 +190,7 @@ class Rows:
         return self.columns[name].to_pylist() if self.has(name) else [None] * len(self)
 
     def numbers(self, name: str) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
-        """Number the texts of a column in their sorted order, null as -1; return the numbers and the different texts.
+        """Replace each text of a column by its index in sorted order, null by -1; return indices and distinct texts.
 
         >>> Rows.of(label=["owl", None, "jay"]).numbers("label")
         (tensor([ 1, -1,  0]), ('jay', 'owl'))
@@ -208,7 +208,7 @@ class Rows:
         return torch.from_numpy(rank[places]), tuple(texts[place] for place in order)
 
     def groups(self, name: str) -> RowGroups | None:
-        """Number the texts of a column as groups; None if no row has one."""
+        """Read a column as groups; return None if no row has one."""
         numbers, texts = self.numbers(name)
         return RowGroups(numbers, texts) if texts else None
 
@@ -333,7 +333,7 @@ class RowLabels:
 
     @classmethod
     def of(cls, rows: Rows) -> "RowLabels":
-        """Number the columns of rows: labels, sequences and categories in the sorted order of their texts."""
+        """Read labels, sequences and categories from the columns of rows; each indexes its sorted texts."""
         labels, class_names = rows.numbers("label")
         return cls(
             *((labels, class_names) if class_names else (None, None)),
@@ -363,7 +363,7 @@ class RowLabels:
 
 
 def number_labels(names: Sequence[str | None]) -> RowLabels:
-    """Number the class names given for each row in the sorted order of their text; nothing is known where all are None.
+    """Replace each class name by its index in sorted order, None by -1; all None gives no labels.
 
     >>> number_labels(["owl", None, "jay"]).labels
     tensor([ 1, -1,  0])

@@ -18,7 +18,7 @@ Group = dist.ProcessGroup
 
 
 def exchange_sizes(x: Float[Tensor, "batch dim"], group: Group) -> tuple[list[int], bool]:
-    """Number of rows of each process, and whether those of any require a gradient; synchronises a GPU."""
+    """Return the number of rows of each process, and whether any rows require a gradient; synchronises a GPU."""
     needs_grad = x.requires_grad and torch.is_grad_enabled()
     gathered = torch.empty(group.size(), dtype=torch.int64, device=x.device)
     dist.all_gather_into_tensor(gathered, torch.tensor([2 * len(x) + needs_grad], device=x.device), group)

@@ -110,7 +110,7 @@ def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
 
 
 def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
-    """The thresholds that were learnt for this model, and what to say of them."""
+    """Return the thresholds learnt for this model, and a sentence about them."""
     path = judged.run.path if judged.run is not None else judged.embedder and judged.embedder.path
     if path is None:
         return {}, Markup()

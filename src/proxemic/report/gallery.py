@@ -93,7 +93,7 @@ def write_gallery_report(
 
 
 def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judged:
-    """The rows of a gallery, each of which is a query to the others; of many, some by chance."""
+    """Judge a gallery with each row as a query to the others; of a large gallery, a random sample."""
     count = len(gallery)
     if not count:
         raise UserError(f"{gallery.store.address} is empty: add pictures with proxemic gallery add.")

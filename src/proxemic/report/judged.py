@@ -89,7 +89,7 @@ class Judged:
         )
 
     def label(self, row: int) -> str | None:
-        """The name of a row's class."""
+        """Return the name of a row's class."""
         labels, names = self.rows.labels, self.rows.class_names
         number = -1 if labels is None else int(labels[row])
         return None if number < 0 else str(number) if names is None else names[number]
@@ -128,7 +128,7 @@ def judge_run(
 
 
 def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
-    """The test classes; of a trial of a search, which must not see them, and where there are none, the validation."""
+    """Return the test images, or the validation images if there are none or a search's trial must not see them."""
     splits = run.splits
     if splits.test is not None and RunDirectory(run.path).read_environment().get("test", True):
         return "test", splits.test
@@ -222,7 +222,7 @@ _HERE = Path(__file__).parent
 
 
 def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
-    """A row's picture, or that there is none."""
+    """Render a row's picture, or a note that there is none."""
     return picture(judged.picture(row, side), side, alt, _MOST)
 
 
@@ -238,12 +238,12 @@ class PicturesNamed:
 
 
 def name_of(judged: Judged, row: int) -> str:
-    """What a row is known by: its path, or its number."""
+    """Return the path of a row, or its number if it has none."""
     return judged.rows.paths[row] if judged.rows.paths is not None else f"row {row + 1}"
 
 
 def short(name: str) -> str:
-    """The end of a path.
+    """Return the last part of a path.
 
     >>> short("photos/cat/1.jpg")
     '1.jpg'
@@ -252,5 +252,5 @@ def short(name: str) -> str:
 
 
 def render(template: str, **content: Any) -> Markup:
-    """A template of this package, with whatever is put into it escaped."""
+    """Render a template of this package; all content is escaped."""
     return Markup(environment(_HERE).get_template(template).render(content, short=short))

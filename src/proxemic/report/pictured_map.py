@@ -114,7 +114,7 @@ def _spec(values: list[dict[str, Any]], axes: tuple[str, str] | None, *, has_cla
 
 
 def _classes(judged: Judged, rows: Int64[Tensor, " drawn"]) -> Markup:
-    """What the map shows, as a list that needs no pointer."""
+    """List the classes of the map, for readers who cannot point at it."""
     labels, names = judged.rows.labels, judged.rows.class_names
     if labels is None or names is None:
         return Markup()

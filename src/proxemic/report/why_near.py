@@ -51,7 +51,7 @@ def why_near(judged: Judged) -> Section | None:
 
 
 def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
-    """The worst queries whose nearest picture is wrong, and queries about the median whose nearest is right."""
+    """Choose the worst queries whose nearest picture is wrong, and queries near the median whose nearest is right."""
     near, order = judged.found, hardest_first(judged)
     if not near.neighbours.shape[1]:
         return []
@@ -102,7 +102,7 @@ def _framed(seen: Image.Image) -> Image.Image:
 
 
 def overlay(seen: Image.Image, contributions: Float64[Tensor, "height width"], strongest: float) -> Image.Image:
-    """A picture in grey under its map: orange makes similar, blue unlike, the more the stronger."""
+    """Colour a grey picture by contributions: orange where they raise the similarity, blue where they lower it."""
     grey = np.asarray(_framed(seen).convert("L").convert("RGB"), np.float32)
     values = Image.fromarray(contributions.numpy().astype(np.float32) / (strongest or 1.0))
     heat = np.asarray(values.resize((grey.shape[1], grey.shape[0]), Image.Resampling.BILINEAR))[:, :, None]

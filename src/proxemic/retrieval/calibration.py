@@ -336,7 +336,7 @@ def _embed_against(
 
 
 def run_of(embedder: Embedder) -> RunDirectory | None:
-    """The run whose model it is, or None."""
+    """Return the run that the embedder was loaded from, or None."""
     if embedder.path is None:
         return None
     folder = embedder.path if embedder.path.is_dir() else embedder.path.parent
@@ -344,7 +344,7 @@ def run_of(embedder: Embedder) -> RunDirectory | None:
 
 
 def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool) -> Splits:
-    """The images of a run as they were split when it began; with `test`, refused where its test must not be seen."""
+    """Load the images of a run as split when it began; `test` refuses runs whose test must not be seen."""
     run.check_run(test=test)
     from proxemic.recipes.reader import read_evaluation  # which imports much
 

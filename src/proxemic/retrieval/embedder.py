@@ -430,7 +430,7 @@ def _device(named: str | torch.device) -> torch.device:
 
 
 def checksum_of(path: Path) -> str:
-    """The checksum of the embedder that `Embedder.load` would load, without loading it.
+    """Return the checksum of the embedder that `Embedder.load` would load, without loading it.
 
     Raises:
         ValueError: If there is none, or its files are malformed.
@@ -457,5 +457,5 @@ def _checked_distance(named: Any, file: Path) -> Distance:
 
 
 def enough_workers(processes: int = 1) -> int:
-    """Processes that read for each of so many on a machine: one per core in all, or none where they start slowly."""
+    """Share the cores among ``processes`` as workers that read images; none where workers start slowly."""
     return max(1, len(os.sched_getaffinity(0)) // processes) if sys.platform == "linux" else 0

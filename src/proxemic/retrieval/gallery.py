@@ -506,7 +506,7 @@ class Gallery:
             check_where(where, self.store.columns)
 
     def hits(self, neighbours: Neighbours) -> list[list[Hit]]:
-        """What is known of the rows that were found."""
+        """Return the metadata of the neighbours of each query."""
         table = self.store.items(np.unique(neighbours.ids[neighbours.ids >= 0]))
         further = further_columns(table.column_names)
         rows: dict[int, dict[str, Any]] = {row["id"]: row for row in table.to_pylist()}

@@ -58,7 +58,7 @@ class Parts:
         return self._ends[number + 1] - self._ends[number]
 
     def missing(self) -> list[int]:
-        """The parts that are not there, or damaged."""
+        """List the parts that are absent or damaged."""
         return [number for number in range(len(self)) if not self._is_there(number)]
 
     def _is_there(self, number: int) -> bool:
@@ -122,7 +122,7 @@ class Parts:
         return _moved(part, self._ends[number])
 
     def known(self) -> tuple[list[int], dict[int, str]]:
-        """The places of all pictures that have embeddings, and why others cannot be read, without the embeddings."""
+        """List the positions of all embedded pictures, and why others cannot be read, without reading embeddings."""
         places: list[int] = []
         unreadable: dict[int, str] = {}
         for number in range(len(self)):

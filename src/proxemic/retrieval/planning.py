@@ -151,7 +151,7 @@ def plan_gallery(rows: int, dim: int, *, machine_memory: int = 64 * 10**9) -> li
 
 
 def read_measurements() -> dict[tuple[str, str], list[Measurement]]:
-    """What was measured of each store and index."""
+    """Read the measurements of each store and index."""
     measured: dict[tuple[str, str], list[Measurement]] = {}
     with (files("proxemic.retrieval") / MEASURED).open(encoding="utf-8") as file:
         for row in csv.DictReader(file):

@@ -131,7 +131,7 @@ class RunDirectory:
         return cls(path if path.is_dir() else path.parent)
 
     def files(self) -> tuple[Path, ...]:
-        """The files of a finished run, with the model's description."""
+        """List the files of a finished run, with the model's description."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
         return (self.recipe, self.environment, self.classes, self.metrics, self.history, *weights)
 
@@ -234,11 +234,11 @@ class RunDirectory:
         write_text(self.recipe, recipe_yaml)
 
     def read_classes(self) -> RunClasses | None:
-        """The content of ``classes.json``; None for an older run, which has none."""
+        """Read ``classes.json``; return None for an older run, which has none."""
         return read_typed(self.classes, RunClasses) if self.classes.exists() else None
 
     def locate(self, source: ImageSource) -> ImageSource:
-        """The source of the run's images, also from another working directory than the one where the run began."""
+        """Return the source of the run's images, with paths resolved against the directory where the run began."""
         root, classes = getattr(source, "root", None), self.read_classes()
         begun = None if classes is None else classes.root
         if root is None or Path(root).is_absolute() or begun is None or not Path(begun).exists():
@@ -312,7 +312,7 @@ class RunDirectory:
 
     @staticmethod
     def _new_folder(beside: Path) -> Path:
-        """An empty folder; only renaming makes it whole, or removes another at once."""
+        """Create an empty temporary folder, to be renamed when it is complete."""
         folder = beside.with_name(f"{beside.name}.tmp")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -331,14 +331,14 @@ class RunDirectory:
 
 
 def split_fingerprint(splits: Splits) -> str:
-    """A hash of the classes, labels, boxes and sequences, which a resumed run must find again."""
+    """Hash the classes, labels, boxes and sequences, which must be the same when a run is resumed."""
     parts = (splits.train, splits.validation, splits.test)
     text = [None if part is None else (part.class_names, _labels(part), *_more(part)) for part in parts]
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
 def _labels(images: ImageSet) -> list[int] | str:
-    """The labels; of vectors, which may be millions, a hash of them."""
+    """Return the labels; of vectors, which may be millions, a hash of them."""
     if images.kind == "images":
         return images.labels.tolist()
     return hashlib.sha256(images.labels.numpy().astype("<i8").tobytes()).hexdigest()

@@ -43,11 +43,11 @@ class BothStarts(nn.Module):
 def evaluate_starts(
     embeddings: Mapping[str, Float[Tensor, "images dim"]], images: ImageSet, config: EvaluationConfig
 ) -> dict[str, dict[str, float]]:
-    """The metrics of each, but of those that are not finite, as some networks from nothing before their first step."""
+    """Evaluate each embedding and skip those that are not finite, as of some untrained networks."""
     finite = {name: each for name, each in embeddings.items() if bool(each.isfinite().all())}
     return {name: dict(evaluate_embeddings(each, images, config)) for name, each in finite.items()}
 
 
 def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:
-    """The better start; of equal ones that with a head, whose proxies can be used. Empty where there is none."""
+    """Return the better start, on a tie the one with a head, whose proxies can be used; empty if there is none."""
     return max(reversed([*values]), key=lambda name: values[name][metric], default="")

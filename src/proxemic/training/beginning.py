@@ -116,7 +116,7 @@ def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " 
 
 
 def cluster_seed(recipe: Recipe) -> int:
-    """The seed of k-means."""
+    """Derive the seed of k-means."""
     return derive_seed(recipe.seed, 2, MOST_IMAGES)
 
 
@@ -224,7 +224,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def trained_before(recipe: Recipe) -> frozenset[str]:
-    """The names of the classes, as far as they are known, that the recipe's initial weights were trained on."""
+    """Return the names of the classes, as far as known, that the recipe's initial weights were trained on."""
     weights = recipe.model.weights
     earlier = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
     known = [RunDirectory(path).read_classes() for path in earlier if path is not None]
@@ -266,7 +266,7 @@ def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRSch
 
 
 def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
-    """The schedules that a schedule is made of."""
+    """Yield the basic schedules that a schedule is composed of."""
     if isinstance(schedule, SequentialLR | ChainedScheduler):
         for part in schedule._schedulers:
             yield from _parts(part)

@@ -151,7 +151,7 @@ class Benchmark(ImageSource):
         return f"proxemic datasets prepare {self.facts.key} --root {self.folder}"
 
     def find(self, *names: str) -> Path:
-        """The first of the files or folders that is there; `AbsentError` says how to get the data set."""
+        """Return the first of these files or folders that exists, or raise `AbsentError`, which says how to get it."""
         for name in names:
             if (self.folder / name).exists():
                 return self.folder / name

@@ -52,7 +52,7 @@ def average_linkage(
 def cut(
     merges: Int64[np.ndarray, "merges 2"], distances: Float64[np.ndarray, " merges"], threshold: float
 ) -> Int64[Tensor, " rows"]:
-    """Number the groups of rows that are joined at mean distances below a threshold.
+    """Group the rows that are joined at mean distances below a threshold; return the group of each row.
 
     >>> cut(np.array([[0, 1], [2, 3]]), np.array([0.1, 0.5]), 0.2).tolist()
     [1, 1, 0]
@@ -355,7 +355,7 @@ def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " r
 
 
 def _by_size(numbers: Int64[Tensor, " rows"], min_size: int) -> Int64[Tensor, " rows"]:
-    """Number clusters from 1, the largest and then the first one first; -1 for those that are too small."""
+    """Renumber clusters from 1, largest first, ties by their first row; -1 for those that are too small."""
     known, counts = numbers[numbers >= 0].unique(return_counts=True)
     large = [
         (-int(count), int((numbers == each).nonzero()[0]), int(each))
@@ -389,6 +389,6 @@ def _check_new(folder: Path) -> None:
 
 
 def _safe(path: Path) -> str:
-    """The name of a file, readable, and not too long for one with a number before it."""
+    """Return a readable file name that is short enough to take a number before it."""
     stem = readable(path.stem).encode()[: _LONGEST - len(path.suffix.encode("utf-8", "replace"))]
     return stem.decode(errors="ignore") + readable(path.suffix)

@@ -102,7 +102,7 @@ def _score(
 def _nearest_other_class(
     distances: Float32[Tensor, "rows k"], classes: Int64[Tensor, "rows k"], labels: Int64[Tensor, " rows"]
 ) -> tuple[Float32[Tensor, " rows"], Int64[Tensor, " rows"]]:
-    """The mean distance to the three nearest rows of the nearest other class, and which that is."""
+    """Return the mean distance to the three nearest rows of the nearest other class, and that class."""
     same = classes[:, :, None] == classes[:, None, :]
     rank = same.tril(-1).sum(2)  # how many of its class are nearer
     counted = same & (rank < NEAREST)[:, None, :]
@@ -121,7 +121,7 @@ def _members(labels: Int64[Tensor, " rows"]) -> tuple[Int64[Tensor, " members"],
 def nearest_others(
     x: Float32[Tensor, "rows dim"], k: int, distance: Distance, copies: Int64[Tensor, " rows"] | None = None
 ) -> tuple[Float32[Tensor, "rows k"], Int64[Tensor, "rows k"]]:
-    """The nearest rows to each but itself and its copies; infinity and -1 where there are fewer."""
+    """Find the nearest rows to each, without itself and its copies; infinity and -1 where there are fewer."""
     return nearest_neighbours(
         x,
         x,

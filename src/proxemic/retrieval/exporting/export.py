@@ -72,7 +72,7 @@ class Exported:
     exported_recall: float
 
     def text(self) -> str:
-        """A few lines for people."""
+        """Summarise the export in a few lines."""
         price = 100 * (self.exported_recall - self.recall)
         recall = f"{percent(self.exported_recall)}, of the model {percent(self.recall)}"
         return (
@@ -269,7 +269,7 @@ def _images(
     calibrates: bool,
     report: Callable[[str], object],
 ) -> tuple[ImageSet, ImageSet | None, str]:
-    """The images to compare on, those of the training where they are needed, and the words for the first."""
+    """Return the images to compare on, the training images if calibration needs them, and a description."""
     if source is not None:
         training = own_splits(run, report, test=False).train if run is not None and calibrates else None
         images = labelled_images(source)

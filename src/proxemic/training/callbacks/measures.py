@@ -179,6 +179,6 @@ def as_compared(
 def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """The embeddings of all training images, and the proxies."""
+    """Return the embeddings of all training images, and the proxies."""
     embeddings = embed_training_images(task.model, data.images, data.recipe, task.processes)
     return as_compared(task.loss, embeddings)
