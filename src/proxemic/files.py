@@ -130,7 +130,7 @@ def readable(name: str | os.PathLike[str]) -> str:
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# Those that move the cursor or change colours, lines, or the direction of what follows, and bytes that are no text.
+# Those that move the cursor or change colours, lines or the direction of text, and bytes that are not text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -103,7 +103,7 @@ def percent(value: float | None) -> str:
 
 
 def without_nan(content: Any) -> Any:
-    """Nested lists and mappings with None in place of NaN, which JSON does not have.
+    """Replace NaN, which JSON does not have, by None in nested lists and mappings.
 
     >>> without_nan({"low": math.nan, "high": [0.5]})
     {'low': None, 'high': [0.5]}
@@ -135,7 +135,7 @@ def terminal_text(tables: Sequence[Table]) -> str:
         for row in zip(*shortened, strict=True):
             made.add_row(*row)
         width = None if sys.stdout.isatty() else 1_000_000
-        # The names that users give their classes are no markup.
+        # The names that users give their classes are not markup.
         console = Console(markup=False, emoji=False, highlight=False, width=width)
         with console.capture() as capture:
             console.print(made)

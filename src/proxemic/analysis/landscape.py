@@ -205,7 +205,7 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
 def _proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, "classes dim"]:
     if loss.proxies_per_class > 1:
         raise ValueError(
-            f"loss has {loss.proxies_per_class} proxies per class, but landscapes are of one: make it with "
+            f"loss has {loss.proxies_per_class} proxies per class, but a landscape needs one: make it with "
             "proxies_per_class=1."
         )
     return loss.proxies.detach().squeeze(1).double().cpu()
@@ -319,7 +319,7 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     """
     if len(landscape.target) != 2:
         raise ValueError(
-            f"landscape is of {len(landscape.target)} dimensions, but the search is in two: take landscape_of the loss."
+            f"landscape has {len(landscape.target)} dimensions, but the search needs two: take landscape_of the loss."
         )
     if radius is None:
         alpha = landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0

@@ -46,7 +46,7 @@ def separation(scene: Scene) -> dict[str, float]:
 
 
 def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
-    """Draw a scene on Matplotlib's axes, in place of the one before, within ``reach`` of the origin."""
+    """Replace the scene drawn on Matplotlib's axes by another, within ``reach`` of the origin."""
     for artist in [*axes.collections, *(line for line in axes.lines if len(line.get_xdata(orig=True)))]:
         artist.remove()
     deep = scene.embeddings.shape[1] == 3

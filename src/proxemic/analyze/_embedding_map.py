@@ -85,7 +85,7 @@ def embedding_map(
     stars, star_labels, rows = embeddings[:0], torch.empty(0, dtype=torch.int64), []
     notes = [f"Drawn: {len(chosen)} of {images.num_classes} classes, {len(indices):,} images."]
     if proxies and opened.keeps_features:
-        notes.append("The run keeps the network as it came, which has no proxies: the map is drawn without.")
+        notes.append("The run keeps the network from before training, which has no proxies: the map is drawn without.")
     elif proxies and isinstance(opened.loss, ProxyLoss):
         total = opened.loss.num_classes
         starred = chosen if split == "train" else _choose(total, classes, seed)

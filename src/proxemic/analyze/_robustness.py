@@ -65,7 +65,7 @@ def robustness(
             raise UserError(f"corruptions has {name!r}, but the corruptions are: {', '.join(CORRUPTIONS)}.")
     opened = find_runs([Path(run) for run in runs])
     if vectors := next((run for run in opened if run.recipe.model.takes_vectors), None):
-        raise UserError(f"{vectors.path} takes vectors, but the corruptions are of images: give runs that take images.")
+        raise UserError(f"{vectors.path} takes vectors, but only images can be corrupted: give runs that take images.")
     groups = repetitions(opened)
     check_same_test(opened)
     check_metric(opened, metric)

@@ -66,7 +66,7 @@ def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]
             or not isinstance(loss.scoring.similarity, Cosine)
         ):
             raise UserError(
-                f"{run.path} was trained with {loss_name(loss)}, but the propositions are of cosines and one proxy per "
+                f"{run.path} was trained with {loss_name(loss)}, but the propositions hold for cosines and one proxy per "
                 "class: give a run of such a loss, as NormalizedSoftmaxLoss."
             )
         train = run.splits.train

@@ -51,7 +51,9 @@ def plan(
     if gallery is not None:
         given = {"batch": batch, "layout": layout != "both", "gpu": gpu, **options}
         if name := next((name for name, value in given.items() if value), None):
-            raise UserError(f"--{name.replace('_', '-')} is of a loss, but --gallery plans a gallery: leave it out.")
+            raise UserError(
+                f"--{name.replace('_', '-')} belongs to a loss, but --gallery plans a gallery: leave it out."
+            )
         _plan_gallery(gallery, dim, size or 64 * 10**9)
     else:
         assert classes is not None

@@ -125,8 +125,8 @@ def write_embedding_chunks(
 ) -> None:
     """Write embeddings as `write_embeddings`, from one chunk after the other, which need not all be in memory.
 
-    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`. For an address in place of the path, the
-    file is first written in the local ``folder``.
+    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`. If the path is an address, the file is
+    first written in the local ``folder``.
     """
     suffix = check_embedding_name(Path(path))
     if suffix == ".npy" and rows.count is not None:

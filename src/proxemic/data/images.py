@@ -26,7 +26,7 @@ class ImageSet:
         class_names: Name of each class.
         is_query: Images that are queries, or None where every image is both a query and in the gallery.
         is_gallery: Images that are in the gallery, or None likewise.
-        sequences: The burst or video that each image is of: images of one sequence are no hits of each other.
+        sequences: The burst or video that each image comes from: images of one sequence are not hits of each other.
         categories: The group of classes that each image's class belongs to.
         attributes: What else differs between the images of a class, by name, such as the typeface of a glyph.
 

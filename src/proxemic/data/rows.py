@@ -290,7 +290,7 @@ class RowLabels:
         paths: Name of each row, such as the path of its image.
         is_query: Rows that are queries.
         is_gallery: Rows that are in the gallery.
-        sequences: The burst or video that each row is of.
+        sequences: The burst or video that each row comes from.
         categories: The group of classes that each row's class belongs to.
 
     Raises:

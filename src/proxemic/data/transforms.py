@@ -186,8 +186,8 @@ class Augmentation:
             )
         if self.size is not None and (self.size < 1 or crop is None):
             raise ValueError(
-                f"size is {self.size}, but it must be at least 1 pixel, and is of random_resized_crop: set both, or "
-                "leave size null for the side that evaluation takes."
+                f"size is {self.size}, but it must be at least 1 pixel, and belongs to random_resized_crop: set both, "
+                "or leave size null for the side that evaluation takes."
             )
         if crop is not None and self.random_crop:
             raise ValueError("random_resized_crop and random_crop are both set, but images are cropped once: drop one.")

@@ -172,7 +172,7 @@ class _Reduce(torch.autograd.Function):
             return sums[:-2].clone(), sums[-2].clone(), sums[-1].clone()
         highest = negative.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group)
-        # Where no process has a negative, the sum is empty: 0 in place of −∞ − −∞.
+        # Where no process has a negative, the sum is empty: 0 instead of −∞ − −∞.
         highest.clamp_(min=torch.finfo(highest.dtype).min)
         sums = torch.cat([positive, (negative - highest).exp_(), term.unsqueeze(0)])
         dist.all_reduce(sums, group=group)

@@ -99,7 +99,7 @@ class SphereFaceLoss(MarginSoftmax):
     """A-softmax: the angle to the target class is multiplied by m, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
 
     ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, on
-    unit embeddings with a scale; the authors use the embedding's length in place of σ and blend ψ with cos θ at first.
+    unit embeddings with a scale; the authors use the embedding's length instead of σ and blend ψ with cos θ at first.
 
     Args:
         num_classes: Classes C ≥ 2.

@@ -127,7 +127,7 @@ class PairwiseLoss(GatheredLoss):
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes), or any without ``num_classes``.
-            reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with in place of itself: of
+            reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with instead of itself: of
                 a second view, or a second network. PML's ``ref_emb`` and ``ref_labels``; no pair is left out.
             weights: Refused, as is a reduction other than ``"mean"``, which is that of the loss's reducer.
             reduction: See ``weights``.

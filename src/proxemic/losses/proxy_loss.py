@@ -215,8 +215,8 @@ class ProxyLoss(Described, ABC):
         Args:
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
                 The optimiser must step every row by itself (not LBFGS or Adafactor). Use
-                `proxemic.optim.clipping.clip_norm` in place of `torch.nn.utils.clip_grad_norm_` and
-                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes. If the loss is
+                `proxemic.optim.clipping.clip_norm` instead of `torch.nn.utils.clip_grad_norm_` and
+                `ShardedGradScaler` instead of `GradScaler`, which join the gradients of the processes. If the loss is
                 part of a module that `torch.nn.parallel.DistributedDataParallel` wraps, tell it before to ignore the
                 proxies: ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module,
                 ["loss.proxies"])``. Otherwise it overwrites them, which the first forward detects.

@@ -118,7 +118,7 @@ class PartitionAgreement:
     Args:
         nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
         ami: Adjusted mutual information, with the arithmetic mean.
-        precision: Of the pairs of rows in one cluster, the part that is of one class; 1 where there are none.
+        precision: Of the pairs of rows in one cluster, the part that has one class; 1 where there are none.
         recall: Of the pairs of rows of one class, the part that is in one cluster; 1 where there are none.
         f1: The harmonic mean of the two.
     """
@@ -142,7 +142,7 @@ def partition_agreement(labels: Shaped[Tensor, "..."], clusters: Shaped[Tensor, 
         clusters: The cluster of each row; a row with a number below 0 is a cluster of its own.
 
     Raises:
-        ValueError: If they are no integers, of different lengths, or empty.
+        ValueError: If they are not integers, of different lengths, or empty.
 
     >>> partition_agreement(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([5, 5, -1, 7, 7, 7])).f1
     0.5

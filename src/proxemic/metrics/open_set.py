@@ -27,7 +27,7 @@ _NUMBERS = 2**21  # weights of queries held at once: 16 MB
 
 
 class Nearest(NamedTuple):
-    """Of some queries the distance to the nearest neighbour, whether it is of the query's class, and that class.
+    """For each query the distance to its nearest neighbour, whether that has the query's class, and its class.
 
     Thresholds lie between distances: in float32 they would round to one of them.
     """
@@ -62,7 +62,7 @@ class OpenSetIdentification:
 
     Args:
         points: Thresholds with their rates, by the false alarm rate asked for.
-        rank_1: Part of the mated queries whose nearest neighbour is of their class: closed-set identification, which is
+        rank_1: Part of the mated queries whose nearest neighbour has their class: closed-set identification, which is
             the detection and identification rate without a threshold.
         mated: The nearest neighbours of the mated queries.
         non_mated: Those of the others.
@@ -101,7 +101,7 @@ class OpenSetIdentification:
             low = high = math.nan
             if not math.isnan(value) and sample.fewest_classes >= FEWEST_CLASSES:
                 found = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
-                # Shifted quantiles may leave the range of what they are of.
+                # Shifted quantiles may leave the range of the statistic.
                 most = math.inf if name.startswith("threshold") else 1.0
                 low, high = (min(max(bound, 0.0), most) for bound in (found.low, found.high))
             intervals[name] = Interval(value, low, high)
@@ -129,7 +129,7 @@ def open_set_identification(
     gallery has, and non-mated queries $N$:
 
     $$\mathrm{FAR}(\tau) = \frac{|\{q \in N : d(q) \le \tau\}|}{|N|}, \qquad
-    \mathrm{DIR}(\tau) = \frac{|\{q \in M : d(q) \le \tau,\ n(q) \text{ is of the class of } q\}|}{|M|}$$
+    \mathrm{DIR}(\tau) = \frac{|\{q \in M : d(q) \le \tau,\ n(q) \text{ has the class of } q\}|}{|M|}$$
 
     DIR is given for the largest threshold with a FAR of at most the one asked for; of non-mated queries at one
     distance, all pass or none, so fewer may pass than are allowed. All thresholds between two successive distances, of
@@ -283,7 +283,7 @@ class _Sample:
         return self._rates(weights, self.thresholds(weights, rate=rate))
 
     def rank_1(self, weights: Float64[Tensor, "resamples classes"]) -> Float64[Tensor, "resamples"]:
-        """Compute the part of the mated queries whose nearest neighbour is of their class."""
+        """Compute the part of the mated queries whose nearest neighbour has their class."""
         return self._rates(weights, weights.new_full((len(weights),), math.inf))
 
     def _rates(

@@ -75,7 +75,7 @@ def proxy_accuracy(
     *,
     distance: Distance = "cosine",
 ) -> float:
-    """Fraction of the samples whose nearest proxy, of all classes, is of their class, in [0, 1].
+    """Fraction of the samples whose nearest proxy, of all classes, belongs to their class, in [0, 1].
 
     Arguments and errors: as `proxy_hits`.
 
@@ -96,7 +96,7 @@ def proxy_hits(
     *,
     distance: Distance = "cosine",
 ) -> Bool[Tensor, "rows"]:
-    """Whether the nearest proxy of each sample is of its class; not where one of another class is as near.
+    """Whether the nearest proxy of each sample belongs to its class; False if one of another class is as near.
 
     A loss that pools the scores of several proxies per class may predict another class. The search is that of
     `nearest_neighbours`: memory does not grow with rows times classes, and their order does not matter.

@@ -107,7 +107,7 @@ class RetrievalMetrics(dict[str, float]):
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
         """Confidence intervals of all values, as `bootstrap_intervals`; those of NMI and AMI as `bootstrap_statistic`.
 
-        NMI and AMI are of the same clusters in every resample; AMI, which is slow, has a tenth of the resamples.
+        Every resample computes NMI and AMI of the same clusters; AMI, which is slow, has a tenth of the resamples.
         """
         intervals = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed

@@ -121,7 +121,7 @@ def verification_accuracy(
 
     Args:
         distances: Distance of each pair, finite.
-        same: Whether the pair is of the same class, bool.
+        same: Whether both of the pair have the same class, bool.
         folds: The fold of each pair, any integers; or a number of folds, at least 2, for that many blocks of
             consecutive pairs of nearly equal size (the protocol of LFW and of insightface's packs), which suit only
             pairs in which both kinds are mixed.
@@ -197,7 +197,7 @@ def tar_at_far(
     With n different pairs a FAR is a multiple of 1/n. One below 1/n cannot be measured: the point is then the one
     without a false accept. The rates of a point are those measured, so its FAR may be lower than requested.
 
-    Arguments and errors: as `verification_accuracy`, and `far`, rates in [0, 1], in place of folds.
+    Arguments and errors: as `verification_accuracy`, and `far`, rates in [0, 1], instead of folds.
 
     >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> tar_at_far(distances, torch.tensor([True, False, True, True, False, False]), far=(0.4, 0.01))

@@ -141,7 +141,7 @@ class PublishedRow:
         variant: What tells the row from others of the method, such as `with validation`; empty takes all.
         settings: The row's own hyper-parameters; empty takes all.
         backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty takes all.
-        untrained: The row is of the network before its training, and is shown beside our untrained network.
+        untrained: The row describes the network before its training, and is shown beside our untrained network.
 
     Raises:
         ValueError: If there is no such paper, table or row.

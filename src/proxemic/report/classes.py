@@ -21,7 +21,7 @@ _PAIRS, _EXAMPLES, _LISTED = 8, 2, 30
 
 
 def confused(judged: Judged) -> Section | None:
-    """Pairs of classes by the queries of either whose nearest neighbour is of the other."""
+    """List pairs of classes by the queries of either whose nearest neighbour belongs to the other."""
     labels, names, near = judged.rows.labels, judged.rows.class_names, judged.found
     if labels is None or names is None or not near.neighbours.shape[1] or len(names) < 2:
         return None

@@ -43,12 +43,12 @@ class Judged:
         name: The run, or the gallery.
         split: Which pictures: ``test`` or ``validation`` classes of a run, or ``all``.
         embeddings: One per row.
-        rows: What is known of the rows; a label of -1 is none.
+        rows: Metadata of the rows; a label of -1 means that there is none.
         config: How embeddings are evaluated.
         picture: A row's picture, at least as large as the side in pixels where the original is; None where there is
             none, or it cannot be read.
-        before: Embeddings of the same rows by the network as it came (``start``) and with its new head
-            (``untrained``), as far as they are known.
+        before: Embeddings of the same rows by the network before training, without a head (``start``) and with its new
+            head (``untrained``), as far as they are known.
         run: The run, where it is one.
         images: The pictures as the run reads them.
         others: Other models on the same rows.
@@ -156,7 +156,7 @@ def _say_trained(run: FinishedRun, images: ImageSet, report: Callable[[str], obj
 
 
 def _embed_all(run: FinishedRun, images: ImageSet) -> dict[str, Float[Tensor, "images width"]]:
-    """Embed images by the network that a run keeps, and by those of before the first step that its test is of."""
+    """Embed images by the network that a run keeps, and by those before training that its test evaluates."""
     networks, widths = nn.ModuleList([run.model]), {"test": run.model.config.embedding_size}
     start = RunDirectory(run.path).start
     if start.exists():

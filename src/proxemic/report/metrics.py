@@ -14,8 +14,8 @@ from proxemic.studies.finished import FinishedRun
 from proxemic.studies.statistics import few_classes
 from proxemic.tables import MISSING, Table, percent
 
-BEFORE = {"start": "the network as it came", "untrained": "untrained"}
-"""What the networks of before the first step are called."""
+BEFORE = {"start": "before training, without a head", "untrained": "untrained"}
+"""Names of the networks before the first step."""
 
 _LEVEL = 0.95
 

@@ -107,7 +107,7 @@ def _spec(values: list[dict[str, Any]], axes: tuple[str, str] | None, *, has_cla
         "height": 480,
         "data": {"values": values},
         "params": [{"name": "wanted", "value": "", "bind": box}] if has_classes else [],
-        # A thousand points are no reading: the description and the list of classes are.
+        # A screen reader should read the description and the list of classes, not a thousand points.
         "mark": {"type": "point", "filled": True, "size": 55, "aria": False},
         "encoding": {"x": axis(0), "y": axis(1), "color": colour, "shape": shape, "opacity": found, "tooltip": tooltip},
     }

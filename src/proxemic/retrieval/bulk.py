@@ -125,7 +125,7 @@ def embed_to_file(
         embedder = Embedder.load(model, device=device, precision=precision)
         pictures = _list(embedder, sources)
         if pictures.ignored:
-            say(f"{len(pictures.ignored):,} files are no pictures by their names, such as {pictures.ignored[0]}.")
+            say(f"{len(pictures.ignored):,} files are not pictures by their names, such as {pictures.ignored[0]}.")
         # The first process holds the folder for all of them.
         with exclusive_lock(folder) if processes.is_first else nullcontext():
             processes.wait()

@@ -80,7 +80,7 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
     step, tall = _SIDE + _GAP, _SIDE + 2 * _LINE + _GAP
     head = _LINE + 2 * _GAP
     sheet = Image.new("RGB", (step * columns + 2 * _GAP, head + tall * len(answers)), "white")
-    # Labels are of any script.
+    # Labels may be in any script.
     font = ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), 11)
     draw = ImageDraw.Draw(sheet)
 

@@ -294,7 +294,7 @@ class Embedder:
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether it is a head alone, which takes vectors ``[B, F]`` in place of images."""
+        """Whether the model is only a head, which takes vectors ``[B, F]`` instead of images."""
         return isinstance(self.model, EmbeddingModel) and self.model.config.takes_vectors
 
     @cached_property

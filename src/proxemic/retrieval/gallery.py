@@ -215,7 +215,7 @@ class Gallery:
         info, address = self.store.info, self.store.address
         if info.model is None:
             raise UserError(
-                f"{address} does not know the model of its vectors: give it (--model), or vectors in place of pictures."
+                f"{address} does not know the model of its vectors: give it (--model), or vectors instead of pictures."
             )
         if not is_pretrained_name(info.model) and not Path(info.model).exists():
             raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
@@ -311,7 +311,7 @@ class Gallery:
         return replace(added, **facts, unreadable=unreadable)
 
     def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
-        """Return the model that rows need: none for vectors that are of the gallery, or whose model is not there."""
+        """Return the model that rows need: none for vectors made by the gallery's model, or if that is absent."""
         if "embedder" in vars(self) or any(not isinstance(rows.pixels, Vectors) for rows in given):
             return self.embedder
         info = self.store.info

@@ -156,7 +156,7 @@ def improve(
 
 
 class _Hits:
-    """For each query and head, whether the nearest row is of the query's class."""
+    """For each query and head, whether the nearest row has the query's class."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Tensor]] = {}

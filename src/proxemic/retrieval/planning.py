@@ -34,7 +34,7 @@ _WITH_BASE: Law = (_constant, lambda n: n)
 
 # What a quantity grows with, by the index. Bytes grow with the rows and little else, as does a comparison with all of
 # them. A graph's search grows with the logarithm: a line that crosses 0 left of all sizes, as of a small graph more is
-# in the processor's caches. The 2√n lists of ivfpq are of √n rows each.
+# in the processor's caches. The lists of ivfpq, 2√n, have √n rows each.
 _LAWS: Mapping[str, Mapping[str, Law]] = {
     "exact": {"memory": _WITH_BASE, "disk": _LINEAR, "build": _LINEAR, "query": _WITH_BASE},
     "hnsw": {

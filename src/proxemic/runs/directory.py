@@ -137,7 +137,7 @@ class RunDirectory:
 
     @property
     def keeps_features(self) -> bool:
-        """Whether a finished run keeps the network as it came, without a head and a loss: no epoch was better."""
+        """Whether a finished run keeps the network before training, without head and loss, as no epoch was better."""
         return self.metrics.exists() and self.read_metrics().get("kept") == "start"
 
     @property

@@ -1,4 +1,4 @@
-"""The network before the first step, which an epoch has to be better than: as it came, and with its new head."""
+"""The network before the first step, which an epoch has to beat: by its pooled features, and with its new head."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -13,7 +13,7 @@ from proxemic.models.model import without_head
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 
 Start = Literal["start", "untrained"]
-"""The network as it came, whose embeddings are its pooled features, or with its new head."""
+"""The network before training: without a head, by its pooled features, or with its new head."""
 
 
 class SideBySide(nn.ModuleList):

@@ -20,7 +20,7 @@ SHOWN_BY: dict[Command, str] = {
     "analyze robustness": "corrupted pictures",
     "verify": "face verification",
 }
-"""The commands with ``--against paper``, and what the figures are of that only this one shows."""
+"""The commands with ``--against paper``, and the kind of figures that only each one shows."""
 
 
 @dataclass(frozen=True)

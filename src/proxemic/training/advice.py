@@ -13,7 +13,7 @@ from proxemic.models.lora import describe_adapters
 from proxemic.tables import percent
 from proxemic.training.recipe import Recipe
 
-_KEPT = {"start": "the network as it came, without a head", "untrained": "the network as it was"}
+_KEPT = {"start": "the network before training, without a head", "untrained": "the network as it was"}
 _RISES = 0.05  # of the range of the curve, from one quarter to the next: with less it has levelled off
 _ENOUGH = 0.6  # of the epochs: a later best epoch is what a learning rate that falls leads to
 _CURVE = 4  # epochs from which on it is worth to speak of a best one

@@ -162,8 +162,8 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
     run.check_run()
     if run.keeps_features:
         raise UserError(
-            f"{run.path} keeps the network as it came, without a head and proxies, as no epoch was better: begin with "
-            f"its backbone, by --model.weights {run.model}, or train it anew with a lower --optim.lr."
+            f"{run.path} keeps the network before training, without head and proxies, as no epoch was better: begin "
+            f"with its backbone, by --model.weights {run.model}, or train it anew with a lower --optim.lr."
         )
     if not run.loss.exists():
         raise UserError(
@@ -194,7 +194,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         return f"{begin} and its loss, as the images are the same."
     kept = _keep_proxies(loss, splits.train.class_names, learned, names)
     if kept is None:
-        return f"{begin}; the loss is new, as that of the run is of another kind or shape."
+        return f"{begin}; the loss is new, as that of the run has another kind or shape."
     count = splits.train.num_classes
     return f"{begin}; {kept} of {count:,} classes keep their proxies, by name, and {count - kept:,} get new ones."
 

@@ -182,7 +182,7 @@ def given_splits(rows: Rows) -> Int64[Tensor, " rows"] | None:
 
 
 def check_classes(root: Path, rows: Rows) -> tuple[str, ...]:
-    """Raise `ValueError` if classes cannot be told apart or found; return a note about classes of one image."""
+    """Raise `ValueError` if classes cannot be distinguished or found; return a note about classes of one image."""
     images = ImageSet.of(rows, flagged=False)
     kind, counts = images.kind, images.labels.bincount()
     if images.num_classes == 1:

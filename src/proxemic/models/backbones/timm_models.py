@@ -82,7 +82,7 @@ def timm_backbone(
         pretrained: Load timm's weights, from the Hugging Face cache or else from the network; for
             `tf_efficientnet_lite0`, from the package of the extra `pretrained` where it is installed.
         in_channels: Channels of the images; timm adapts pretrained first layers.
-        weights: A `.safetensors` file with timm's weights for this model, in place of `pretrained`.
+        weights: A `.safetensors` file with timm's weights for this model, instead of `pretrained`.
         image_size: Side of the images, for networks of a fixed size, such as vision transformers, whose pretrained
             position embeddings are resampled to it.
         arguments: Other arguments of the model, such as `drop_path_rate`; `img_size` overrides `image_size`.

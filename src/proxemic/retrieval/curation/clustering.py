@@ -160,7 +160,7 @@ class Clusters:
     def _write_links(self, out: Path) -> None:
         _check_new(out)
         if self.pixels is None:
-            raise UserError(f"--out {out} is a folder for links, but vectors are no pictures: name a .csv file.")
+            raise UserError(f"--out {out} is a folder for links, but vectors are not pictures: name a .csv file.")
         if remote := next((path for path in self.pixels.paths if isinstance(path, str)), None):
             raise UserError(f"--out {out} is a folder for links, but {remote} is no file here: name a .csv file.")
         with working_folder(out) as temporary, write_errors(out):

@@ -35,7 +35,7 @@ def content_hash(image: Image.Image) -> bytes:
 def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
     """Compute low frequencies, of unit length, that change little under recompression, resizing and brightening.
 
-    As in the perceptual hash pHash, these are of the discrete cosine transform of the picture at 32 by 32 pixels: the
+    As in the perceptual hash pHash, they come from the discrete cosine transform of the picture at 32 by 32 pixels: the
     64 lowest of the luminance but its mean, and the 9 lowest of each chrominance, so that a shirt in two colours is two
     pictures. They are kept as numbers, and compared by correlation: as bits, those of drawings and symmetric pictures,
     many of which are nearly 0, are left to rounding. A picture without structure has zeros, which resemble nothing.

@@ -88,7 +88,7 @@ class PartlyWritten(UserError):
 
 
 class Store(ABC):
-    """Where a gallery lives: vectors with a table of what is known of them.
+    """Where a gallery lives: vectors with a table of their metadata.
 
     Vectors come checked, as `proxemic.retrieval.Gallery` does: finite, and of unit length where the distance is cosine.
     Rows are known by ids from 0, which ascend in the order of adding and are never used twice, and by their paths, of
@@ -188,12 +188,12 @@ class Store(ABC):
 
     @abstractmethod
     def build_index(self, kind: IndexKind, **settings: int) -> None:
-        """Make an index of all rows, in place of another one; `exact` is without one."""
+        """Build an index of all rows and replace the present one; `exact` removes it."""
 
     @property
     @abstractmethod
     def index(self) -> dict[str, Any]:
-        """The kind of index, its settings, the rows that it has, and what is known of its recall."""
+        """The kind of index, its settings, the rows that it has, and its recall if that was measured."""
 
     @abstractmethod
     def verify(self) -> list[str]:

@@ -74,7 +74,7 @@ def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: C
     made_by, known = images.pixels.made_by if isinstance(images.pixels, Vectors) else None, model.config.input_model
     if made_by is not None and known is not None and made_by != known:
         report(
-            f"WARNING: {path} was trained on vectors of the model {known}, but these are of {made_by}: the figures "
+            f"WARNING: {path} was trained on vectors of the model {known}, but these come from {made_by}: the figures "
             "mean nothing unless the two are the same model."
         )
 

@@ -98,7 +98,7 @@ class ProxyGap(EpochMeasure):
 class DistanceToProxy(EpochMeasure):
     """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
 
-    The images go through no augmentation. Losses of cosines compare directions: there both are of unit length.
+    The images go through no augmentation. Losses of cosines compare directions: there both have unit length.
     """
 
     names = ("avg_dtp",)
