@@ -1,4 +1,4 @@
-"""What to say when an optional dependency is missing."""
+"""Say how to install a missing optional dependency."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -42,7 +42,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``target``, which is removed at the end, with those that killed processes have left."""
+    """Yield a new folder beside ``target``; on exit, remove it and those that killed processes have left."""
     target = target.absolute()
     for path in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
         number = path.name.removesuffix(".work").rpartition(".")[2]

@@ -44,7 +44,7 @@ class Table:
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, object]]) -> "Table":
-        """Make a table of mappings, whose columns are those of the first."""
+        """Make a table of mappings, with the keys of the first as its columns."""
         columns = list(records[0])
         return cls(columns, [[record[column] for column in columns] for record in records])
 

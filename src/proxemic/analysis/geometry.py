@@ -59,7 +59,7 @@ class Pairs:
         self.anchors, self.labels = (each.to(self.rows.rows.device) for each in (anchors, labels))
 
     def __iter__(self) -> Iterator[tuple[Float64[Tensor, "within"], Float64[Tensor, "between"]]]:
-        """Yield the distances of the pairs of one class, and of those of two classes, of each tile."""
+        """Yield, tile by tile, the distances of the pairs within a class, and of the pairs of two classes."""
         for some in self.anchors.split(_ROWS):
             for start in range(0, len(self.rows), _COLUMNS):
                 part = slice(start, min(start + _COLUMNS, len(self.rows)))

@@ -1,4 +1,4 @@
-"""What the gradient of a proxy loss takes into account: the six columns of Table 1 of the MPA paper, measured.
+"""Measure what the gradient of a proxy loss depends on: the six columns of Table 1 of the MPA paper.
 
 Gradients are compared, not second derivatives taken: a loss may hold a value without gradient (the warp's Δ), through
 which autograd's second derivative is not the derivative of the gradient that training follows.

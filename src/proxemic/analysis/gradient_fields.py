@@ -1,4 +1,4 @@
-"""Where a loss drives one embedding: minus its gradient at many places, and a plot of it in two dimensions."""
+"""Gradient fields: minus a loss's gradient for one embedding at many places, and a plot in two dimensions."""
 
 import math
 from typing import Any

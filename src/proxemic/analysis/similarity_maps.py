@@ -21,7 +21,7 @@ class SimilarityMaps:
 
     @property
     def first(self) -> Float64[Tensor, "height width"]:
-        """What the places of the first picture contribute; they add up to the similarity."""
+        """Contributions of the first picture's places; they add up to the similarity."""
         return self.pairs.sum((2, 3))
 
     @property

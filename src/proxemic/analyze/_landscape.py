@@ -1,4 +1,4 @@
-"""Where a softmax of distances is least."""
+"""Minima of a softmax of distances."""
 
 from collections.abc import Mapping
 from contextlib import suppress

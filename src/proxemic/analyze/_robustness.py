@@ -1,4 +1,4 @@
-"""What is left of a metric when the test images are corrupted."""
+"""Metrics on corrupted test images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,6 +155,6 @@ def _values(group: Robustness, names: list[str]) -> dict[str, list[float]]:
 
 
 def _half_widths(curves: Tensor) -> Tensor:
-    """Of the intervals over the runs, which are the first dimension."""
+    """Compute the half-widths of the intervals over the runs, which are the first dimension."""
     half = [t_interval(values.tolist()).half_width for values in curves.flatten(1).T]
     return torch.tensor(half, dtype=torch.float64).view(curves.shape[1:])

@@ -1,4 +1,4 @@
-"""What was measured over trainings."""
+"""Trajectories of measures over trainings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

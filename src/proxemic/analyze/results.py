@@ -1,4 +1,4 @@
-"""What all analyses have in common: their result, the names of their files, and how they show means over seeds."""
+"""Shared by all analyses: their result, the names of their files, and tables of means over seeds."""
 
 import math
 from collections.abc import Mapping, Sequence

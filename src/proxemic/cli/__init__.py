@@ -140,7 +140,7 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
 
 
 def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) -> list[str]:
-    """Move words that follow the flags, which argparse leaves, to those before them, and return what is left."""
+    """Assign words that argparse leaves after the flags to the list that they continue; return the other words."""
     words: list[str] = []
     others: list[str] = []
     for before, word in pairwise(["", *rest]):

@@ -1,4 +1,4 @@
-"""Embeddings on disk, ours and those made elsewhere, with what is known about their rows."""
+"""Embeddings on disk, written by us or by others, with the metadata of their rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ PRECISION = "precision"
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:
-    """Embeddings, and what is known about their rows.
+    """Embeddings and the metadata of their rows.
 
     Args:
         embeddings: One per row; files keep them as float32.

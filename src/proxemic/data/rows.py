@@ -282,7 +282,7 @@ def _as_array(texts: Sequence[str | None]) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class RowLabels:
-    """What is known about the rows of embeddings; None for what is not.
+    """Metadata of the rows of embeddings; None for what is unknown.
 
     Args:
         labels: Class of each row, from 0; -1 for a row without one.

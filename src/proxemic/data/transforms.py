@@ -18,7 +18,7 @@ CustomTransform = nn.Module | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What every image goes through: channels, size, range.
+    """Preparation of every image: channels, size, range.
 
     `x = (image · white / 255 - mean) / std`, after the image is resized to `resize` and the centre is cropped.
     Networks converted from Caffe, as BN-Inception, want `Preprocessing(channel_order="bgr", white=255, mean=(104, 117,
@@ -114,7 +114,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training images go through besides; every field at its default does nothing.
+    """Augmentation of training images; every field at its default does nothing.
 
     What is asked for happens in this order: `before_crop`; the crop, as large as the network sees; the mirror image;
     rotation, shift, zoom and shear in one; `rand_augment` or `trivial_augment`; brightness, contrast, saturation and

@@ -189,7 +189,7 @@ class Vectors:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The name of each vector, or None where they have none."""
+        """The names of the vectors, or None if they have no names."""
         return None if self._names is None else tuple(self._names[self.rows].tolist())
 
     def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "Vectors":
@@ -217,7 +217,7 @@ class Vectors:
 
 @dataclass(frozen=True, eq=False)
 class JoinedVectors:
-    """The vectors of two sets as the rows of one reader, those of the first before those of the second.
+    """Two sets of vectors as the rows of one reader, the first set before the second.
 
     Messages name the rows of either as those of its own file.
     """

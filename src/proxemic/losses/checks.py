@@ -13,7 +13,7 @@ from proxemic.arrays import as_tensor
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is one finite number, also one of NumPy, and neither a bool nor a tensor."""
+    """Return whether a value is one finite number, of Python or of NumPy, but neither a bool nor a tensor."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -144,7 +144,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: b
 
 
 def check_reduction(reduction: str) -> None:
-    """Raise `ValueError` unless it is one that the losses know."""
+    """Validate `reduction`; raise `ValueError` unless the losses know it."""
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for values of samples.")
 

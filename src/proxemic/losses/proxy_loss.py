@@ -167,7 +167,7 @@ class ProxyLoss(Described, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
     ) -> Float[Tensor, "*values"]:
-        """Compute the value of each sample, ``[B]``, whose mean is the loss; of a class-wise loss, a scalar.
+        """Compute a value per sample, ``[B]``, whose mean is the loss; for a class-wise loss, a scalar.
 
         ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
         each sample's scaled negatives, or, in a class-wise loss, a scalar.
@@ -189,7 +189,7 @@ class ProxyLoss(Described, ABC):
         )
 
     def class_bias(self) -> Float[Tensor, " classes"] | None:
-        """Return what is added to the scaled score of each class as a negative; ``None`` adds nothing."""
+        """Return a bias that is added to each class's scaled score as a negative; ``None`` adds nothing."""
         return None
 
     def centers(

@@ -1,4 +1,4 @@
-r"""What a random ranking is worth: the expected values of `proxemic.metrics.ranking`, in closed form.
+r"""Chance levels: the expected values of `proxemic.metrics.ranking` for a random ranking, in closed form.
 
 A random ranking puts the R relevant items of a gallery of n into any R of its places with equal probability, so that
 

@@ -27,7 +27,7 @@ def check_distance(distance: str) -> None:
 
 
 class ExactRows:
-    """Embeddings, read as float32, whose coordinates are rounded to whole numbers of steps where they are needed.
+    """Embeddings, read as float32, with coordinates that are rounded to whole numbers of steps when needed.
 
     On an MPS device, which has no float64, they are taken to the CPU.
     """

@@ -43,7 +43,7 @@ class Nearest(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSetPoint:
-    """A threshold on the distance, and what it lets pass; all NaN where the false alarm rate cannot be measured.
+    """A threshold on the distance with its rates; all NaN if the false alarm rate cannot be measured.
 
     Args:
         threshold: Accepts queries whose nearest neighbour is at this distance or nearer.

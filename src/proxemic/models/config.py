@@ -217,7 +217,7 @@ class ModelConfig:
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether the inputs are vectors: there is no backbone."""
+        """Whether the inputs are vectors, so that there is no backbone."""
         return self.backbone == "none"
 
     @property

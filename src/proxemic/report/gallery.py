@@ -1,4 +1,4 @@
-"""The report of a gallery: what it holds, how it lies, and what is doubtful in it."""
+"""The report of a gallery: its content, a map of it, and doubtful pictures in it."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What all sections of a report are about: embeddings of the pictures that a model is judged by, and the pictures."""
+"""The data that all sections of a report share: the pictures a model is judged by, and their embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

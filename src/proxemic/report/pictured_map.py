@@ -28,7 +28,7 @@ _FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
 
 
 def check_projection(method: str) -> None:
-    """Raise `ValueError` where the method is none, `ModuleNotFoundError` where what it needs is not installed."""
+    """Raise `ValueError` if the method is unknown, `ModuleNotFoundError` if its package is not installed."""
     if method not in get_args(Projection):
         raise ValueError(f"projection is {method!r}, but must be one of {', '.join(get_args(Projection))}")
     if method == "umap":

@@ -34,7 +34,7 @@ Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class EmbeddedFile:
-    """What was written.
+    """Result of embedding to a file or a table.
 
     Args:
         path: The file of the embeddings, or its address.
@@ -147,7 +147,7 @@ def embed_to_file(
 
 
 def working_folder(target: Path | str) -> Path:
-    """Where what is embedded is kept until all is."""
+    """Return the folder that holds embedded parts until all are complete."""
     if isinstance(target, Path):
         return target.with_name(f"{target.name}.parts")
     known = hashlib.sha256(target.encode()).hexdigest()[:16]

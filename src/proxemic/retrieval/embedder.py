@@ -299,7 +299,7 @@ class Embedder:
 
     @cached_property
     def checksum(self) -> str:
-        """What tells its embeddings from those of other models: SHA-256 of the weights, unless it was given."""
+        """Identifies the model that made embeddings: SHA-256 of the weights, unless it was given."""
         if self._checksum is not None:
             return self._checksum
         digest = hashlib.sha256(type(self.model).__qualname__.encode())

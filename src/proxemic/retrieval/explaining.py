@@ -21,7 +21,7 @@ _CELLS = 14  # along each side of a map that is made of pixels
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What the places of two pictures contribute to their similarity.
+    """Contributions of the places of two pictures to their similarity.
 
     Args:
         similarity: The cosine of their embeddings, in [-1, 1].

@@ -211,7 +211,7 @@ class Gallery:
 
     @cached_property
     def embedder(self) -> Embedder:
-        """What makes the vectors; `UserError` where it is not known, or no longer where it was."""
+        """The model of the gallery's vectors; `UserError` if it is unknown or has moved."""
         info, address = self.store.info, self.store.address
         if info.model is None:
             raise UserError(

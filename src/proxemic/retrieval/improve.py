@@ -39,7 +39,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class ImprovedGallery:
-    """What a head over the vectors of a gallery gains, and where the better gallery is.
+    """Gain of a head over the vectors of a gallery, and the address of the improved gallery.
 
     Args:
         improvement: The head, and Recall@1 with and without it.

@@ -1,4 +1,4 @@
-"""What a gallery knows of its images beside their vectors: a table, and conditions on it."""
+"""Metadata of a gallery's images: a table, and conditions on it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

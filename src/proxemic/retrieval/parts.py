@@ -115,7 +115,7 @@ class Parts:
             safetensors.torch.save_file(arrays, temporary, {_UNREADABLE: json.dumps(part.unreadable)})
 
     def read(self, number: int) -> Embedded:
-        """Read a part that is there; places count from the first picture of all."""
+        """Read a part that exists; places count from the first picture of all."""
         with safe_open(self._paths[number], framework="pt") as file:
             unreadable = {int(place): why for place, why in json.loads(file.metadata()[_UNREADABLE]).items()}
             part = Embedded(file.get_tensor("embeddings"), file.get_tensor("places").tolist(), unreadable)
@@ -161,6 +161,6 @@ def _moved(part: Embedded, by: int) -> Embedded:
 
 
 def _described(embedder: Embedder) -> str:
-    """How pictures are prepared, as far as it can be told; what cannot is never the same again."""
+    """Describe how pictures are prepared; a transform without a description never equals another one."""
     text = repr(embedder.transform)
     return text if isinstance(embedder.transform, Preprocessing) or " at 0x" not in text else os.urandom(16).hex()

@@ -1,4 +1,4 @@
-"""What a gallery of any size will take, from what smaller ones took."""
+"""Predict the memory, disk and time of a gallery of any size, from measurements of smaller ones."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""What can be said of a gallery without searching it."""
+"""Summary of a gallery, without a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ ModelState = Literal["unknown", "there", "missing", "changed"]
 
 @dataclass(frozen=True)
 class GallerySummary:
-    """What can be said of a gallery.
+    """Facts about a gallery, found without a search.
 
     Args:
         address: Where it is.

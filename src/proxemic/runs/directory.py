@@ -294,7 +294,7 @@ class RunDirectory:
         temporary.replace(self.chosen)
 
     def restore_chosen(self) -> None:
-        """Put what was chosen back into its place, where an interpolation has taken it: so the run can go on."""
+        """Restore the chosen epoch's files, which an interpolation has replaced, so that the run can be resumed."""
         if not self.chosen.exists():
             return
         for path in self._chosen_files():
@@ -319,7 +319,7 @@ class RunDirectory:
         return folder
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write all epochs anew, so that a resumed run never repeats or loses a row."""
+        """Rewrite all epochs, so that a resumed run never repeats or loses a row."""
         write_csv(self.history, list(rows[0]), ([row[name] for name in rows[0]] for row in rows))
 
     def read_history(self) -> list[dict[str, float]]:

@@ -148,7 +148,7 @@ def _loader(model: object, data: Any, batch_size: int, workers: int) -> DataLoad
 
 
 def _device_of(model: object) -> torch.device | None:
-    """Where a module computes; None for any other function."""
+    """Return the device of a module; None for any other function."""
     if not isinstance(model, nn.Module):
         return None
     return next((part.device for part in model.parameters()), torch.device("cpu"))

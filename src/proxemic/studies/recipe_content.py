@@ -1,4 +1,4 @@
-"""What the values of a recipe say of its data and its evaluation."""
+"""Read from a recipe which data and which evaluation it has."""
 
 import inspect
 import re

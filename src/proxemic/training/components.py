@@ -30,7 +30,7 @@ from proxemic.training.record import Times
 
 @dataclass(frozen=True)
 class Components:
-    """What a recipe builds from its seed alone."""
+    """Parts of a run that a recipe builds from its seed alone."""
 
     splits: Splits
     task: EmbeddingTask

@@ -1,4 +1,4 @@
-"""What each process of a training run will hold and move for its loss, computed before it starts.
+"""Memory and traffic of a loss on each process of a training run, computed before it starts.
 
 It counts what a step of `proxemic.losses.ProxyLoss` makes of float32 cosines: the network and its activations come on
 top, as do regularisers' and HIST's own parameters.

@@ -1,4 +1,4 @@
-"""What a run has come to so far: its history and choice, the files of its chosen network, and where the time went."""
+"""Progress of a run: its history and choice, the files of its chosen network, and where the time went."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +52,7 @@ class Times:
 
 @dataclass
 class Display:
-    """Who is told what on the way: lines for the user, each new row of the history, and where the time goes.
+    """Receivers of progress: lines for the user, each new row of the history, and where the time goes.
 
     ``raised`` is the error by which ``on_epoch`` has ended the training.
     """

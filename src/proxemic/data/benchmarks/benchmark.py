@@ -175,6 +175,6 @@ class Benchmark(ImageSource):
         return (*self.facts.files, *self.facts.mirror_files)
 
     def locate(self, file: OriginalFile) -> Path | None:
-        """Where an original file is, or None."""
+        """Return the path of an original file, or None."""
         places = (self.folder / file.name, self.folder / Path(file.name).name)
         return next((place for place in places if place.is_file()), None)

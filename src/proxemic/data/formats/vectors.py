@@ -1,4 +1,4 @@
-"""Vectors, and what is known about their rows, in .safetensors, .npy and Parquet files."""
+"""Vectors and the metadata of their rows, in .safetensors, .npy and Parquet files."""
 
 import hashlib
 import json

@@ -142,7 +142,7 @@ def image_set(
 
 
 def draw_characters(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
-    """Code points and images of all characters, from the cache in the folder where there is one, and notes on it."""
+    """Return code points and images of all characters, from the folder's cache if there is one, and notes on it."""
     fonts = _font_files()
     digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
     digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())

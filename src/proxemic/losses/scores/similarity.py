@@ -98,7 +98,7 @@ class Similarity(Protocol):
         ...
 
     def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
-        """Write what the scores need of each proxy alone, once per step."""
+        """Write into `out`, once per step, the terms of the scores that depend on each proxy alone."""
 
     def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
         """`dense` for one chunk, outside autograd: turn the inner products of all rows into similarities, in place."""

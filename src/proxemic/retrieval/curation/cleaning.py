@@ -1,4 +1,4 @@
-"""What is wrong with a data set: labels, duplicates, outliers."""
+"""Find flaws of a data set: wrong labels, duplicates, outliers."""
 
 import math
 import os
@@ -119,7 +119,7 @@ class Outlier:
 
 @dataclass(frozen=True, eq=False)
 class Cleaning:
-    """What was found, each table with the worst first.
+    """Findings about a data set, each table with the worst first.
 
     Args:
         pictures: How many were looked at.

@@ -27,7 +27,7 @@ from proxemic.retrieval.thresholds import Calibration, calibration_file
 def average_linkage(
     x: Float[Tensor, "rows dim"], distance: Distance
 ) -> tuple[Int64[np.ndarray, "merges 2"], Float64[np.ndarray, " merges"]]:
-    """Join the two groups of rows whose mean distance is least, until there is one.
+    """Merge the two groups of rows with the smallest mean distance, again and again, until one group is left.
 
     Returns:
         The two groups that each step joins, and their distance. Groups are numbered as in scikit-learn: first the rows,

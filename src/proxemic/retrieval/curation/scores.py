@@ -15,7 +15,7 @@ _AT_ONCE = 4096
 
 
 class LabelScores(NamedTuple):
-    """How probably the label of each row is wrong, and which is suggested in its place.
+    """Probability that the label of each row is wrong, and the suggested label.
 
     A score is in [0, 1], above 0.5 where another class is nearer; NaN for rows that cannot be judged, whose suggestion
     is -1, as it is where no other class is near.

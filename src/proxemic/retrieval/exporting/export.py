@@ -246,7 +246,7 @@ def _check(model: str | os.PathLike[str], to: str, *, half: bool, int8: bool, mo
 
 
 def _target(model: Path, to: Target, out: str | os.PathLike[str] | None, *, half: bool, int8: bool) -> Path:
-    """Where the file goes, which may replace one that was exported there before, but no other model."""
+    """Choose the file to write, which may replace an earlier export, but no other model."""
     suffix = SUFFIXES[to]
     kind = f"{'-torch' if to == 'torch' else ''}{'-half' if half else '-int8' if int8 else ''}"
     folder = model if model.is_dir() else model.parent

@@ -49,7 +49,7 @@ _LEFT: deque["Server"] = deque()  # of stores that nobody closed; see `leave`
 
 @dataclass(frozen=True)
 class Address:
-    """Where a gallery is: what a client connects by, how it is shown, without a password, and the gallery's name."""
+    """Address of a gallery: how to connect, how to show it without a password, and the gallery's name."""
 
     shown: str
     gallery: str

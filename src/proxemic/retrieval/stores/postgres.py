@@ -41,7 +41,7 @@ _DEFAULTS = {"connect_timeout": "5", "keepalives_idle": "30", "tcp_user_timeout"
 
 @dataclass(frozen=True)
 class Address:
-    """Where a gallery is: what libpq connects by, how it is shown, without a password, and the gallery's name."""
+    """Address of a gallery: how to connect by libpq, how to show it without a password, and the gallery's name."""
 
     conninfo: str = field(repr=False)
     shown: str

@@ -25,7 +25,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class GalleryInfo:
-    """What is fixed when a gallery is created.
+    """Settings that are fixed when a gallery is created.
 
     Args:
         dim: Numbers of each vector, 1 or more.
@@ -108,17 +108,17 @@ class Store(ABC):
     @classmethod
     @abstractmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
-        """Make an empty gallery; `UserError` where there is one, or anything else in its place."""
+        """Create an empty gallery; raise `UserError` if there is one, or anything else at the address."""
 
     @classmethod
     @abstractmethod
     def open(cls, address: str) -> Self:
-        """Open a gallery; `UserError` where there is none, or it cannot be reached or read."""
+        """Open a gallery; raise `UserError` if there is none, or it cannot be reached or read."""
 
     @classmethod
     @abstractmethod
     def delete(cls, address: str) -> None:
-        """Delete a gallery, and nothing else; `UserError` where there is none.
+        """Delete a gallery, and nothing else; raise `UserError` if there is none.
 
         Killed in between, it leaves the gallery whole, or none: making one there cleans up.
         """
@@ -146,7 +146,7 @@ class Store(ABC):
 
     @abstractmethod
     def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
-        """Add rows whose paths it does not have, and give their ids; `PartlyWritten` where only the first could be."""
+        """Add rows with new paths and return their ids; raise `PartlyWritten` if only the first could be written."""
 
     @abstractmethod
     def remove(self, where: Where) -> int:
@@ -171,7 +171,7 @@ class Store(ABC):
 
     @abstractmethod
     def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
-        """Vectors and what is known, as `iterate` gives them, of those of some ids that it has, ascending."""
+        """Return vectors and items, as `iterate` gives them, of the given ids that exist, ascending."""
 
     @abstractmethod
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
@@ -197,7 +197,7 @@ class Store(ABC):
 
     @abstractmethod
     def verify(self) -> list[str]:
-        """Read all of it, and say what is damaged, one sentence each; nothing where it is sound."""
+        """Read everything, and describe each damage in a sentence; an intact gallery gives none."""
 
     def close(self) -> None:  # noqa: B027
         """Give back connections and files."""
