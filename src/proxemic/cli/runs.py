@@ -266,7 +266,7 @@ def report(
         targets (RUN|GALLERY): A finished run, and others beside it; or a gallery: a directory, postgresql://...,
             milvus://...
         out: The page (default: report.html in the run, or here for a gallery).
-        model (RUN|FILE): The gallery's model, where it is no longer where it was.
+        model (RUN|FILE): The gallery's model, if it has moved.
         data_root (SOURCE): Show other labelled pictures than those that the run held out: a folder or a table, as for
             evaluate.
         map: How the map of pictures is made; umap needs the extra umap.

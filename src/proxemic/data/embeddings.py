@@ -46,7 +46,7 @@ class LabelledEmbeddings:
 
     Args:
         embeddings: One per row; files keep them as float32.
-        rows: What is known about the rows.
+        rows: Metadata of the rows.
 
     Raises:
         ValueError: If there are no embeddings, or the numbers of rows differ.
@@ -93,7 +93,7 @@ def write_embeddings(
 
     Args:
         path: The file.
-        content: What is written.
+        content: The embeddings to write.
         made_by: The checksum, or another name, of the model that made the embeddings; None says nothing.
         precision: The precision in which that model computed, such as ``32-true``; None says nothing.
 

@@ -33,7 +33,7 @@ class UnreadableImageError(ValueError):
 
     Args:
         path: The file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
-        reason: What the decoder said.
+        reason: Message of the decoder.
 
     >>> str(UnreadableImageError("cat.png", "truncated file"))
     'cat.png cannot be read as an image: truncated file.'

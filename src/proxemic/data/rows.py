@@ -121,7 +121,7 @@ class Rows:
         folders: Folders and addresses that were listed.
         made_by: Checksum of the model that made the vectors, if it is known.
         precision: Precision in which that model computed, if it is known.
-        places: Where the rows stand in their table, for messages.
+        places: Positions of the rows in their table, for messages.
 
     Raises:
         ValueError: If the content and the columns differ in length.

@@ -32,7 +32,7 @@ class Preprocessing:
         channels: 1 for grey, 3 for colour.
         mean: Per channel, in the order of `channel_order`, on the scale where white is `white`.
         std: Per channel, positive, in the same order and on the same scale.
-        channel_order: Of colours; `bgr` needs 3 channels.
+        channel_order: Order of the colours; `bgr` needs 3 channels.
         white: The value of white, 1 or 255; black is 0.
         reduce: First shrink an image to a shorter side of twice what it is resized to (`reduced_side`), where it is
             larger, in training too. JPEG files are then decoded at 1/2, 1/4 or 1/8 of their size where that is no

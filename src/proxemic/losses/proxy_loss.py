@@ -446,7 +446,7 @@ class ProxyLoss(Described, ABC):
         its steps.
 
         Args:
-            embeddings: Of training images, in evaluation mode.
+            embeddings: Embeddings of training images, in evaluation mode.
             labels: Their classes, from 0.
 
         Raises:
@@ -485,9 +485,9 @@ class ProxyLoss(Described, ABC):
         embeddings, as many proxies move; the others stay.
 
         Args:
-            embeddings: Of training images, in evaluation mode; the same in every process of a distributed loss.
+            embeddings: Embeddings of training images, in evaluation mode; equal on all processes of a distributed loss.
             labels: Their classes, from 0.
-            seed: Of the starts of k-means.
+            seed: Seed of the starts of k-means.
 
         Raises:
             ValueError: If the arguments do not fit.

@@ -118,8 +118,8 @@ class PartitionAgreement:
     Args:
         nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
         ami: Adjusted mutual information, with the arithmetic mean.
-        precision: Of the pairs of rows in one cluster, the part that has one class; 1 where there are none.
-        recall: Of the pairs of rows of one class, the part that is in one cluster; 1 where there are none.
+        precision: Share of the pairs of rows in one cluster that also share a class; 1 if there are none.
+        recall: Share of the pairs of rows of one class that are also in one cluster; 1 if there are none.
         f1: The harmonic mean of the two.
     """
 

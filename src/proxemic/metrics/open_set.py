@@ -144,7 +144,7 @@ def open_set_identification(
         distance: Distance by which the nearest row is found.
         false_alarm_rates: Each FAR, in (0, 1).
         exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
-        query_sequences: As in `nearest_neighbours`. A query of whose class all rows are excluded is non-mated.
+        query_sequences: As in `nearest_neighbours`. A query is non-mated if all rows of its class are excluded.
         gallery_sequences: Number of the sequence of each row of the gallery.
         chunk_size: As in `nearest_neighbours`.
 

@@ -21,7 +21,7 @@ class RetrievalMetrics(dict[str, float]):
         values: The averages.
         per_query: Value of each query by metric, NaN where the query has no relevant item.
         labels: Class of each query.
-        average: What the values are averages over.
+        average: Whether values are averages over queries or over classes.
         clustering: The k-means clustering, where NMI was requested.
         chance: Expected values with random rankings, and random clusters of the same sizes.
         expected: Expected value of each query with a random ranking, as `per_query`.

@@ -35,7 +35,7 @@ def place_embeddings(
 
     Args:
         model: A network of which `is_mean_over_places` says so.
-        features: What its backbone gives.
+        features: Output of its backbone.
 
     Raises:
         ValueError: If it is another network.

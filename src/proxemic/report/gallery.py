@@ -50,7 +50,7 @@ def write_gallery_report(
         address: Where the gallery is, as `Gallery.open` takes it. Of more than 10,000 rows, as many are looked at by
             chance.
         out: The page, ``.html``.
-        model: The gallery's model, where it is no longer where it was.
+        model: The gallery's model, if it has moved.
         projection: How the map is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
         report: Is told what the user should know, such as that the model is missing. None logs it.
 

@@ -49,7 +49,7 @@ class Judged:
             none, or it cannot be read.
         before: Embeddings of the same rows by the network before training, without a head (``start``) and with its new
             head (``untrained``), as far as they are known.
-        run: The run, where it is one.
+        run: The run, if the model is that of a run.
         images: The pictures as the run reads them.
         others: Other models on the same rows.
         embedder: The model, where it is there and takes pictures.

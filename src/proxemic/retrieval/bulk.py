@@ -39,12 +39,12 @@ class EmbeddedFile:
     Args:
         path: The file of the embeddings, or its address.
         rows: Embeddings in it.
-        dim: Numbers of each.
-        precision: In which they were computed.
+        dim: Dimension of each.
+        precision: Precision in which they were computed.
         unreadable: Why pictures could not be read, by their names.
-        others: Files beside it: of paths, where the format has none, and of the pictures that could not be read.
-        embedded: Pictures that were embedded now, and not before by a command that was stopped.
-        seconds: That this took, with the writing of the file.
+        others: Files beside it: the paths, if the format has none, and the pictures that could not be read.
+        embedded: Pictures embedded by this command, not by an earlier one that was stopped.
+        seconds: Time that this took, including the writing of the file.
     """
 
     path: Path | str

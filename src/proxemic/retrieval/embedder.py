@@ -183,8 +183,8 @@ class Embedder:
             gives a tensor ``[C, H, W]``, such as timm's ``create_transform``, or a mapping with ``pixel_values``, as an
             image processor of transformers does.
         distance: By which its embeddings are compared.
-        checksum: What tells its embeddings from those of other models; None computes it from the weights.
-        path: Where it was loaded from, if it was.
+        checksum: Identifies the model that made embeddings; None computes it from the weights.
+        path: The path that it was loaded from, if it was.
         precision: ``32-true``, or ``bf16-mixed``.
 
     Raises:

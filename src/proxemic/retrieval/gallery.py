@@ -55,7 +55,7 @@ class Hit:
         path: Its path, or another name that it was added by.
         label: Its label, or None.
         distance: To the query: 1 - cos, in [0, 2], or Euclidean.
-        columns: What else is known of it.
+        columns: Further metadata.
     """
 
     id: int
@@ -114,8 +114,8 @@ class Gallery:
     """Pictures that are searched by the vectors that a model makes of them, in a store.
 
     Args:
-        store: Where they are.
-        embedder: What makes vectors of queries and of new pictures; None loads that which the gallery was created with,
+        store: The store that holds them.
+        embedder: The model that embeds queries and new pictures; None loads that which the gallery was created with,
             when it is needed.
 
     Raises:

@@ -95,7 +95,7 @@ def improve_gallery(
         out: A new or empty folder for the better gallery, which then also holds the model that makes its vectors, for
             pictures and for all other commands. None only measures.
         dim: Numbers of a vector in the new gallery; at most those in the first.
-        seed: Of what is drawn.
+        seed: Seed of all random choices.
         report: Is told what the user should know. None logs it.
 
     Raises:

@@ -67,7 +67,7 @@ class Measurement:
         disk: Bytes.
         build: Seconds to add all rows and to make the index.
         query: Seconds of one query for the ten nearest, by one thread.
-        recall: Of the ten nearest, those that were found.
+        recall: Share of the ten nearest that were found.
     """
 
     store: str
@@ -93,7 +93,7 @@ class GalleryNeeds:
         machines: So many whose memory holds it together; above 1 a store must divide it, as Milvus does.
         build: Seconds to add all rows and to make the index, on one machine as the measured one.
         query: Seconds of one query, by one thread.
-        recall: Of the ten nearest, those that were found at the largest size that was measured.
+        recall: Share of the ten nearest that were found at the largest size that was measured.
         errors: Predicted over measured, of each quantity, at the largest size beyond those that were fitted; nothing
             where none was measured.
         checked_at: That size.

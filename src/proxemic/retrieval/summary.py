@@ -27,7 +27,7 @@ class GallerySummary:
         dim: Numbers of a vector.
         distance: ``cosine`` or ``euclidean``.
         model: Where the model was when the gallery was created; None where it has none.
-        checksum: What tells its vectors from those of other models; None where it is not known.
+        checksum: Identifies the model of its vectors; None if it is unknown.
         precision: The precision in which the vectors were computed; None where it is not known.
         model_state: Whether that model is there; ``changed`` where another one is in its place.
         unfinished: Where the run of that model stopped, if it is there and unfinished: "stopped in epoch 1 of 30".

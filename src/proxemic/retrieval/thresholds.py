@@ -57,12 +57,12 @@ class CalibratedThreshold:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What `calibrate` learnt.
+    """Thresholds that `calibrate` learnt.
 
     Args:
         model: The checksum of the model.
         distance: The distance that thresholds are on.
-        data: What it was learnt from.
+        data: The pictures that it was learnt from.
         classes: How many classes took the part of the unknown one.
         images: How many pictures these have.
         searched: How many pictures were searched.

@@ -65,7 +65,7 @@ def page(
     """Write Markdown: a section for each recipe that stands for rows, and a list of those that do not.
 
     Args:
-        introduction: What the values are.
+        introduction: Describes the values.
         recipes: The recipes in full, by title.
         command: The command that prints the page; for the figures that other commands show, these are named.
         ours: Returns what to call a figure, and our value as text.

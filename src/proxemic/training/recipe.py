@@ -26,8 +26,8 @@ class Recipe:
             of classes and the embedding size are filled in where it takes them.
         optim: How the weights are moved.
         cache: Whether images are decoded and shrunk once, for all epochs and runs.
-        images: What every image goes through.
-        augment: What training images go through besides.
+        images: How every image is prepared.
+        augment: How training images are augmented.
         vectors: How training vectors are varied, where ``model.backbone`` is none; ``cache``, ``images`` and
             ``augment`` are then left as they are.
         features: Whether the features of a frozen backbone are computed once, for all epochs and runs.
@@ -37,7 +37,7 @@ class Recipe:
         second_phase: What changes for the last epochs; null for nothing.
         proxies: Of several processes, each holds all proxies (replicated) or those of its part of the classes
             (sharded), with what the optimiser keeps of them.
-        seed: Of initial weights, order of images and augmentation.
+        seed: Seed of initial weights, order of images and augmentation.
         published: The rows of the papers' tables that it stands for, which are shown beside its results by
             ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 

@@ -40,7 +40,7 @@ class Scoring:
         class_reduction: ``None`` sums the negatives of each sample over the classes (data-wise). An elementwise
             differentiable function ``r`` sums those of each class over the samples, and is itself summed over the
             classes (class-wise).
-        similarity: Of an embedding and a proxy.
+        similarity: Similarity of an embedding and a proxy.
         pooling: From the similarities to K proxies to one class score; unused when K = 1.
         transform: ``g``, elementwise and differentiable, on the negatives' class scores ``[classes, batch]``: may hold
             one number per sample, ``[batch]``, which gets no gradient. ``None`` is the identity.

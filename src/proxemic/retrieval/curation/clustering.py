@@ -100,9 +100,9 @@ class Clusters:
     """Pictures in groups.
 
     Args:
-        names: What each picture is known by.
+        names: The name of each picture.
         numbers: The cluster of each, from 1, the largest first; -1 for those in none.
-        distances: Of each to the medoid of its cluster; NaN for those in none.
+        distances: Distance of each to the medoid of its cluster; NaN for those in none.
         medoids: The row of the medoid of each cluster: the one nearest to the mean of all.
         threshold: That of agglomerative clustering; None for other methods.
         agreement: With the labels of those that have one; None where none has.

@@ -52,7 +52,7 @@ class Exported:
         description: The JSON file that says how pictures are prepared.
         card: The model card.
         precision: ``float32``, ``float16`` or ``int8``.
-        bytes: Of the file.
+        bytes: Size of the file.
         data: The images on which it was compared with the model.
         images: Their number.
         difference: The largest difference of a number of the embeddings, in units of the embeddings' mean length.
