@@ -73,7 +73,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def may_not_be_read(path: Path) -> bool:
-    """Whether this user lacks the permission to read a file, which libraries call damaged or missing."""
+    """Return whether this user lacks the permission to read a file, which libraries call damaged or missing."""
     try:
         if path.is_file():
             path.open("rb").close()
@@ -99,7 +99,7 @@ def remove_stale_temporaries(folder: Path, names: re.Pattern[str] = re.compile("
 
 
 def process_runs(process: int) -> bool:
-    """Whether a process runs; Windows does not tell, but refuses to remove a file that is open."""
+    """Return whether a process runs; False on Windows, which does not tell, but refuses to remove open files."""
     if os.name != "posix":
         return False
     try:
@@ -213,5 +213,5 @@ def md5_of(path: Path) -> str:
 
 
 def has_md5(path: Path, md5: str | None) -> bool:
-    """Whether a file has this MD5; also where none is published."""
+    """Return whether a file has this MD5; True if none is published."""
     return md5 is None or md5_of(path) == md5

@@ -64,7 +64,7 @@ class Table:
         return self.align or "l" + "r" * (len(self.columns) - 1)
 
     def text(self, form: Format = "table") -> str:
-        """Lay the table out; title and notes are left out of CSV and JSON."""
+        """Format the table; title and notes are left out of CSV and JSON."""
         if form == "json":
             return json.dumps(without_nan(self.records), indent=2)
         if form == "csv":
@@ -120,7 +120,7 @@ def _is_missing(value: object) -> bool:
 
 
 def terminal_text(tables: Sequence[Table]) -> str:
-    """Lay tables out for people, with an empty line between them; the folder of all their paths is said once.
+    """Format tables for the terminal, with an empty line between them; their common folder is named once.
 
     Lines are only broken to fit a terminal.
     """

@@ -176,7 +176,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
 
 
 def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, " classes"]:
-    """How strongly the other classes together push an embedding off its own proxy, in units of T, for each class.
+    """Measure how strongly the other classes push an embedding off its own proxy, in units of T, per class.
 
     ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, where u_j are the unit vectors away from the other proxies and ``q`` is the
     softmax of ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push in one direction, and less the more they cancel.

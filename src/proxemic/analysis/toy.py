@@ -141,6 +141,6 @@ def _panels(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[An
 
 
 def reach_of(scenes: Sequence[Scene]) -> float:
-    """How far axes reach from the origin to show all embeddings and proxies."""
+    """Compute how far axes must reach from the origin to show all embeddings and proxies."""
     parts = [places for scene in scenes for places in (scene.embeddings, scene.proxies) if places is not None]
     return 1.06 * max(float(part.abs().max()) for part in parts) or 1.0

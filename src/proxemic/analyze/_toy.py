@@ -113,7 +113,7 @@ def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
 def _means(
     groups: Mapping[str, Sequence[FinishedRun]], separations: Mapping[Path, Mapping[str, float]]
 ) -> dict[str, dict[str, Estimate]]:
-    """Means over the seeds of each group of several, and differences paired by seed."""
+    """Average over the seeds of each group of several, and compute differences paired by seed."""
     values = {name: [separations[run.path] for run in runs] for name, runs in groups.items()}
     means = {
         f"{name}: mean and 95% interval over {len(seeds)} seeds": {

@@ -100,7 +100,7 @@ def _points(runs: Sequence[Run], measure: str) -> list[list[dict[str, float]]]:
 
 
 def _alpha(run: Run) -> float | None:
-    """Alpha of the warp that the training ended with; None without a warp."""
+    """Return alpha of the warp that the training ended with; None without a warp."""
     for phase in (run.content.get("second_phase") or {}, run.content):
         loss: Any = phase.get("loss") or {}
         if loss.get("init_args", {}).get("alpha") is not None and "Warped" in loss.get("class_path", ""):

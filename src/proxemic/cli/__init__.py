@@ -254,7 +254,7 @@ class _Parser(argparse.ArgumentParser):
 
 @contextmanager
 def _notes_as_lines() -> Iterator[None]:
-    """Have our own warnings printed as one line, without the place in the code that Python adds."""
+    """Print our own warnings as one line, without the place in the code that Python adds."""
 
     def format_note(message: Warning | str, category: type[Warning], *place: Any) -> str:
         is_ours = issubclass(category, UserNote)

@@ -48,7 +48,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def arguments_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All arguments of a parser, and of those below it."""
+    """List all arguments of a parser and of its subparsers."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():

@@ -164,7 +164,7 @@ def _bytes(text: str) -> int:
 
 
 def _size(size: int) -> str:
-    """In the unit in which it has one to three digits before the point; nothing is a dash."""
+    """Format a size in the unit that leaves one to three digits before the point; 0 is a dash."""
     if size == 0:
         return "–"
     unit = next(unit for unit in ("TB", "GB", "MB", "KB", "B") if size >= UNITS[unit])

@@ -241,7 +241,7 @@ def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
 
 
 def _match(path: Path, own: Rows, labels: Path, given: Rows) -> Rows:
-    """Bring the rows of a file of labels into the order of the vectors, by their paths."""
+    """Reorder the rows of a file of labels to match the vectors, by their paths."""
     place = {name: row for row, name in enumerate(given.names)}
     strange = next((name for name in own.names if name not in place), None)
     if strange is not None:

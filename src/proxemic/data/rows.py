@@ -182,7 +182,7 @@ class Rows:
         return self.texts("label")
 
     def has(self, name: str) -> bool:
-        """Whether there is such a column."""
+        """Return whether there is such a column."""
         return name in self.columns.column_names
 
     def texts(self, name: str) -> list[str | None]:

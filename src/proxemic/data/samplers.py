@@ -295,7 +295,7 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self.epoch = epoch
 
     def skip(self, batches: int) -> None:
-        """Let every iteration of this epoch start after `batches` batches; a loader with workers begins two of them."""
+        """Start every iteration of this epoch after `batches` batches; a loader with workers begins two of them."""
         if not 0 <= batches <= len(self):
             raise ValueError(f"batches is {batches}, but an epoch has {len(self)}: skip from 0 to {len(self)}.")
         self._skip = batches

@@ -25,7 +25,7 @@ class GatheredLoss(Described):
         self._awaits_checks = True
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
-        """From now on compute the loss of the joined batch of all processes, as `ProxyLoss.distribute`.
+        """Compute the loss of the joined batch of all processes from now on, as `ProxyLoss.distribute`.
 
         Each process computes the whole loss: the embeddings are gathered once, and nothing is sent back. If the loss
         draws random numbers, seed torch's generator with the same number on each process.

@@ -204,7 +204,7 @@ class ProxyLoss(Described, ABC):
     def distribute(
         self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False
     ) -> None:
-        """From now on compute the loss of the joined batch of all processes, each of which passes its own part.
+        """Compute the loss of the joined batch of all processes from now on; each passes its own part.
 
         Every process gets the same value, that of one process with all samples, and its gradients: the whole gradient
         of the proxies (of its shard, if sharded), so that they need no averaging; and, for the network, W times that
@@ -618,7 +618,7 @@ class ProxyLoss(Described, ABC):
                 )
 
     def _dtype(self, embeddings: Tensor) -> torch.dtype:
-        """Float32 at least, so that half precision costs no digits here."""
+        """Return float32 at least, so that half precision costs no digits here."""
         return torch.promote_types(torch.promote_types(embeddings.dtype, self.proxies.dtype), torch.float32)
 
 

@@ -24,7 +24,7 @@ Values = Float64[Tensor, "queries"]
 
 
 def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""One less the probability that none of the first k is relevant.
+    r"""Compute one less the probability that none of the first k is relevant.
 
     $$E[\text{Recall@}k] = 1 - \binom{n - R}{k} \Big/ \binom nk$$
     """

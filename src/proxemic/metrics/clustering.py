@@ -76,7 +76,7 @@ def normalized_mutual_information(
     distance: Distance = "cosine",
     seed: int = 0,
 ) -> float:
-    r"""Mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
+    r"""Compute the mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
 
     Most papers divide by the arithmetic mean; the code of the realigned softmax warping paper by the geometric one.
 
@@ -100,7 +100,7 @@ def adjusted_mutual_information(
     distance: Distance = "cosine",
     seed: int = 0,
 ) -> float:
-    """Mutual information of classes and k-means clusters, adjusted for chance: 0 for random clusters, at most 1.
+    """Compute the mutual information of classes and k-means clusters, adjusted for chance: 0 if random, at most 1.
 
     Arguments and errors: as `clustering_metrics`.
 

@@ -86,7 +86,7 @@ class OpenSetIdentification:
         return {"rank_1": correct} | {name: correct & each for name, each in accepted.items()}
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Confidence intervals of `values` and, as `threshold@far=…`, of the thresholds, by `bootstrap_statistic`.
+        """Compute intervals of `values` and, as `threshold@far=…`, of the thresholds, by `bootstrap_statistic`.
 
         Whole classes of queries are drawn, which search the same gallery, and each time the thresholds are found anew.
         Bounds are NaN with fewer than `FEWEST_CLASSES` classes of mated queries, or of non-mated ones.
@@ -298,7 +298,7 @@ class _Sample:
         return detected / (weights @ self._mated)
 
     def _parts(self, resamples: int) -> Iterator[slice]:
-        """Resamples whose weights of all queries are held at once."""
+        """Split the resamples into parts whose weights of all queries fit in memory at once."""
         step = max(1, _NUMBERS // max(len(self._hits), len(self._alarms)))
         yield from (slice(start, start + step) for start in range(0, resamples, step))
 

@@ -12,7 +12,7 @@ _HEADS = ("none", "linear", "linear+layer_norm")
 
 
 def is_mean_over_places(model: nn.Module) -> bool:
-    """Whether `place_embeddings` can divide the embeddings of a network: a linear head over average or max pooling."""
+    """Return whether `place_embeddings` can divide the embeddings: a linear head over average or max pooling."""
     return (
         isinstance(model, EmbeddingModel)
         and not model.config.takes_vectors

@@ -49,7 +49,7 @@ class Section:
 
 
 def environment(*folders: Path) -> "Environment":
-    """Jinja2 for templates that extend ``base.html``; whatever is put into them is escaped.
+    """Return Jinja2's environment for templates that extend ``base.html``; all content is escaped.
 
     Args:
         folders: Where further templates are, beside those of this package.

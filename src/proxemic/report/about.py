@@ -66,7 +66,7 @@ def data(run: FinishedRun) -> Section | None:
 
 
 def recipe(run: FinishedRun) -> Section:
-    """Every value of the recipe."""
+    """List every value of the recipe."""
     content, text = run.content, RunDirectory(run.path).recipe.read_text(encoding="utf-8")
     model, training = content["model"], content["training"]
     facts = {

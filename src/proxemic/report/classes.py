@@ -67,7 +67,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def distances(judged: Judged) -> Section | None:
-    """Distances of pairs within classes and between them, of the trained network and of those before."""
+    """Plot the distances of pairs within and between classes, of the trained network and of those before."""
     labels = judged.rows.labels
     if labels is None:
         return None

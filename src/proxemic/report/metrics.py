@@ -61,7 +61,7 @@ def recorded_metrics(run: FinishedRun) -> Section:
 
 
 def differences(judged: Judged) -> Section | None:
-    """By how much a run exceeds the others, paired by query."""
+    """Tabulate by how much a run exceeds the others, paired by query."""
     own, tables = judged.metrics, Markup()
     for other in judged.others:
         found = paired_differences(

@@ -37,7 +37,7 @@ def check_projection(method: str) -> None:
 
 
 def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
-    """Rows in two dimensions; as `check_projection` where the method cannot be."""
+    """Draw rows in two dimensions; raise errors as `check_projection` does."""
     check_projection(method)
     count = len(judged.embeddings)
     if count < 4:

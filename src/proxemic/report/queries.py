@@ -63,7 +63,7 @@ def chosen_queries(judged: Judged, rows: Sequence[int]) -> Section:
 
 
 def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
-    """Places of the queries that have something to find, by rising average precision at R; None without labels.
+    """Return the places of queries that have something to find, by rising average precision; None without labels.
 
     Of the first 512, those of the same come by the rank of their first right neighbour, the latest first.
     """
@@ -93,7 +93,7 @@ def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[T
 
 
 def has_labels(judged: Judged) -> bool:
-    """Whether a query has another picture of its class to find."""
+    """Return whether a query has another picture of its class to find."""
     labels, rows = judged.rows.labels, judged.found.queries
     if labels is None or not bool((labels[rows] >= 0).any()):
         return False

@@ -27,7 +27,7 @@ _METHODS = {
 
 
 def why_near(judged: Judged) -> Section | None:
-    """Pairs of a query and its nearest picture, wrong and right ones, with what each place contributes."""
+    """Show pairs of a query and its nearest picture, wrong and right, and the contribution of each place."""
     embedder = judged.embedder
     if embedder is None or embedder.takes_vectors:
         return None
@@ -112,7 +112,7 @@ def overlay(seen: Image.Image, contributions: Float64[Tensor, "height width"], s
 
 
 def where_most(contributions: Float64[Tensor, "height width"]) -> str:
-    """In which of nine parts of a picture most contributions are, in words.
+    """Say in which of nine parts of a picture most contributions are.
 
     >>> where_most(torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
     'at the top right'

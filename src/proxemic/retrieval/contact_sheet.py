@@ -50,7 +50,7 @@ def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
 
 
 def _first(result: SearchResult, most: int) -> list[Answer]:
-    """As many queries as make no more pictures than that, but one at least."""
+    """Take as many queries as fit the number of pictures, but at least one."""
     shown, pictures = [], 0
     for answer in result.answers:
         pictures += 1 + len(answer.hits)

@@ -103,7 +103,7 @@ class Added:
     notes: tuple[str, ...] = ()
 
     def __add__(self, other: "Added") -> "Added":
-        """Both together."""
+        """Add up both results."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in ("rows", "known", "changed", "updated")}
         unreadable = {**self.unreadable, **other.unreadable}
         ignored, notes = (*self.ignored, *other.ignored), (*self.notes, *other.notes)
@@ -489,7 +489,7 @@ class Gallery:
         k: int = 10,
         where: Where | None = None,
     ) -> Neighbours:
-        """Distances and ids ``[queries, k]`` of the nearest rows; infinity and -1 where there are fewer.
+        """Find distances and ids ``[queries, k]`` of the nearest rows; infinity and -1 where there are fewer.
 
         Of more than 1,024 only as many are given as the gallery has rows.
         """

@@ -54,7 +54,7 @@ class ImprovedGallery:
     address: str | None
 
     def text(self) -> str:
-        """Lay it out for people."""
+        """Summarise the result in a few lines."""
         found = self.improvement
         rows = [
             [

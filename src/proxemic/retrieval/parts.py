@@ -54,7 +54,7 @@ class Parts:
         return hashlib.sha256(repr([path.name for path in self._paths]).encode()).hexdigest()
 
     def count(self, number: int) -> int:
-        """Pictures of a part."""
+        """Count the pictures of a part."""
         return self._ends[number + 1] - self._ends[number]
 
     def missing(self) -> list[int]:
@@ -132,7 +132,7 @@ class Parts:
         return places, unreadable
 
     def chunks(self, rows: int) -> Iterator[Float32[np.ndarray, "rows dim"]]:
-        """All embeddings in order, so many rows at once, of which the last chunk may have fewer."""
+        """Yield all embeddings in order, in chunks of equal size; the last may be smaller."""
         held: list[np.ndarray] = []
         for number in range(len(self)):
             held.append(self.read(number).embeddings.numpy())

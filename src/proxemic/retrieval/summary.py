@@ -53,15 +53,15 @@ class GallerySummary:
     roots: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Convert to plain data."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For people, one line for each thing."""
+        """Describe each fact in a line."""
         return [f"{name:8} {text}" for name, text in self.facts().items()]
 
     def facts(self) -> dict[str, str]:
-        """For people, each thing by its name."""
+        """Describe each fact under its name."""
         count = f"{self.rows:,}"
         if self.labels:
             count += f" with {self.labels:,} {'labels' if self.labels > 1 else 'label'}"
@@ -93,7 +93,7 @@ class GallerySummary:
 
 
 def summarize_store(store: Store) -> GallerySummary:
-    """Say what is in a gallery; its labels are counted."""
+    """Summarise a gallery; count its labels."""
     info, counts = store.info, store.count_labels()
     state = _state(info.model, info.embedder)
     return GallerySummary(

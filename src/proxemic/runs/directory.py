@@ -202,7 +202,7 @@ class RunDirectory:
             )
 
     def has_images(self, split_fingerprint: str) -> bool:
-        """Whether images have the classes and labels that the run was begun with."""
+        """Return whether images have the classes and labels that the run was begun with."""
         return self.read_environment().get("images") == split_fingerprint
 
     def create(
@@ -345,7 +345,7 @@ def _labels(images: ImageSet) -> list[int] | str:
 
 
 def _more(images: ImageSet) -> list[object]:
-    """Boxes and sequences where there are any, so that runs made before these were read keep their fingerprints."""
+    """Return boxes and sequences if there are any, so that older runs without them keep their fingerprints."""
     boxes = images.pixels.boxes if isinstance(images.pixels, FilePixels) and any(images.pixels.boxes) else None
     sequences = None if images.sequences is None else images.sequences.texts()
     return [] if boxes is None and sequences is None else [boxes, sequences]

@@ -107,7 +107,7 @@ def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe:
 
 
 def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " drawn"]]:
-    """All images, or `MOST_IMAGES` that the seed draws, with their labels, which may leave out classes."""
+    """Return all images with their labels, or a random `MOST_IMAGES` of them, which may leave classes out."""
     if len(images) <= MOST_IMAGES:
         return images, images.labels
     generator = torch.Generator().manual_seed(derive_seed(seed, MOST_IMAGES))

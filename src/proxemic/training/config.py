@@ -199,7 +199,7 @@ class UntilPlateau:
         )
 
     def reached(self, values: Sequence[float]) -> int | None:
-        """After how many epochs a phase with these values of the metric is at its plateau; None if it is not."""
+        """Return after how many epochs the metric's values have reached a plateau; None if they have not."""
         best, since = -math.inf, 0
         for epoch, value in enumerate(values, start=1):
             if value > best + self.min_improvement:

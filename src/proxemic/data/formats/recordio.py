@@ -71,7 +71,7 @@ class RecordIndex:
 
     @property
     def bare(self) -> np.ndarray:
-        """Which records are too short for an image: they hold two labels, as those of whole identities do."""
+        """Whether each record is too short for an image: it holds two labels, as those of whole identities do."""
         return self.pixels.ends - self.pixels.starts == _FRAME.size + _HEADER.size + 8
 
 

@@ -160,7 +160,7 @@ class FaceFolders(_Faces):
 
 
 def _image_records(index: RecordIndex) -> np.ndarray:
-    """Which records hold images."""
+    """Return which records hold images."""
     keys = index.pixels.keys
     if keys[0] != 0 or not index.labels_follow[0]:
         return np.arange(len(keys))

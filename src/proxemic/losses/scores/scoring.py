@@ -174,7 +174,7 @@ def reduce_scores(
 
 
 def _is_bounded(scoring: Scoring, sampling: SamplingWeights, batch: int, classes: int) -> bool:
-    """Whether powers of the logits can be summed without their maximum: cosines of a moderate scale, as they are."""
+    """Return whether powers of the logits can be summed without their maximum: cosines of a moderate scale."""
     plain = isinstance(scoring.similarity, Cosine) and scoring.transform is None
     return plain and sampling.weights is sampling.bias is None and max(batch, classes) < math.exp(80 - scoring.scale)
 

@@ -123,7 +123,7 @@ def timm_backbone(
 
 
 def pretrained_normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and standard deviation, per colour from 0 to 1, of the images that timm's weights were trained on."""
+    """Return mean and standard deviation, per colour from 0 to 1, of the training images of timm's weights."""
     import timm
 
     configuration = timm.get_pretrained_cfg(name)

@@ -335,7 +335,7 @@ def _kmeans(x: Float32[Tensor, "rows dim"], groups: int) -> Int64[Tensor, " rows
 
 
 def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " rows"]:
-    """On rows of unit length, Euclidean distances are in the order of cosine distances."""
+    """Cluster by HDBSCAN; on unit vectors, Euclidean distances have the order of cosine distances."""
     with optional_dependency("train"):
         from sklearn.cluster import HDBSCAN
     if len(x) < min_size:

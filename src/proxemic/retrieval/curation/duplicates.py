@@ -132,7 +132,7 @@ class Match:
 
 
 def copies_of(hashes: Sequence[Hashable], order: Sequence[int]) -> Int64[Tensor, " rows"]:
-    """For each row the first one in `order` of the same hash.
+    """Return, for each row, the first row in `order` with the same hash.
 
     >>> copies_of("abab", [3, 2, 1, 0]).tolist()
     [2, 3, 2, 3]
@@ -192,7 +192,7 @@ def near_matches(
 
 
 def near_vectors(embeddings: Float32[Tensor, "rows dim"], *, distance: Distance = "cosine") -> list[Match]:
-    """For each vector at most one match with an earlier one that nearly equals it."""
+    """Match each vector with at most one earlier vector that nearly equals it."""
     if len(embeddings) < 2:
         return []
     limit = OF_VECTORS * float(_random_distances(embeddings, distance).median())
@@ -231,7 +231,7 @@ def groups_of(matches: Sequence[Match], rows: int) -> Int64[Tensor, " rows"]:
 
 
 def _random_distances(embeddings: Float32[Tensor, "rows dim"], distance: Distance) -> Tensor:
-    """Distances of random pairs of different rows, always the same."""
+    """Compute the distances of random pairs of different rows, always the same."""
     generator = torch.Generator().manual_seed(0)
     count = min(_PAIRS, len(embeddings) ** 2)
     first = torch.randint(len(embeddings), (count,), generator=generator)

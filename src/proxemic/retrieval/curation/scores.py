@@ -144,7 +144,7 @@ def outlier_scores(
     distance: Distance = "cosine",
     copies: Shaped[Tensor, " rows"] | None = None,
 ) -> Float32[Tensor, " rows"]:
-    r"""How much farther than usual the nearest rows are: a modified z-score.
+    r"""Score how much farther than usual the nearest rows are: a modified z-score.
 
     With $d$ the mean distance of each row to its five nearest others, the score is
     $0.6745 (d - \tilde d) / \text{MAD}$, where $\tilde d$ is the median and MAD the median of $|d - \tilde d|$; where

@@ -51,7 +51,7 @@ def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
 
 
 def whole_classes(images: ImageSet, most: int) -> ImageSet:
-    """All images of classes drawn at random until there are at least so many."""
+    """Take all images of random classes until there are at least ``most``."""
     if len(images) <= most:
         return images
     order = torch.randperm(images.num_classes, generator=torch.Generator().manual_seed(0))

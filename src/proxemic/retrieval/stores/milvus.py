@@ -161,7 +161,7 @@ class Server:
 
 
 def leave(server: Server) -> None:
-    """Have a server closed when the next one is made: the garbage collector may call this while locks are held."""
+    """Close a server when the next one is made: the garbage collector may call this while locks are held."""
     _LEFT.append(server)
 
 

@@ -78,11 +78,11 @@ class Server:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def run(self, work: Callable[[Cursor], T], *, prepare: Callable[[Cursor], object] | None = None) -> T:
-        """Do something in a transaction that can be done again.
+        """Run work in a transaction that can be repeated.
 
         Args:
-            work: What is done.
-            prepare: What makes sure that the database has vectors; None expects them there.
+            work: The function that does it.
+            prepare: Makes sure that the database has vectors; None expects them there.
 
         Raises:
             UserError: If the server cannot be reached, or refuses.

@@ -54,7 +54,7 @@ class GalleryInfo:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be a text")
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Convert to plain data."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
@@ -142,7 +142,7 @@ class Store(ABC):
 
     @abstractmethod
     def known_paths(self, paths: Sequence[str]) -> set[str]:
-        """Those of the paths that it has rows of."""
+        """Return those of the paths that the gallery has."""
 
     @abstractmethod
     def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
@@ -175,10 +175,10 @@ class Store(ABC):
 
     @abstractmethod
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
-        """All rows in the order of their ids, with the ids in the table's column `id`."""
+        """Yield all rows in the order of their ids, which are the table's column `id`."""
 
     def count_labels(self) -> Counter[str | None]:
-        """How many rows have each label."""
+        """Count the rows of each label."""
         return Counter(label for _, table in self.iterate() for label in table["label"].to_pylist())
 
     @property
@@ -232,7 +232,7 @@ def check_settings(
 def exact_distances(
     queries: Float32[np.ndarray, "queries dim"], found: Float32[np.ndarray, "queries k dim"], distance: str
 ) -> Float32[np.ndarray, "queries k"]:
-    """Distances without the rounding of a product of matrices, which matters most where they are small."""
+    """Compute distances without the rounding errors of a matrix product, which matter most for small distances."""
     squares = np.square(found.astype(np.float64) - queries[:, None].astype(np.float64)).sum(2)
     # Of unit vectors, 1 - cos is half of the squared distance.
     return (squares / 2 if distance == "cosine" else np.sqrt(squares)).astype(np.float32)

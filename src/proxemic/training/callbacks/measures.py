@@ -167,7 +167,7 @@ def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
 def as_compared(
     loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Embeddings and proxies as the loss compares them: of unit length for cosines; None for a loss without proxies."""
+    """Return embeddings and proxies as the loss compares them, unit vectors for cosines; None without proxies."""
     if not isinstance(loss, ProxyLoss):
         return embeddings, None
     proxies = loss.proxies.detach().float().cpu()

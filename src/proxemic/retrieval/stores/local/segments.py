@@ -77,7 +77,7 @@ def write_segment(
 
 
 def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
-    """Do as `pyarrow.array`, which would import pandas where that is installed: half of the time of a search."""
+    """Convert as `pyarrow.array`, without its import of pandas, half of the time of a search."""
     content = pa.py_buffer(np.ascontiguousarray(numbers, np.int64))
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, content])
 
