@@ -86,7 +86,7 @@ def uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "..."]:
 def random_scores(
     loss: ProxyLoss, labels: Int[Tensor, " batch"], columns: int, generator: torch.Generator, *, ranges: int
 ) -> tuple[Float[Tensor, "batch columns"], float]:
-    """Draw class scores from the whole range of the similarity, and one unit of the logits, or 0.25 of a cosine if less.
+    """Draw class scores from all of the similarity's range, and one unit of the logits, or 0.25 of a cosine if less.
 
     Distances have no natural unit: as many ranges of them as given, one or one per row, reach from 1/16 to 256, so that
     a warp anywhere shows.
