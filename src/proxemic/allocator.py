@@ -10,7 +10,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, 
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep the memory that tensors free for the tensors of the next step.
+    """Make glibc keep the memory that tensors free for the tensors of the next step.
 
     By default, glibc maps every large buffer afresh and unmaps it when it is freed, so that each step of a network on a
     CPU touches all of its memory for the first time: hundreds of thousands of page faults. Afterwards, buffers below
@@ -38,7 +38,7 @@ def keep_freed_memory() -> bool:
 
 
 def share_one_heap() -> None:
-    """Have threads that start later share one heap, which `give_back_freed_memory` returns as a whole.
+    """Make threads that start later share one heap, which `give_back_freed_memory` returns as a whole.
 
     Otherwise each thread gets a heap of its own and never returns up to 64 MiB of it.
     """
@@ -63,7 +63,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def _chosen_by_user(environment: Mapping[str, str]) -> bool:
-    """Whether the environment replaces the allocator or sets one of its parameters."""
+    """Return whether the environment replaces the allocator or sets one of its parameters."""
     preloaded = environment.get("LD_PRELOAD", "")
     return (
         "malloc" in preloaded  # jemalloc, mimalloc, rpmalloc, snmalloc, tcmalloc

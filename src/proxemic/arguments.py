@@ -7,7 +7,7 @@ from typing import Any
 
 
 def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Parameter]]:
-    """The parameters of a class's constructor, those it hands on by ``**kwargs`` included, each with its class.
+    """Map the constructor's parameters, including those passed on by ``**kwargs``, to the class that declares each.
 
     >>> class Base:
     ...     def __init__(self, weight=1.0): ...

@@ -34,7 +34,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 
 def number_texts(texts: Sequence[str | None]) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
-    """Number texts in their sorted order, None as -1; return the numbers and the different texts.
+    """Replace each text by its index in sorted order, None by -1; return the indices and the distinct texts.
 
     >>> number_texts(["owl", None, "jay"])
     (tensor([ 1, -1,  0]), ('jay', 'owl'))

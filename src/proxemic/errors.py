@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """Something the user gave, or the machine lacks; the message says what came, what is allowed and what to do."""
+    """Wrong input of the user, or a lack of the machine; the message says what came, what is allowed and what to do."""
 
 
 class Interrupted(UserError):

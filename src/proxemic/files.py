@@ -22,7 +22,7 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 3800  # bytes: those of Linux, with room for
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path``, which becomes ``path`` at the end and is removed on failure.
+    """Yield a temporary file beside ``path``, which becomes ``path`` at the end and is removed on failure.
 
     The folder is made if need be. A full disk, or any other `OSError`, is a `UserError`.
     """
@@ -42,7 +42,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``target``, which is removed at the end, with those that killed processes have left."""
+    """Yield a new folder beside ``target``; on exit, remove it and those that killed processes have left."""
     target = target.absolute()
     for path in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
         number = path.name.removesuffix(".work").rpartition(".")[2]
@@ -73,7 +73,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def may_not_be_read(path: Path) -> bool:
-    """Whether this user lacks the permission to read a file, which libraries call damaged or missing."""
+    """Return whether this user lacks the permission to read a file, which libraries call damaged or missing."""
     try:
         if path.is_file():
             path.open("rb").close()
@@ -99,7 +99,7 @@ def remove_stale_temporaries(folder: Path, names: re.Pattern[str] = re.compile("
 
 
 def process_runs(process: int) -> bool:
-    """Whether a process runs; Windows does not tell, but refuses to remove a file that is open."""
+    """Return whether a process runs; False on Windows, which does not tell, but refuses to remove open files."""
     if os.name != "posix":
         return False
     try:
@@ -122,7 +122,7 @@ def check_folder(folder: Path) -> None:
 
 
 def readable(name: str | os.PathLike[str]) -> str:
-    r"""The name of a file or a class with bytes that are not UTF-8 escaped, as files and terminals need it.
+    r"""Escape bytes that are not UTF-8 in the name of a file or a class, as files and terminals need it.
 
     >>> readable("Zo\udceb.jpg")
     'Zo\\udceb.jpg'
@@ -130,7 +130,7 @@ def readable(name: str | os.PathLike[str]) -> str:
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# Those that move the cursor or change colours, lines, or the direction of what follows, and bytes that are no text.
+# Those that move the cursor or change colours, lines or the direction of text, and bytes that are not text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -196,7 +196,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def new_directory(name: str) -> Path:
-    """A directory under ``runs`` whose name is ``name``, such as that of a recipe, and the time."""
+    """Return the path of a new directory under ``runs``, named by ``name``, such as a recipe's, and the time."""
     stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
@@ -207,11 +207,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def md5_of(path: Path) -> str:
-    """The MD5 of a file, by which publishers of data sets tell damaged downloads."""
+    """Compute the MD5 of a file, which publishers of data sets give to detect damaged downloads."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 def has_md5(path: Path, md5: str | None) -> bool:
-    """Whether a file has this MD5; also where none is published."""
+    """Return whether a file has this MD5; True if none is published."""
     return md5 is None or md5_of(path) == md5

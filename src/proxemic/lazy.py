@@ -19,7 +19,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
     @cache
     def modules() -> dict[str, str]:
-        """The module of each name, or the package itself for its sub-packages."""
+        """Map each name to its module, and each sub-package to the package itself."""
         tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
         (block,) = (node for node in tree.body if isinstance(node, ast.If))
         imports = (node for node in block.body if isinstance(node, ast.ImportFrom))

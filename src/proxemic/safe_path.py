@@ -1,4 +1,4 @@
-"""Where the Python processes that we start look for modules."""
+"""The module search path of the Python processes that we start."""
 
 import os
 from collections.abc import Iterator

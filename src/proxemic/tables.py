@@ -44,7 +44,7 @@ class Table:
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, object]]) -> "Table":
-        """Make a table of mappings, whose columns are those of the first."""
+        """Make a table of mappings, with the keys of the first as its columns."""
         columns = list(records[0])
         return cls(columns, [[record[column] for column in columns] for record in records])
 
@@ -64,7 +64,7 @@ class Table:
         return self.align or "l" + "r" * (len(self.columns) - 1)
 
     def text(self, form: Format = "table") -> str:
-        """Lay the table out; title and notes are left out of CSV and JSON."""
+        """Format the table; title and notes are left out of CSV and JSON."""
         if form == "json":
             return json.dumps(without_nan(self.records), indent=2)
         if form == "csv":
@@ -87,14 +87,14 @@ class Table:
 
 
 def format_of(path: Path, name: str = "--out") -> Format:
-    """The format that the suffix of a file stands for; ``name`` is what the user calls the file."""
+    """Return the format that a file's suffix stands for; ``name`` is what the user calls the file."""
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{name} is {path}, but must end in .json, .csv or .md, which says its format.")
     return FORMATS[path.suffix.lower()]
 
 
 def percent(value: float | None) -> str:
-    """A value in [0, 1] in percent with two digits, or `MISSING`.
+    """Format a value in [0, 1] in percent with two digits, or `MISSING`.
 
     >>> percent(0.92614), percent(None), percent(math.nan)
     ('92.61', '–', '–')
@@ -103,7 +103,7 @@ def percent(value: float | None) -> str:
 
 
 def without_nan(content: Any) -> Any:
-    """Nested lists and mappings with None in place of NaN, which JSON does not have.
+    """Replace NaN, which JSON does not have, by None in nested lists and mappings.
 
     >>> without_nan({"low": math.nan, "high": [0.5]})
     {'low': None, 'high': [0.5]}
@@ -120,7 +120,7 @@ def _is_missing(value: object) -> bool:
 
 
 def terminal_text(tables: Sequence[Table]) -> str:
-    """Lay tables out for people, with an empty line between them; the folder of all their paths is said once.
+    """Format tables for the terminal, with an empty line between them; their common folder is named once.
 
     Lines are only broken to fit a terminal.
     """
@@ -135,7 +135,7 @@ def terminal_text(tables: Sequence[Table]) -> str:
         for row in zip(*shortened, strict=True):
             made.add_row(*row)
         width = None if sys.stdout.isatty() else 1_000_000
-        # The names that users give their classes are no markup.
+        # The names that users give their classes are not markup.
         console = Console(markup=False, emoji=False, highlight=False, width=width)
         with console.capture() as capture:
             console.print(made)

@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def cpu_threads(count: int | None = None) -> Iterator[None]:
-    """Have torch compute with this many CPU threads in the block, on which the last digits depend.
+    """Compute with this many CPU threads in the block; the last digits depend on the number.
 
     ``None`` keeps their number, also where the block holds a library that sets it for the process, as numba does.
 

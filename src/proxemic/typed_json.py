@@ -75,5 +75,5 @@ def _dataclass(content: Mapping[str, Any], form: Any) -> Any:
 
 
 def _fits(value: Any) -> bool:
-    """Whether a value, if it is an integer, has 64 bits at most."""
+    """Return whether a value, if it is an integer, has 64 bits at most."""
     return not isinstance(value, int) or -(2**63) <= value < 2**63

@@ -64,7 +64,7 @@ def test_a_head_is_trained_extended_evaluated_and_analysed(table: Path, tmp_path
     assert both.returncode == 0, both.stderr
     drawn = here("analyze", "map", run, "--method", "pca")
     assert drawn.returncode == 0, drawn.stderr
-    assert_refused(here("analyze", "robustness", run), ["takes vectors, but the corruptions are of images"])
+    assert_refused(here("analyze", "robustness", run), ["takes vectors, but only images can be corrupted"])
     assert_refused(here("verify", run, "--sets", "lfw"), ["run takes vectors", "give --pairs FILE", "first, second"])
     (tmp_path / "pairs.csv").write_text(PAIRS)
     for flags in ((), ("--no-flip",)):
@@ -147,7 +147,7 @@ def test_a_head_on_the_embeddings_of_a_run_knows_which_run_made_them(table: Path
     assert (same.returncode, "WARNING" in same.stderr) == (0, False), same.stderr
     other = here("evaluate", head, "--data.root", second / "saved.safetensors", "--split", "all", "--json")
     assert other.returncode == 0, other.stderr
-    assert f"was trained on vectors of the model {made_by}, but these are of" in other.stderr
+    assert f"was trained on vectors of the model {made_by}, but these come from" in other.stderr
 
 
 def test_queries_search_a_gallery(tmp_path: Path, here: Here) -> None:
@@ -238,7 +238,7 @@ def test_pairs_of_vectors_are_verified_by_definition(tmp_path: Path, here: Here)
     known = LabelledEmbeddings(torch.from_numpy(vectors), replace(rows, paths=tuple(names)))
     write_embeddings(tmp_path / "theirs.safetensors", known, "theirs")
     theirs = here("verify", model_file, *pairs, "--data", tmp_path / "theirs.safetensors")
-    assert "was trained on vectors of the model mine, but these are of theirs" in theirs.stderr
+    assert "was trained on vectors of the model mine, but these come from theirs" in theirs.stderr
     assert theirs.returncode == 0
 
 

@@ -77,8 +77,8 @@ def test_a_gallery(here: Here) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--gallery", "1000", "--batch", "8"), ["--batch is of a loss"]),
-        (("--gallery", "1000", "--class-wise"), ["--class-wise is of a loss"]),
+        (("--gallery", "1000", "--batch", "8"), ["--batch belongs to a loss"]),
+        (("--gallery", "1000", "--class-wise"), ["--class-wise belongs to a loss"]),
         (("--gallery", "0"), ["--gallery is 0", "from 1"]),
         (("--gallery", "1000", "--classes", "10"), ["--classes", "--gallery"]),
         (("--classes", "10"), ["--batch 128"]),

@@ -208,7 +208,7 @@ def test_preprocessing_refuses(monkeypatch: pytest.MonkeyPatch, values: dict[str
     [
         ({"random_resized_crop": (0.0, 1.0)}, "random_resized_crop"),
         ({"random_resized_crop": (0.9, 0.2)}, "random_resized_crop"),
-        ({"size": 16}, "size is 16, but it must be at least 1 pixel, and is of random_resized_crop"),
+        ({"size": 16}, "size is 16, but it must be at least 1 pixel, and belongs to random_resized_crop"),
         ({"size": 0, "random_resized_crop": (0.2, 1.0)}, "size is 0"),
         ({"random_resized_crop": (0.2, 1.0), "random_crop": True}, "images are cropped once"),
         ({"scale": (1.2, 0.8)}, "scale"),

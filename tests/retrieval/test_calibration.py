@@ -94,7 +94,7 @@ def test_what_is_kept_is_read_again(rows: LabelledEmbeddings, tmp_path: Path) ->
     assert path == tmp_path / "calibration.json"
     again = Calibration.read(tmp_path / "model.safetensors", "m" * 64)
     assert str(again) == str(found)  # NaN is not equal to itself
-    with pytest.raises(UserError, match=r"is of another model .mmmmmmmmmmmm. than .* is now .oooooooooooo."):
+    with pytest.raises(UserError, match=r"belongs to another model .mmmmmmmmmmmm. than .* is now .oooooooooooo."):
         Calibration.read(tmp_path, "o" * 64)
     with pytest.raises(UserError, match=r"has no thresholds .* learn them with proxemic calibrate"):
         Calibration.read(tmp_path / "other" / "model.safetensors")
@@ -258,7 +258,7 @@ def test_other_images_may_not_be_of_the_training_or_the_test(
 ) -> None:
     result = here("calibrate", copy, "--data.root", folder, "--format", "json")
     assert json.loads(result.stdout)["images"] == 18, "of 12 classes the 3 of the validation"
-    assert "54 of 72 rows are of classes of another split of the run: left out." in result.stderr
+    assert "54 of 72 rows belong to classes of another split of the run: left out." in result.stderr
     found = json.loads(here("calibrate", copy, "--data.root", folder, "--split", "test", "--format", "json").stdout)
     assert found["images"] == 24
     for name in json.loads((copy / "classes.json").read_text())["test"]:
@@ -305,7 +305,7 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
     )
     found = json.loads(unknown.stdout)
     assert (found["classes"], found["images"], found["searched"]) == (7, 42, 12)
-    assert "30 of 72 pictures are of classes that were trained on: left out." in unknown.stderr
+    assert "30 of 72 pictures belong to classes that were trained on: left out." in unknown.stderr
     assert_refused(here("calibrate", copy, "--gallery", tmp_path / "old", "--split", "test"), ["leave the split"])
     table = here("report", tmp_path / "old", "--out", tmp_path / "old.html")
     assert table.returncode == 0, table.stderr

@@ -180,7 +180,7 @@ def test_thresholds_of_another_model_or_none_are_refused(tmp_path: Path, shop: G
     other = Gallery.create(
         tmp_path / "three", Embedder(embedder.model, embedder.transform, checksum="o", path=embedder.path)
     )
-    with pytest.raises(UserError, match="is of another model"):
+    with pytest.raises(UserError, match="belongs to another model"):
         recognize(other, wide)
     with pytest.raises(UserError, match=r"No threshold was learnt for a false accept rate of 0\.2"):
         recognize(Gallery.create(tmp_path / "four", embedder), wide, rate=0.2)

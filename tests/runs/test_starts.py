@@ -74,12 +74,12 @@ def test_both_starts_are_evaluated_and_the_better_one_is_kept(recipe: Path, wors
     assert "No epoch was better than the start" in printed
     assert "without a head; try " in printed
     assert "--model.train head or a lower --optim.lr, which is 0.1." in printed
-    assert "the network as it came" in printed.split("Wrote")[1]
+    assert "the network before training, without a head" in printed.split("Wrote")[1]
     header = next(line for line in printed.splitlines() if "metric" in line and "test" in line)
     assert [word for word in header.split() if word.isalpha()] == ["metric", "test", "start", "untrained", "chance"]
 
 
-def test_a_network_that_is_kept_as_it_came_is_a_model_without_head_and_proxies(
+def test_the_network_from_before_training_is_kept_as_a_model_without_head_and_proxies(
     worse: tuple[Path, str], here: Here, recipe: Path
 ) -> None:
     run, _ = worse
@@ -95,9 +95,9 @@ def test_a_network_that_is_kept_as_it_came_is_a_model_without_head_and_proxies(
     with pytest.raises(Exception, match="has no proxies, as no epoch was better"):
         load_loss(run)
     begun = here("train", "--recipe", recipe, "--out", run.parent / "next", "--training.start_from", run)
-    assert_refused(begun, ["keeps the network as it came", f"--model.weights {run / 'model.safetensors'}"])
+    assert_refused(begun, ["keeps the network before training", f"--model.weights {run / 'model.safetensors'}"])
     resumed = here("train", "--resume", run)
-    assert "the network as it came" in resumed.stdout
+    assert "the network before training, without a head" in resumed.stdout
 
 
 def test_a_start_with_its_head_keeps_its_proxies(recipe: Path, tmp_path: Path, here: Here) -> None:

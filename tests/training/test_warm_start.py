@@ -76,7 +76,7 @@ def test_a_loss_of_another_kind_or_shape_is_new(earlier: Path) -> None:
     for loss in (CosFaceLoss(5, 16), HISTLoss(5, 16), PairwiseLoss(5, 16, loss=pml.TripletMarginLoss())):
         fresh = {name: value.clone() for name, value in loss.state_dict().items()}
         said = start_from(RunDirectory(earlier), model, loss, splits)
-        assert said.endswith("its network; the loss is new, as that of the run is of another kind or shape.")
+        assert said.endswith("its network; the loss is new, as that of the run has another kind or shape.")
         assert all(torch.equal(value, fresh[name]) for name, value in loss.state_dict().items())
 
 

@@ -13,7 +13,7 @@ class ConfusedPair:
 
     Args:
         classes: Their labels, the smaller first.
-        count: Queries of either class whose nearest neighbour is of the other.
+        count: Queries of either class whose nearest neighbour belongs to the other.
         queries: Queries of both classes.
         examples: These queries by their numbers, those with the nearest neighbours first.
     """
@@ -34,7 +34,7 @@ def confused_pairs(
     nearest_labels: Int64[Tensor, " others"],
     distances: Float[Tensor, " distances"],
 ) -> list[ConfusedPair]:
-    """Count, for each pair of classes, the queries of one whose nearest neighbour is of the other, both ways.
+    """Count, for each pair of classes, the queries of either whose nearest neighbour belongs to the other.
 
     Args:
         labels: The class of each query; those below 0 have none, and are left out.

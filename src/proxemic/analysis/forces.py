@@ -22,7 +22,7 @@ PULL, PUSH, COUPLED = "#d55e00", "#0072b2", "#aa3399"
 
 @dataclass(frozen=True)
 class Forces:
-    """What the loss of each embedding does to it and to the two proxies: minus its gradient, in four parts.
+    """Forces of each embedding's loss on the embedding and on both proxies: the negative gradient in four parts.
 
     Args:
         push: F1, on the embedding, away from the other proxy.
@@ -184,7 +184,7 @@ _ARROWS, _PANELS = 60, 3  # arrows per panel, panels per training
 
 @dataclass(frozen=True, eq=False)
 class TrainingForces:
-    """Where a loss drives embeddings (F1 + F3) and proxies (the sums of F4 and F2): minus its gradient.
+    """Directions in which a loss moves embeddings (F1 + F3) and proxies (the sums of F4 and F2): minus its gradient.
 
     ``alignment`` is the cosine of each embedding's force with that of its own proxy; NaN where one of them is 0.
     """

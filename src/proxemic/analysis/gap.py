@@ -55,7 +55,7 @@ def class_minimizers(
 
 
 def squared_gaps(proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0) -> Float64[Tensor, " classes"]:
-    """``‖x_c − ŵ_c‖²`` of each class, between 0 and 4: how far its proxy is from where its loss is least.
+    """Return ``‖x_c − ŵ_c‖²`` of each class, between 0 and 4: how far its proxy is from the minimum of its loss.
 
     Arguments and errors: as `class_minimizers`.
 
@@ -76,7 +76,7 @@ def class_directions(
 
 @dataclass(frozen=True)
 class GapBounds:
-    r"""What the mean-proxy paper's theorems say of the mean squared gap at σ = 1, as printed and as they are proved.
+    r"""Bounds of the mean-proxy paper's theorems on the mean squared gap at σ = 1, as printed and as they are proved.
 
     With $s_{jj'} = \tfrac18 (w_j + w_{j'})(1 - w_j \cdot w_{j'}) e^{w_j \cdot w_{j'} - 1}$ and
     $S = \lVert \sum_{jj'} s_{jj'} \rVert$, all proxies of unit length.

@@ -59,7 +59,7 @@ class Pairs:
         self.anchors, self.labels = (each.to(self.rows.rows.device) for each in (anchors, labels))
 
     def __iter__(self) -> Iterator[tuple[Float64[Tensor, "within"], Float64[Tensor, "between"]]]:
-        """Yield the distances of the pairs of one class, and of those of two classes, of each tile."""
+        """Yield, tile by tile, the distances of the pairs within a class, and of the pairs of two classes."""
         for some in self.anchors.split(_ROWS):
             for start in range(0, len(self.rows), _COLUMNS):
                 part = slice(start, min(start + _COLUMNS, len(self.rows)))
@@ -119,7 +119,7 @@ def class_distances(
     max_pairs: int = MOST_PAIRS,
     seed: int = 0,
 ) -> ClassDistances:
-    """Distances within classes and between them, of all pairs or of the sample that `Pairs` takes.
+    """Compute the distances within classes and between them, of all pairs or of the sample that `Pairs` takes.
 
     Args:
         embeddings: Finite embeddings.
@@ -233,7 +233,7 @@ class Hubness:
 
 
 def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Distance = "cosine") -> Hubness:
-    """How often each row is among the k nearest neighbours of the others: N_k.
+    """Count how often each row is among the k nearest neighbours of the others: N_k.
 
     Hubs, a few rows that are neighbours of very many, come up in answer to all kinds of queries; anti-hubs are never
     found. Ties go to the first rows, so that of more than k + 1 equal rows the last are anti-hubs.
@@ -297,7 +297,7 @@ def alignment(
     max_pairs: int = MOST_PAIRS,
     seed: int = 0,
 ) -> float:
-    r"""How far the pairs of one class lie apart on the unit sphere; 0 where each class is one point.
+    r"""Measure how far the pairs of one class lie apart on the unit sphere; 0 if each class is one point.
 
     $$E_{x, y \text{ of one class}} \lVert \hat x - \hat y \rVert^\alpha$$
 
@@ -333,7 +333,7 @@ def alignment(
 def uniformity(
     embeddings: Float[Tensor, "rows ..."], *, t: float = 2.0, max_pairs: int = MOST_PAIRS, seed: int = 0
 ) -> float:
-    r"""How evenly rows are spread over the unit sphere: 0 where all are one point; the more even the lower.
+    r"""Measure how evenly rows are spread over the unit sphere: 0 if all are one point; lower is more even.
 
     $$\log E_{x \ne y} \exp(-t \lVert \hat x - \hat y \rVert^2)$$
 

@@ -1,4 +1,4 @@
-"""What the gradient of a proxy loss takes into account: the six columns of Table 1 of the MPA paper, measured.
+"""Measure what the gradient of a proxy loss depends on: the six columns of Table 1 of the MPA paper.
 
 Gradients are compared, not second derivatives taken: a loss may hold a value without gradient (the warp's Δ), through
 which autograd's second derivative is not the derivative of the gradient that training follows.
@@ -79,14 +79,14 @@ def relative_change(
 
 
 def uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "..."]:
-    """Random float64 numbers from 0 to 1."""
+    """Draw random float64 numbers from 0 to 1."""
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def random_scores(
     loss: ProxyLoss, labels: Int[Tensor, " batch"], columns: int, generator: torch.Generator, *, ranges: int
 ) -> tuple[Float[Tensor, "batch columns"], float]:
-    """Class scores from the whole range of the similarity, and one unit of the logits, or 0.25 of a cosine if less.
+    """Draw class scores from all of the similarity's range, and one unit of the logits, or 0.25 of a cosine if less.
 
     Distances have no natural unit: as many ranges of them as given, one or one per row, reach from 1/16 to 256, so that
     a warp anywhere shows.
@@ -148,7 +148,7 @@ def gradient_changes(loss: ProxyLoss, generator: torch.Generator) -> dict[str, f
 def _draw(
     loss: ProxyLoss, labels: Int[Tensor, " batch"], generator: torch.Generator
 ) -> tuple[Float[Tensor, "batch columns"], Float[Tensor, "batch columns"], float]:
-    """Scores, how far each of them may fall, and how far all may."""
+    """Draw scores; return them, how far each of them may fall, and how far all may."""
     rows, columns = len(labels), len(labels) + 4  # negatives also from classes without a sample
     scores, step = random_scores(loss, labels, columns, generator, ranges=rows)
     # Half of the positives a little below the highest negative.
@@ -295,7 +295,7 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
 
 
 def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> dict[str, ProxyLoss]:
-    """One of each proxy loss that `proxemic.losses` exports, with 16 classes and 4 dimensions.
+    """Build one of each proxy loss that `proxemic.losses` exports, with 16 classes and 4 dimensions.
 
     Args:
         proxies_per_class: K ≥ 1 of all; ``None`` takes each loss's default.

@@ -159,7 +159,7 @@ def draw_gradients(
 
 
 def _places(labels: Int[Tensor, " batch"], classes: int) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Proxies on an inner circle, and outside of each the embeddings of its class side by side."""
+    """Place proxies on an inner circle, and the embeddings of each class side by side outside of its proxy."""
     proxies, embeddings = [], [(0.0, 0.0)] * len(labels)
     for target in range(classes):
         turn = math.pi / 2 - 2 * math.pi * target / classes

@@ -1,4 +1,4 @@
-"""Where a loss drives one embedding: minus its gradient at many places, and a plot of it in two dimensions."""
+"""Gradient fields: minus a loss's gradient for one embedding at many places, and a plot in two dimensions."""
 
 import math
 from typing import Any
@@ -77,7 +77,7 @@ def plot_gradient_field(
         loss: A loss of embedding size 2.
         label: Class of the embedding.
         radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace depend on it.
-        half_width: Draw a grid over the square of this half-width around the origin in place of the circle.
+        half_width: Draw a grid over the square of this half-width around the origin instead of the circle.
         rest: Rest of the batch, as in `gradient_field`.
         axes: Matplotlib axes to draw on; None makes a new figure.
 

@@ -176,7 +176,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
 
 
 def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, " classes"]:
-    """How strongly the other classes together push an embedding off its own proxy, in units of T, for each class.
+    """Measure how strongly the other classes push an embedding off its own proxy, in units of T, per class.
 
     ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, where u_j are the unit vectors away from the other proxies and ``q`` is the
     softmax of ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push in one direction, and less the more they cancel.
@@ -205,7 +205,7 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
 def _proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, "classes dim"]:
     if loss.proxies_per_class > 1:
         raise ValueError(
-            f"loss has {loss.proxies_per_class} proxies per class, but landscapes are of one: make it with "
+            f"loss has {loss.proxies_per_class} proxies per class, but a landscape needs one: make it with "
             "proxies_per_class=1."
         )
     return loss.proxies.detach().squeeze(1).double().cpu()
@@ -319,7 +319,7 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     """
     if len(landscape.target) != 2:
         raise ValueError(
-            f"landscape is of {len(landscape.target)} dimensions, but the search is in two: take landscape_of the loss."
+            f"landscape has {len(landscape.target)} dimensions, but the search needs two: take landscape_of the loss."
         )
     if radius is None:
         alpha = landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0

@@ -34,7 +34,7 @@ class LocalCenters:
 def nearest_own_proxy(
     loss: ProxyLoss, embeddings: Float[Tensor, "batch dim"], labels: Int64[Tensor, " batch"]
 ) -> Int64[Tensor, " batch"]:
-    """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity."""
+    """Find the proxy of its own class that is most similar to each embedding, by the loss's own similarity."""
     similarity = loss.scoring.similarity
     queries = similarity.prepare(embeddings.to(loss.proxies.dtype))
     centers = loss.centers(loss.proxies)

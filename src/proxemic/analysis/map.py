@@ -32,7 +32,7 @@ class PrincipalComponents:
     shares: Float64[Tensor, "k"]
 
     def project(self, rows: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows k"]:
-        """Coordinates of any rows along the directions, from the mean: of the embeddings, or of proxies."""
+        """Compute coordinates of any rows along the directions, from the mean: of the embeddings, or of proxies."""
         return torch.cat([(part.double() - self.mean) @ self.directions for part in rows.detach().cpu().split(_ROWS)])
 
 
@@ -282,7 +282,7 @@ def place_thumbnails(
 def _near(
     centres: Float64[Tensor, "centres 2"], others: Float64[Tensor, "others 2"], reach: float
 ) -> Bool[Tensor, "centres"]:
-    """Which centres have one of the others within reach, along both axes."""
+    """Return which centres have another one within reach, along both axes."""
     return ((centres[:, None] - others).abs() < reach).all(2).any(1)
 
 

@@ -1,4 +1,4 @@
-"""What corruptions of the images leave of a metric: means and drops over severities, and one panel per corruption."""
+"""Robustness of a metric to corrupted images: means and drops over severities, and one panel per corruption."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class SimilarityMaps:
 
     @property
     def first(self) -> Float64[Tensor, "height width"]:
-        """What the places of the first picture contribute; they add up to the similarity."""
+        """Contributions of the first picture's places; they add up to the similarity."""
         return self.pairs.sum((2, 3))
 
     @property
@@ -102,6 +102,6 @@ def gradient_map(
 
 
 def _shares(vectors: Float[Tensor, "dim height width"]) -> Float64[Tensor, "dim height width"]:
-    """Vectors of places divided such that their sum has unit length."""
+    """Scale the vectors of places so that their sum has unit length."""
     vectors = vectors.double()
     return vectors / vectors.sum((1, 2)).norm().clamp(min=torch.finfo(torch.float64).tiny)

@@ -112,7 +112,7 @@ def _random_size(generator: torch.Generator, end: int) -> int:
 
 
 def _of_pairs(generator: torch.Generator, noise: float) -> Iterator[_Case]:
-    """Three embeddings per class around its proxy; Proposition 2 is checked with one of them, and with all."""
+    """Yield cases with three embeddings per class around its proxy; Proposition 2 takes one of them, then all."""
     classes, dim = _random_size(generator, 9), _random_size(generator, 7)
     w = F.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64), dim=1)
     labels = torch.arange(classes).repeat(3)
@@ -152,7 +152,7 @@ def _proposition_2(x: Tensor, w: Tensor, y: Tensor, a: Tensor, p: Tensor, most: 
 
 
 def _of_gaps(generator: torch.Generator, classes: int, dim: int) -> Iterator[_Case]:
-    """Chapter 3 of the mean-proxy paper, for proxies that lean to one side more or less."""
+    """Yield the cases of chapter 3 of the mean-proxy paper, for proxies that lean to one side more or less."""
     lean = 3 * torch.rand((), generator=generator, dtype=torch.float64)
     w = torch.randn(classes, dim, generator=generator, dtype=torch.float64)
     w = F.normalize(w + lean * F.normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0), dim=1)
@@ -195,7 +195,7 @@ def _of_circles(generator: torch.Generator) -> Iterator[_Case]:
 
 
 def _proposition_iii_2(generator: torch.Generator) -> Statement:
-    """By search: the minimum of two classes is where the slopes of f1 and f2 cross."""
+    """Search the minimum of two classes, which lies where the slopes of f1 and f2 cross."""
     off = []
     for alpha, k1, k2, apart in torch.rand(_LANDSCAPES, 4, generator=generator, dtype=torch.float64).tolist():
         warp = WarpPotential(0.1 + 10 * alpha, 0.05 + 0.9 * k1, 1.05 + 2 * k2)

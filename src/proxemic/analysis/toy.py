@@ -46,7 +46,7 @@ def separation(scene: Scene) -> dict[str, float]:
 
 
 def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
-    """Draw a scene on Matplotlib's axes, in place of the one before, within ``reach`` of the origin."""
+    """Replace the scene drawn on Matplotlib's axes by another, within ``reach`` of the origin."""
     for artist in [*axes.collections, *(line for line in axes.lines if len(line.get_xdata(orig=True)))]:
         artist.remove()
     deep = scene.embeddings.shape[1] == 3
@@ -141,6 +141,6 @@ def _panels(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[An
 
 
 def reach_of(scenes: Sequence[Scene]) -> float:
-    """How far axes reach from the origin to show all embeddings and proxies."""
+    """Compute how far axes must reach from the origin to show all embeddings and proxies."""
     parts = [places for scene in scenes for places in (scene.embeddings, scene.proxies) if places is not None]
     return 1.06 * max(float(part.abs().max()) for part in parts) or 1.0

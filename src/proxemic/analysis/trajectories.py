@@ -1,4 +1,4 @@
-"""What was measured over a training: a line with its interval for each group of runs."""
+"""Plots of measures over a training: a line with its interval for each group of runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the gradient of each proxy loss takes into account."""
+"""Report what the gradient of each proxy loss depends on."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

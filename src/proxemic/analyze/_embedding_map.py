@@ -85,7 +85,7 @@ def embedding_map(
     stars, star_labels, rows = embeddings[:0], torch.empty(0, dtype=torch.int64), []
     notes = [f"Drawn: {len(chosen)} of {images.num_classes} classes, {len(indices):,} images."]
     if proxies and opened.keeps_features:
-        notes.append("The run keeps the network as it came, which has no proxies: the map is drawn without.")
+        notes.append("The run keeps the network from before training, which has no proxies: the map is drawn without.")
     elif proxies and isinstance(opened.loss, ProxyLoss):
         total = opened.loss.num_classes
         starred = chosen if split == "train" else _choose(total, classes, seed)
@@ -151,7 +151,7 @@ def _choose(total: int, count: int, seed: int) -> Int64[Tensor, " chosen"]:
 def _proxies_of(
     classes: Int64[Tensor, " chosen"], loss: ProxyLoss, names: tuple[str, ...]
 ) -> tuple[Float[Tensor, "proxies dim"], Int64[Tensor, " proxies"], list[tuple[str, int, str]]]:
-    """The proxies of some classes, which of these classes each is of, and a row for each in the CSV."""
+    """Return the proxies of some classes, the class of each as a position among these, and rows for the CSV."""
     per_class = loss.proxies_per_class
     numbers = torch.arange(loss.num_classes * per_class).view(-1, per_class)[classes].flatten()
     rows = [("proxy", number, names[number // per_class]) for number in numbers.tolist()]
@@ -162,7 +162,7 @@ def _proxies_of(
 def _places(
     points: Float[Tensor, "drawn dim"], proxies: Float[Tensor, "proxies dim"], method: str
 ) -> tuple[str, str, tuple[str, str] | None, Float[Tensor, "rows 2"]]:
-    """What is to be said of a projection, its name, the names of its axes, and where it puts points and proxies."""
+    """Project points and proxies to the plane; return also a note, the method's name and the names of the axes."""
     rows, dim = torch.cat([points, proxies]).double(), points.shape[1]
     if method == "tsne":
         return "t-SNE keeps neighbours; its distances and axes mean nothing.", "t-SNE", None, t_sne(rows)

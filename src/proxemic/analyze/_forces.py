@@ -68,7 +68,7 @@ def forces(
 
 
 def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
-    """Two classes that start at random places in three dimensions and follow two losses freely."""
+    """Move two classes, from random places in three dimensions, by the forces of two losses."""
     generator = torch.Generator().manual_seed(0)
     proxies, labels = 2 * torch.randn(2, 1, 3, generator=generator), torch.arange(2).repeat(20)
     start = Scene(2 * torch.randn(40, 3, generator=generator), labels, proxies)
@@ -80,7 +80,7 @@ def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
 
 
 def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict[int, Scene]]], list[str]]:
-    """The loss and the snapshots of each run, and notes."""
+    """Return the loss and the snapshots of each run by its name, and notes for the reader."""
     from proxemic.studies.finished import find_runs
     from proxemic.studies.groups import distinct_names
 

@@ -140,7 +140,7 @@ def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> Analysis
 
 
 def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, float], dict[str, list[float]]]:
-    """The means over classes, and the values per class; those of the training images if their run is given."""
+    """Measure the gap of each class; return the means over classes and the values per class."""
     proxies, scale = softmax_form(loss)
     target = unit(proxies.double())
     at_one, at_scale = class_minimizers(proxies), class_minimizers(proxies, scale=scale)

@@ -73,7 +73,7 @@ def gradients(
 
 
 def _counts(dependence: Tensor) -> list[str]:
-    """How many positives and negatives enter, of the scores of embedding 0 and then of those of the others."""
+    """Count the positives and negatives that enter, for embedding 0 and then for the others."""
     positive, first = one_hot(torch.tensor(LABELS)).bool(), torch.arange(len(LABELS)).unsqueeze(1) == 0
     enters = dependence > THRESHOLD
     return [

@@ -1,4 +1,4 @@
-"""Where a softmax of distances is least."""
+"""Minima of a softmax of distances."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -127,7 +127,7 @@ def _of_run(path: Path, label: int) -> tuple[_Drawings, list[str]]:
     loss, name = run.loss, str(label)
     if not isinstance(loss, (EuclideanSoftmaxLoss, WarpedSoftmaxLoss)) or loss.proxies_per_class > 1:
         raise UserError(
-            f"{path} was trained with {loss_name(loss)}, but landscapes are of EuclideanSoftmaxLoss and "
+            f"{path} was trained with {loss_name(loss)}, but landscapes exist for EuclideanSoftmaxLoss and "
             "WarpedSoftmaxLoss with one proxy per class: give such a run."
         )
     if not 0 <= label < loss.num_classes:

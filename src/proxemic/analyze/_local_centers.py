@@ -29,7 +29,7 @@ from proxemic.tables import Table
 def local_centers(
     runs: Sequence[PathLike], *, draws: int = 8, shuffles: int = 200, seed: int = 0, json: PathLike | None = None
 ) -> Analysis[Mapping[Path, tuple[Mapping[str, LocalCenters], Mapping[str, float]]]]:
-    """Measure in bits what the nearest proxy of its class tells about an attribute of a training image, beside chance.
+    """Measure how many bits a training image's nearest own proxy tells about an attribute, compared with chance.
 
     An attribute is the typeface of a glyph, or the column subclass of a table.
 
@@ -118,7 +118,7 @@ def _measure(
 
 @torch.no_grad()
 def _embed_augmented(run: FinishedRun, draws: int, seed: int) -> Float[Tensor, "images dim"]:
-    """The embeddings of so many augmented versions of every training image, version by version."""
+    """Embed `draws` augmented versions of every training image, version by version."""
     recipe, train = run.recipe, run.splits.train
     transform = recipe.augment.training(recipe.images)
     augmented = EmbeddingDataset(train, transform, recipe.vectors, recipe.images.reduced_side)

@@ -1,4 +1,4 @@
-"""What is left of a metric when the test images are corrupted."""
+"""Metrics on corrupted test images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def robustness(
             raise UserError(f"corruptions has {name!r}, but the corruptions are: {', '.join(CORRUPTIONS)}.")
     opened = find_runs([Path(run) for run in runs])
     if vectors := next((run for run in opened if run.recipe.model.takes_vectors), None):
-        raise UserError(f"{vectors.path} takes vectors, but the corruptions are of images: give runs that take images.")
+        raise UserError(f"{vectors.path} takes vectors, but only images can be corrupted: give runs that take images.")
     groups = repetitions(opened)
     check_same_test(opened)
     check_metric(opened, metric)
@@ -115,7 +115,7 @@ def robustness(
 
 
 def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple[list[str], list[str]]:
-    """The names of the corruptions, and a note where one is left out."""
+    """Drop the corruption of hue if a run sees grey images; return the names left, and a note if it was dropped."""
     grey = next((run for run in runs if run.recipe.images.channels == 1), None)
     if grey is None or HUE not in names:
         return names, []
@@ -125,7 +125,7 @@ def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple
 
 
 def _by_run(group: Robustness, names: list[str]) -> list[dict[str, float]]:
-    """The values of each run by the labels of the table's rows."""
+    """Return one mapping for each run, from the labels of the table's rows to its values."""
     by_label = _values(group, names)
     return [dict(zip(by_label, row, strict=True)) for row in zip(*by_label.values(), strict=True)]
 
@@ -148,13 +148,13 @@ def _against_paper(
 
 
 def _values(group: Robustness, names: list[str]) -> dict[str, list[float]]:
-    """The value of each run by the rows' labels."""
+    """Return, for the label of each row of the table, one value per run."""
     over = group.over_severities
     ends = {"mean of these": over.mean(1).tolist(), "relative drop": group.relative_drop.mean(1).tolist()}
     return {"none": group.clean.tolist(), **dict(zip(names, over.T.tolist(), strict=True)), **ends}
 
 
 def _half_widths(curves: Tensor) -> Tensor:
-    """Of the intervals over the runs, which are the first dimension."""
+    """Compute the half-widths of the intervals over the runs, which are the first dimension."""
     half = [t_interval(values.tolist()).half_width for values in curves.flatten(1).T]
     return torch.tensor(half, dtype=torch.float64).view(curves.shape[1:])

@@ -66,8 +66,8 @@ def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]
             or not isinstance(loss.scoring.similarity, Cosine)
         ):
             raise UserError(
-                f"{run.path} was trained with {loss_name(loss)}, but the propositions are of cosines and one proxy per "
-                "class: give a run of such a loss, as NormalizedSoftmaxLoss."
+                f"{run.path} was trained with {loss_name(loss)}, but the propositions hold for cosines and one proxy "
+                "per class: give a run of such a loss, as NormalizedSoftmaxLoss."
             )
         train = run.splits.train
         statements[str(run.path)] = pair_bounds(run.embed(train), train.labels, loss.proxies[:, 0], seed=seed)

@@ -99,7 +99,7 @@ def toy(
 
 
 def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
-    """The first and the last snapshot, in the plane or in space."""
+    """Return the first and the last snapshot, projected to two or three dimensions."""
     film = read_snapshots(run.path)
     if len(film) < 2:
         raise UserError(
@@ -113,7 +113,7 @@ def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
 def _means(
     groups: Mapping[str, Sequence[FinishedRun]], separations: Mapping[Path, Mapping[str, float]]
 ) -> dict[str, dict[str, Estimate]]:
-    """Means over the seeds of each group of several, and differences paired by seed."""
+    """Average over the seeds of each group of several, and compute differences paired by seed."""
     values = {name: [separations[run.path] for run in runs] for name, runs in groups.items()}
     means = {
         f"{name}: mean and 95% interval over {len(seeds)} seeds": {
@@ -126,7 +126,7 @@ def _means(
 
 
 def _projection(scene: Scene) -> tuple[Callable[[Scene], Scene], str | None]:
-    """A projection to two or three dimensions, for a scene and all others of its run, and what to say of it."""
+    """Return a function that projects each scene of a run to two or three dimensions, fitted to `scene`, and a note."""
     dim = scene.embeddings.shape[1]
     if dim in (2, 3):
         return lambda scene: scene, None
@@ -147,7 +147,7 @@ def _flatten(project: Callable[[Tensor], Tensor], scene: Scene) -> Scene:
 
 
 def _rows(scene: Scene, names: Sequence[str]) -> list[list[object]]:
-    """What each image and proxy is, and its three coordinates, the last empty in the plane."""
+    """List images and proxies: kind, class name and three coordinates, the last empty in the plane."""
     labels, places = scene.labels.tolist(), scene.embeddings.tolist()
     rows = [["image", names[label], *place] for label, place in zip(labels, places, strict=True)]
     proxies = [] if scene.proxies is None else zip(names, scene.proxies.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""What was measured over trainings."""
+"""Trajectories of measures over trainings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ def _check_measured(run: Run, measure: str) -> None:
 
 
 def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
-    """The finished runs of each group, and every other run by itself, as a group ends with its shortest run."""
+    """Group finished runs; keep unfinished ones apart, because a group ends with its shortest run."""
     by_state: dict[str, list[Run]] = {}
     for name, runs in groups.items():
         for run in sorted(runs, key=lambda run: run.state != "finished"):
@@ -79,7 +79,7 @@ def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
 
 
 def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
-    """The mean and its interval over the epochs that all runs of the group have."""
+    """Average a measure over the runs of a group, with its interval, for the epochs that all of them have."""
     points = _points(runs, measure)
     shared = min(points, key=len)
     estimates = [t_interval([rows[place][measure] for rows in points]) for place in range(len(shared))]
@@ -93,14 +93,14 @@ def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
 
 
 def _points(runs: Sequence[Run], measure: str) -> list[list[dict[str, float]]]:
-    """The history of each run, from before the first epoch on if all runs were measured there."""
+    """Return the history of each run, with the values before the first epoch if all runs have them."""
     if not all(measure in run.measured_before for run in runs):
         return [run.history for run in runs]
     return [[{"epoch": 0.0, measure: run.measured_before[measure]}, *run.history] for run in runs]
 
 
 def _alpha(run: Run) -> float | None:
-    """Alpha of the warp that the training ended with; None without a warp."""
+    """Return alpha of the warp that the training ended with; None without a warp."""
     for phase in (run.content.get("second_phase") or {}, run.content):
         loss: Any = phase.get("loss") or {}
         if loss.get("init_args", {}).get("alpha") is not None and "Warped" in loss.get("class_path", ""):

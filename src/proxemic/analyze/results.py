@@ -1,4 +1,4 @@
-"""What all analyses have in common: their result, the names of their files, and how they show means over seeds."""
+"""Shared by all analyses: their result, the names of their files, and tables of means over seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Analysis(Generic[Figures]):
 
 
 def file_stem(out: PathLike | None, runs: Sequence[PathLike], name: str) -> Path:
-    """The prefix of the file names: ``out``, or ``name`` in the first run's directory."""
+    """Return the prefix of the file names: ``out``, or ``name`` in the first run's directory."""
     stem = Path(out) if out is not None else Path(*runs[:1]) / name
     if not stem.name or stem.is_dir():
         raise UserError(f"--out is the folder {stem}, but is how the names of files begin: try {stem / 'figure'}.")
@@ -48,7 +48,7 @@ def file_stem(out: PathLike | None, runs: Sequence[PathLike], name: str) -> Path
 
 
 def suffixed(stem: Path, name: str) -> Path:
-    """The prefix of the file names of one of several plots, as ``map-tsne``."""
+    """Append a plot's name to the prefix of the file names, as in ``map-tsne``."""
     return stem.with_name(f"{stem.name}-{name}")
 
 

@@ -140,7 +140,7 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
 
 
 def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) -> list[str]:
-    """Move words that follow the flags, which argparse leaves, to those before them, and return what is left."""
+    """Assign words that argparse leaves after the flags to the list that they continue; return the other words."""
     words: list[str] = []
     others: list[str] = []
     for before, word in pairwise(["", *rest]):
@@ -254,7 +254,7 @@ class _Parser(argparse.ArgumentParser):
 
 @contextmanager
 def _notes_as_lines() -> Iterator[None]:
-    """Have our own warnings printed as one line, without the place in the code that Python adds."""
+    """Print our own warnings as one line, without the place in the code that Python adds."""
 
     def format_note(message: Warning | str, category: type[Warning], *place: Any) -> str:
         is_ours = issubclass(category, UserNote)

@@ -26,7 +26,7 @@ _proxemic_recipes() { _alternative 'recipes:recipe:(NAMES)' 'files:file:_files' 
 
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script for bash, zsh or tcsh; `ModuleNotFoundError` without shtab."""
+    """Return a completion script for bash, zsh or tcsh; raise `ModuleNotFoundError` without shtab."""
     with optional_dependency("train"):
         import shtab
     from proxemic.recipes import list_recipes
@@ -48,7 +48,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def arguments_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All arguments of a parser, and of those below it."""
+    """List all arguments of a parser and of its subparsers."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():

@@ -93,7 +93,7 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
 
     opened = Gallery.open(gallery)
     if path:
-        # Vectors may have come by names that are no paths.
+        # The names of vectors need not be paths.
         conditions["path"] = [name for each in path for name in (each, absolute(each))]
     removed = opened.remove(conditions)
     print(f"{removed:,} removed, {len(opened):,} in {opened.store.address}")

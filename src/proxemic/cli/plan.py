@@ -51,7 +51,9 @@ def plan(
     if gallery is not None:
         given = {"batch": batch, "layout": layout != "both", "gpu": gpu, **options}
         if name := next((name for name, value in given.items() if value), None):
-            raise UserError(f"--{name.replace('_', '-')} is of a loss, but --gallery plans a gallery: leave it out.")
+            raise UserError(
+                f"--{name.replace('_', '-')} belongs to a loss, but --gallery plans a gallery: leave it out."
+            )
         _plan_gallery(gallery, dim, size or 64 * 10**9)
     else:
         assert classes is not None
@@ -162,7 +164,7 @@ def _bytes(text: str) -> int:
 
 
 def _size(size: int) -> str:
-    """In the unit in which it has one to three digits before the point; nothing is a dash."""
+    """Format a size in the unit that leaves one to three digits before the point; 0 is a dash."""
     if size == 0:
         return "–"
     unit = next(unit for unit in ("TB", "GB", "MB", "KB", "B") if size >= UNITS[unit])

@@ -158,7 +158,7 @@ def evaluate(
 
     A run is evaluated on its own test classes, or on another folder or table: on the test split that it gives, or on
     all images. Two are compared on the same queries. A table has the columns path and label and perhaps those of Open
-    Metric Learning: split, is_query, is_gallery, sequence (rows of one burst or video are no hits of each other),
+    Metric Learning: split, is_query, is_gallery, sequence (rows of one burst or video are not hits of each other),
     category, and a box x_1, y_1, x_2, y_2. The run's data and evaluation settings are flags: --data.root DIR,
     --evaluation.recall_at [1,10,100], --evaluation.precision_at [10], --evaluation.map_at [10],
     --evaluation.map_divisors [min,hits], --evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true,
@@ -266,7 +266,7 @@ def report(
         targets (RUN|GALLERY): A finished run, and others beside it; or a gallery: a directory, postgresql://...,
             milvus://...
         out: The page (default: report.html in the run, or here for a gallery).
-        model (RUN|FILE): The gallery's model, where it is no longer where it was.
+        model (RUN|FILE): The gallery's model, if it has moved.
         data_root (SOURCE): Show other labelled pictures than those that the run held out: a folder or a table, as for
             evaluate.
         map: How the map of pictures is made; umap needs the extra umap.

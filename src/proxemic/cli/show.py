@@ -41,8 +41,8 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 
 def _chosen(result: Mapping[str, Any]) -> str:
-    """What was chosen; results of an earlier version say only which epoch."""
-    starts = {"start": "the network as it came", "untrained": "the network before training"}
+    """Say which network was kept; results of earlier versions give only the epoch."""
+    starts = {"start": "the network before training, without a head", "untrained": "the network before training"}
     kept, epoch = result.get("kept", ""), f"epoch {result['epoch']}"
     if kept == "interpolation":
         return f"weights at {result['alpha']:g} from the start to {epoch}"

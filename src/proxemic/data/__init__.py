@@ -2,7 +2,7 @@
 
 An `ImageSource` loads `Splits` of `ImageSet`s; `EmbeddingDataset` gives their images as tensors, as `Preprocessing` and
 `Augmentation` say, in the order of `Batches`. Modules: `pixels` (where images lie until they are needed), `reading`
-(one image), `vectors` (vectors instead of images), `rows` (both with what is known about them), `embeddings` (files of
+(one image), `vectors` (vectors instead of images), `rows` (both with their metadata), `embeddings` (files of
 vectors), `faces` (pairs to verify), `corruptions`. Sub-packages: `sources` (folders, tables and sets without a
 download), `benchmarks` (published data sets), `formats` (files of all kinds).
 """

@@ -118,7 +118,7 @@ def _defocus_blur(image: ImageTensor, level: float, draw: np.random.Generator) -
 
 @lru_cache
 def _disk(radius: float) -> Float32[Tensor, "side side"]:
-    """The mean over a disk, of `radius` pixels, of an image that is interpolated bilinearly: also below one pixel."""
+    """Return a kernel that averages a bilinearly interpolated image over a disk, even of a radius below one pixel."""
     line = radius * (2 * (torch.arange(256, dtype=torch.float64) + 0.5) / 256 - 1)
     x, y = torch.cartesian_prod(line, line)[(line.square().unsqueeze(1) + line.square() <= radius**2).flatten()].T
     reach = math.ceil(radius)

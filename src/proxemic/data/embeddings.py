@@ -1,4 +1,4 @@
-"""Embeddings on disk, ours and those made elsewhere, with what is known about their rows."""
+"""Embeddings on disk, written by us or by others, with the metadata of their rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -42,11 +42,11 @@ PRECISION = "precision"
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:
-    """Embeddings, and what is known about their rows.
+    """Embeddings and the metadata of their rows.
 
     Args:
         embeddings: One per row; files keep them as float32.
-        rows: What is known about the rows.
+        rows: Metadata of the rows.
 
     Raises:
         ValueError: If there are no embeddings, or the numbers of rows differ.
@@ -93,7 +93,7 @@ def write_embeddings(
 
     Args:
         path: The file.
-        content: What is written.
+        content: The embeddings to write.
         made_by: The checksum, or another name, of the model that made the embeddings; None says nothing.
         precision: The precision in which that model computed, such as ``32-true``; None says nothing.
 
@@ -125,8 +125,8 @@ def write_embedding_chunks(
 ) -> None:
     """Write embeddings as `write_embeddings`, from one chunk after the other, which need not all be in memory.
 
-    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`. For an address in place of the path, the
-    file is first written in the local ``folder``.
+    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`. If the path is an address, the file is
+    first written in the local ``folder``.
     """
     suffix = check_embedding_name(Path(path))
     if suffix == ".npy" and rows.count is not None:
@@ -241,7 +241,7 @@ def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
 
 
 def _match(path: Path, own: Rows, labels: Path, given: Rows) -> Rows:
-    """Bring the rows of a file of labels into the order of the vectors, by their paths."""
+    """Reorder the rows of a file of labels to match the vectors, by their paths."""
     place = {name: row for row, name in enumerate(given.names)}
     strange = next((name for name in own.names if name not in place), None)
     if strange is not None:

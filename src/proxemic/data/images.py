@@ -26,7 +26,7 @@ class ImageSet:
         class_names: Name of each class.
         is_query: Images that are queries, or None where every image is both a query and in the gallery.
         is_gallery: Images that are in the gallery, or None likewise.
-        sequences: The burst or video that each image is of: images of one sequence are no hits of each other.
+        sequences: The burst or video that each image comes from: images of one sequence are not hits of each other.
         categories: The group of classes that each image's class belongs to.
         attributes: What else differs between the images of a class, by name, such as the typeface of a glyph.
 
@@ -72,12 +72,12 @@ class ImageSet:
         is_query: Bool[Tensor, " images"] | None = None,
         is_gallery: Bool[Tensor, " images"] | None = None,
     ) -> "ImageSet":
-        """Number the class names given for each image in the sorted order of their text."""
+        """Build an image set from one class name per image; labels index the sorted names."""
         return cls(pixels, *number_texts(names), is_query, is_gallery)
 
     @classmethod
     def of(cls, rows: Rows, flagged: bool = True) -> "ImageSet":
-        """Number the classes and groups of rows in the sorted order of their texts.
+        """Build an image set from rows; labels and groups index their sorted texts.
 
         With `flagged`, the columns is_query and is_gallery say which are queries and which are in the gallery.
         """

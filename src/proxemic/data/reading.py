@@ -33,7 +33,7 @@ class UnreadableImageError(ValueError):
 
     Args:
         path: The file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
-        reason: What the decoder said.
+        reason: Message of the decoder.
 
     >>> str(UnreadableImageError("cat.png", "truncated file"))
     'cat.png cannot be read as an image: truncated file.'
@@ -102,7 +102,7 @@ def shrink(image: Image.Image, side: int | None) -> Image.Image:
 
 
 def cut_thin(image: Image.Image) -> Image.Image:
-    """Cut an image whose sides differ by a factor of more than 100 to its middle, to bound what resizing makes of it.
+    """Crop an image whose sides differ by a factor of more than 100 around its middle, to bound the cost of resizing.
 
     >>> cut_thin(Image.new("L", (2_000_000, 1))).size
     (100, 1)
@@ -125,7 +125,7 @@ def resize_shorter(image: Image.Image, side: int) -> Image.Image:
 
 @contextmanager
 def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
-    """Open a file, or the content of one, whose pixels are not yet decoded; what fails is an `UnreadableImageError`."""
+    """Open a file, or its content, without decoding the pixels; every failure is raised as `UnreadableImageError`."""
     name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else path_or_address(file)
     try:
         # An image that is closed gives its pixels back before the next one takes as many.

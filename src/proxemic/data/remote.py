@@ -27,7 +27,7 @@ class UnreachableError(UserError):
 
 
 def is_address(name: object) -> bool:
-    """Whether a name is an address rather than a path.
+    """Return whether a name is an address rather than a path.
 
     >>> is_address("s3://bucket/a.jpg"), is_address("photos/a.jpg")
     (True, False)

@@ -72,7 +72,7 @@ def _real(path: str | os.PathLike[str]) -> str:
 
 
 def _parent(place: str) -> str:
-    """The folder of a path or an address, whose host is the outermost."""
+    """Return the parent folder of a path or an address; it never goes above an address's host."""
     if not is_address(place):
         return Path(place).parent.as_posix()
     scheme, _, rest = place.partition("://")
@@ -91,7 +91,7 @@ _BOXED = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 
 
 def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
-    """The path that a name begins with, and the box that follows it, unless a file has the whole name.
+    """Split a name into a path and the box that follows it, unless a file has the whole name.
 
     >>> path_and_box("photo.jpg (0, 0, 50, 80)"), path_and_box("photo.jpg")
     (('photo.jpg', (0, 0, 50, 80)), ('photo.jpg', None))

@@ -60,7 +60,7 @@ class RowGroups:
 
     @classmethod
     def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
-        """Number the names of the group of each row in the sorted order of their text; None where no row has one."""
+        """Build groups from one name per row, None for a row without a group; return None if no row has one."""
         numbers, known = number_texts(names)
         return cls(numbers, known) if known else None
 
@@ -121,7 +121,7 @@ class Rows:
         folders: Folders and addresses that were listed.
         made_by: Checksum of the model that made the vectors, if it is known.
         precision: Precision in which that model computed, if it is known.
-        places: Where the rows stand in their table, for messages.
+        places: Positions of the rows in their table, for messages.
 
     Raises:
         ValueError: If the content and the columns differ in length.
@@ -182,7 +182,7 @@ class Rows:
         return self.texts("label")
 
     def has(self, name: str) -> bool:
-        """Whether there is such a column."""
+        """Return whether there is such a column."""
         return name in self.columns.column_names
 
     def texts(self, name: str) -> list[str | None]:
@@ -190,7 +190,7 @@ class Rows:
         return self.columns[name].to_pylist() if self.has(name) else [None] * len(self)
 
     def numbers(self, name: str) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
-        """Number the texts of a column in their sorted order, null as -1; return the numbers and the different texts.
+        """Replace each text of a column by its index in sorted order, null by -1; return indices and distinct texts.
 
         >>> Rows.of(label=["owl", None, "jay"]).numbers("label")
         (tensor([ 1, -1,  0]), ('jay', 'owl'))
@@ -208,7 +208,7 @@ class Rows:
         return torch.from_numpy(rank[places]), tuple(texts[place] for place in order)
 
     def groups(self, name: str) -> RowGroups | None:
-        """Number the texts of a column as groups; None if no row has one."""
+        """Read a column as groups; return None if no row has one."""
         numbers, texts = self.numbers(name)
         return RowGroups(numbers, texts) if texts else None
 
@@ -282,7 +282,7 @@ def _as_array(texts: Sequence[str | None]) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class RowLabels:
-    """What is known about the rows of embeddings; None for what is not.
+    """Metadata of the rows of embeddings; None for what is unknown.
 
     Args:
         labels: Class of each row, from 0; -1 for a row without one.
@@ -290,7 +290,7 @@ class RowLabels:
         paths: Name of each row, such as the path of its image.
         is_query: Rows that are queries.
         is_gallery: Rows that are in the gallery.
-        sequences: The burst or video that each row is of.
+        sequences: The burst or video that each row comes from.
         categories: The group of classes that each row's class belongs to.
 
     Raises:
@@ -333,7 +333,7 @@ class RowLabels:
 
     @classmethod
     def of(cls, rows: Rows) -> "RowLabels":
-        """Number the columns of rows: labels, sequences and categories in the sorted order of their texts."""
+        """Read labels, sequences and categories from the columns of rows; each indexes its sorted texts."""
         labels, class_names = rows.numbers("label")
         return cls(
             *((labels, class_names) if class_names else (None, None)),
@@ -363,7 +363,7 @@ class RowLabels:
 
 
 def number_labels(names: Sequence[str | None]) -> RowLabels:
-    """Number the class names given for each row in the sorted order of their text; nothing is known where all are None.
+    """Replace each class name by its index in sorted order, None by -1; all None gives no labels.
 
     >>> number_labels(["owl", None, "jay"]).labels
     tensor([ 1, -1,  0])

@@ -171,7 +171,7 @@ class ClassBalancedBatches(Batches):
 
 
 class CategoryBalancedBatches(Batches):
-    """A few categories (groups of classes), the same number of classes of each, and of images of each of these.
+    """Batches with a few categories (groups of classes), equally many classes of each, and images of each class.
 
     Classes of one category are hard to tell apart, and small categories come as often as large ones. Categories, the
     classes of each and the images of these are drawn as in `ClassBalancedBatches`. A category of fewer classes repeats
@@ -295,7 +295,7 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self.epoch = epoch
 
     def skip(self, batches: int) -> None:
-        """Let every iteration of this epoch start after `batches` batches; a loader with workers begins two of them."""
+        """Start every iteration of this epoch after `batches` batches; a loader with workers begins two of them."""
         if not 0 <= batches <= len(self):
             raise ValueError(f"batches is {batches}, but an epoch has {len(self)}: skip from 0 to {len(self)}.")
         self._skip = batches

@@ -18,7 +18,7 @@ CustomTransform = nn.Module | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What every image goes through: channels, size, range.
+    """Preparation of every image: channels, size, range.
 
     `x = (image · white / 255 - mean) / std`, after the image is resized to `resize` and the centre is cropped.
     Networks converted from Caffe, as BN-Inception, want `Preprocessing(channel_order="bgr", white=255, mean=(104, 117,
@@ -32,7 +32,7 @@ class Preprocessing:
         channels: 1 for grey, 3 for colour.
         mean: Per channel, in the order of `channel_order`, on the scale where white is `white`.
         std: Per channel, positive, in the same order and on the same scale.
-        channel_order: Of colours; `bgr` needs 3 channels.
+        channel_order: Order of the colours; `bgr` needs 3 channels.
         white: The value of white, 1 or 255; black is 0.
         reduce: First shrink an image to a shorter side of twice what it is resized to (`reduced_side`), where it is
             larger, in training too. JPEG files are then decoded at 1/2, 1/4 or 1/8 of their size where that is no
@@ -114,7 +114,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training images go through besides; every field at its default does nothing.
+    """Augmentation of training images; every field at its default does nothing.
 
     What is asked for happens in this order: `before_crop`; the crop, as large as the network sees; the mirror image;
     rotation, shift, zoom and shear in one; `rand_augment` or `trivial_augment`; brightness, contrast, saturation and
@@ -186,8 +186,8 @@ class Augmentation:
             )
         if self.size is not None and (self.size < 1 or crop is None):
             raise ValueError(
-                f"size is {self.size}, but it must be at least 1 pixel, and is of random_resized_crop: set both, or "
-                "leave size null for the side that evaluation takes."
+                f"size is {self.size}, but it must be at least 1 pixel, and belongs to random_resized_crop: set both, "
+                "or leave size null for the side that evaluation takes."
             )
         if crop is not None and self.random_crop:
             raise ValueError("random_resized_crop and random_crop are both set, but images are cropped once: drop one.")

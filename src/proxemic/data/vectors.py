@@ -156,10 +156,10 @@ class Vectors:
     """The vectors of an image set: some rows of a reader, checked as they are read.
 
     Args:
-        reader: Where they are read from.
+        reader: The reader of the file or table that holds them.
         rows: The row of each vector; None takes all, in their order.
         names: The name of each row, such as the path of a file that it was made from; None where there are none.
-        made_by: What the file says of the model that made them, such as its checksum; None where it says nothing.
+        made_by: Identifies the model that made them, such as a checksum, as the file states it; None if it does not.
 
     >>> vectors = Vectors(VectorArray(torch.tensor([[0.0], [1.0], [2.0]]))).select([2, 1])
     >>> len(vectors), vectors.dim, vectors.fetch([1, 0]).tolist()
@@ -189,7 +189,7 @@ class Vectors:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The name of each vector, or None where they have none."""
+        """The names of the vectors, or None if they have no names."""
         return None if self._names is None else tuple(self._names[self.rows].tolist())
 
     def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "Vectors":
@@ -217,7 +217,7 @@ class Vectors:
 
 @dataclass(frozen=True, eq=False)
 class JoinedVectors:
-    """The vectors of two sets as the rows of one reader, those of the first before those of the second.
+    """Two sets of vectors as the rows of one reader, the first set before the second.
 
     Messages name the rows of either as those of its own file.
     """

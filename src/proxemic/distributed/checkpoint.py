@@ -64,7 +64,7 @@ def load_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGrou
         if (saved.shape, saved.dtype) != (rows.shape, rows.dtype):
             raise ValueError(
                 f"{folder} holds {name} as {saved.dtype} {list(saved.shape)}, but {rows.dtype} {list(rows.shape)} is "
-                "asked for: it is of another loss."
+                "asked for: it belongs to another loss."
             )
         rows.copy_(saved)
 

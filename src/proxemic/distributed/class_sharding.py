@@ -109,7 +109,7 @@ def make_class_sharding(
 
 
 def part_of(count: int, rank: int, world: int) -> slice:
-    """The part of ``count`` items that process ``rank`` of ``world`` has.
+    """Return the slice of ``count`` items that process ``rank`` of ``world`` holds.
 
     >>> [part_of(5, rank, 4) for rank in range(4)]
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None), slice(5, 5, None)]

@@ -18,7 +18,7 @@ Group = dist.ProcessGroup
 
 
 def exchange_sizes(x: Float[Tensor, "batch dim"], group: Group) -> tuple[list[int], bool]:
-    """Number of rows of each process, and whether those of any require a gradient; synchronises a GPU."""
+    """Return the number of rows of each process, and whether any rows require a gradient; synchronises a GPU."""
     needs_grad = x.requires_grad and torch.is_grad_enabled()
     gathered = torch.empty(group.size(), dtype=torch.int64, device=x.device)
     dist.all_gather_into_tensor(gathered, torch.tensor([2 * len(x) + needs_grad], device=x.device), group)
@@ -172,7 +172,7 @@ class _Reduce(torch.autograd.Function):
             return sums[:-2].clone(), sums[-2].clone(), sums[-1].clone()
         highest = negative.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group)
-        # Where no process has a negative, the sum is empty: 0 in place of −∞ − −∞.
+        # Where no process has a negative, the sum is empty: 0 instead of −∞ − −∞.
         highest.clamp_(min=torch.finfo(highest.dtype).min)
         sums = torch.cat([positive, (negative - highest).exp_(), term.unsqueeze(0)])
         dist.all_reduce(sums, group=group)

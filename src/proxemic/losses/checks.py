@@ -13,7 +13,7 @@ from proxemic.arrays import as_tensor
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is one finite number, also one of NumPy, and neither a bool nor a tensor."""
+    """Return whether a value is one finite number, of Python or of NumPy, but neither a bool nor a tensor."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -41,19 +41,19 @@ def check_number(
     most: float = math.inf,
     below: float = math.inf,
 ) -> float:
-    """``value``, if it is a finite number within the bounds; else a `ValueError` that gives the rule."""
+    """Return ``value`` if it is a finite number within the bounds; else a `ValueError` that gives the rule."""
     if not (is_number(value) and above < value < below and least <= value <= most):
         raise ValueError(f"{name} is {shown(value)}, but {rule}.")
     return value
 
 
 def check_positive(name: str, value: float) -> float:
-    """``value`` as a float, if it is finite and above 0; else a `ValueError`."""
+    """Return ``value`` as a float, if it is finite and above 0; else a `ValueError`."""
     return float(check_number(name, value, "must be a positive number", above=0))
 
 
 def check_finite(name: str, value: float) -> float:
-    """``value`` as a float, if it is finite; else a `ValueError`."""
+    """Return ``value`` as a float, if it is finite; else a `ValueError`."""
     return float(check_number(name, value, "must be a finite number"))
 
 
@@ -144,7 +144,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: b
 
 
 def check_reduction(reduction: str) -> None:
-    """Raise `ValueError` unless it is one that the losses know."""
+    """Validate `reduction`; raise `ValueError` unless the losses know it."""
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for values of samples.")
 
@@ -156,7 +156,7 @@ def check_weights(
     all_of_them: bool = True,
     wait: bool = True,
 ) -> Tensor:
-    """Weights per sample as a tensor of the embeddings' device and dtype, without a gradient; else a `ValueError`.
+    """Validate weights per sample; return a tensor like the embeddings, without gradient, or raise `ValueError`.
 
     They must be 0 or more and, unless other processes have the rest of the batch (``all_of_them=False``), not all 0.
     ``wait`` is that of `check_labels`.
@@ -185,7 +185,7 @@ def _is_deferred(values: Tensor, *, wait: bool) -> bool:
 
 
 def waits_again(labels: Tensor, *, waited: bool) -> bool:
-    """Whether a loss waits for the checks of its next batch: until its first one on a GPU has passed them."""
+    """Return whether a loss waits for the checks of its next batch: until its first one on a GPU has passed."""
     return waited and (torch.compiler.is_compiling() or not labels.is_cuda)
 
 

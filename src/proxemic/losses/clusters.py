@@ -32,7 +32,7 @@ def k_means(
 def _spread(
     points: Float64[Tensor, "points dim"], clusters: int, generator: torch.Generator
 ) -> Float64[Tensor, "clusters dim"]:
-    """Points drawn one by one, in proportion to the squared distance to the nearest before (k-means++)."""
+    """Draw points one by one, in proportion to the squared distance to the nearest before (k-means++)."""
     chosen = [int(torch.randint(len(points), (1,), generator=generator))]
     while len(chosen) < clusters:
         squared = _squared(points, points[chosen]).amin(1)

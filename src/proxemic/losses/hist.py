@@ -130,7 +130,7 @@ class HISTLoss(ProxyLoss):
         return distribution + self.graph_weight * graph
 
     def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: SampledClasses) -> Tensor:
-        """Logits ``[B, C]`` of the hypergraph network for the classes of the step."""
+        """Compute the logits ``[B, C]`` of the hypergraph network for the classes of the step."""
         labels = classes.labels
         # One hyperedge per sample, weighted by how many samples share its class, gives the same G without a list of the
         # classes in the batch, for whose length a GPU would have to be waited for.

@@ -99,7 +99,7 @@ class SphereFaceLoss(MarginSoftmax):
     """A-softmax: the angle to the target class is multiplied by m, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
 
     ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, on
-    unit embeddings with a scale; the authors use the embedding's length in place of σ and blend ψ with cos θ at first.
+    unit embeddings with a scale; the authors use the embedding's length instead of σ and blend ψ with cos θ at first.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -281,7 +281,7 @@ def _check_cosine_margin(name: str, value: float) -> float:
 
 
 def check_radians(name: str, value: float) -> float:
-    """``value``, if it is an angle from 0 to π/2; else a `ValueError` that converts what may be degrees."""
+    """Return ``value`` if it is an angle from 0 to π/2; else a `ValueError` that converts what may be degrees."""
     large = is_number(value) and value > math.pi / 2
     degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
     rule = f"is an angle in radians, 0 to π/2: convert degrees{degrees}"
@@ -289,7 +289,7 @@ def check_radians(name: str, value: float) -> float:
 
 
 def check_momentum(value: float) -> float:
-    """``value``, if it can be the weight of a batch in a moving average; else a `ValueError`."""
+    """Return ``value`` if it can be the weight of a batch in a moving average; else a `ValueError`."""
     return check_number(
         "momentum", value, "is a batch's share of the average: above 0, up to 1 for all", above=0, most=1
     )

@@ -70,7 +70,7 @@ Margin = float | Sequence[float] | Tensor | MarginRule
 
 
 def class_margins(margin: object, num_classes: int, check: Callable[[str, float], float]) -> Float[Tensor, " classes"]:
-    """Margins per class, of which the least and the largest pass ``check``; NaN if a rule has no class counts yet."""
+    """Return the margins per class, after ``check`` of the extremes; NaN if a rule has no class counts yet."""
     if isinstance(margin, MarginRule):
         return torch.full((num_classes,), torch.nan)
     try:

@@ -25,7 +25,7 @@ class GatheredLoss(Described):
         self._awaits_checks = True
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
-        """From now on compute the loss of the joined batch of all processes, as `ProxyLoss.distribute`.
+        """Compute the loss of the joined batch of all processes from now on, as `ProxyLoss.distribute`.
 
         Each process computes the whole loss: the embeddings are gathered once, and nothing is sent back. If the loss
         draws random numbers, seed torch's generator with the same number on each process.
@@ -127,7 +127,7 @@ class PairwiseLoss(GatheredLoss):
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes), or any without ``num_classes``.
-            reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with in place of itself: of
+            reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with instead of itself: of
                 a second view, or a second network. PML's ``ref_emb`` and ``ref_labels``; no pair is left out.
             weights: Refused, as is a reduction other than ``"mean"``, which is that of the loss's reducer.
             reduction: See ``weights``.

@@ -167,7 +167,7 @@ class ProxyLoss(Described, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
     ) -> Float[Tensor, "*values"]:
-        """Compute the value of each sample, ``[B]``, whose mean is the loss; of a class-wise loss, a scalar.
+        """Compute a value per sample, ``[B]``, whose mean is the loss; for a class-wise loss, a scalar.
 
         ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
         each sample's scaled negatives, or, in a class-wise loss, a scalar.
@@ -189,7 +189,7 @@ class ProxyLoss(Described, ABC):
         )
 
     def class_bias(self) -> Float[Tensor, " classes"] | None:
-        """Return what is added to the scaled score of each class as a negative; ``None`` adds nothing."""
+        """Return a bias that is added to each class's scaled score as a negative; ``None`` adds nothing."""
         return None
 
     def centers(
@@ -204,7 +204,7 @@ class ProxyLoss(Described, ABC):
     def distribute(
         self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False
     ) -> None:
-        """From now on compute the loss of the joined batch of all processes, each of which passes its own part.
+        """Compute the loss of the joined batch of all processes from now on; each passes its own part.
 
         Every process gets the same value, that of one process with all samples, and its gradients: the whole gradient
         of the proxies (of its shard, if sharded), so that they need no averaging; and, for the network, W times that
@@ -215,8 +215,8 @@ class ProxyLoss(Described, ABC):
         Args:
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
                 The optimiser must step every row by itself (not LBFGS or Adafactor). Use
-                `proxemic.optim.clipping.clip_norm` in place of `torch.nn.utils.clip_grad_norm_` and
-                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes. If the loss is
+                `proxemic.optim.clipping.clip_norm` instead of `torch.nn.utils.clip_grad_norm_` and
+                `ShardedGradScaler` instead of `GradScaler`, which join the gradients of the processes. If the loss is
                 part of a module that `torch.nn.parallel.DistributedDataParallel` wraps, tell it before to ignore the
                 proxies: ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module,
                 ["loss.proxies"])``. Otherwise it overwrites them, which the first forward detects.
@@ -446,7 +446,7 @@ class ProxyLoss(Described, ABC):
         its steps.
 
         Args:
-            embeddings: Of training images, in evaluation mode.
+            embeddings: Embeddings of training images, in evaluation mode.
             labels: Their classes, from 0.
 
         Raises:
@@ -485,9 +485,9 @@ class ProxyLoss(Described, ABC):
         embeddings, as many proxies move; the others stay.
 
         Args:
-            embeddings: Of training images, in evaluation mode; the same in every process of a distributed loss.
+            embeddings: Embeddings of training images, in evaluation mode; equal on all processes of a distributed loss.
             labels: Their classes, from 0.
-            seed: Of the starts of k-means.
+            seed: Seed of the starts of k-means.
 
         Raises:
             ValueError: If the arguments do not fit.
@@ -618,7 +618,7 @@ class ProxyLoss(Described, ABC):
                 )
 
     def _dtype(self, embeddings: Tensor) -> torch.dtype:
-        """Float32 at least, so that half precision costs no digits here."""
+        """Return float32 at least, so that half precision costs no digits here."""
         return torch.promote_types(torch.promote_types(embeddings.dtype, self.proxies.dtype), torch.float32)
 
 

@@ -1,4 +1,4 @@
-r"""What a random ranking is worth: the expected values of `proxemic.metrics.ranking`, in closed form.
+r"""Chance levels: the expected values of `proxemic.metrics.ranking` for a random ranking, in closed form.
 
 A random ranking puts the R relevant items of a gallery of n into any R of its places with equal probability, so that
 
@@ -24,7 +24,7 @@ Values = Float64[Tensor, "queries"]
 
 
 def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""One less the probability that none of the first k is relevant.
+    r"""Compute one less the probability that none of the first k is relevant.
 
     $$E[\text{Recall@}k] = 1 - \binom{n - R}{k} \Big/ \binom nk$$
     """

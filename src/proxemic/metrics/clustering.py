@@ -76,7 +76,7 @@ def normalized_mutual_information(
     distance: Distance = "cosine",
     seed: int = 0,
 ) -> float:
-    r"""Mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
+    r"""Compute the mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
 
     Most papers divide by the arithmetic mean; the code of the realigned softmax warping paper by the geometric one.
 
@@ -100,7 +100,7 @@ def adjusted_mutual_information(
     distance: Distance = "cosine",
     seed: int = 0,
 ) -> float:
-    """Mutual information of classes and k-means clusters, adjusted for chance: 0 for random clusters, at most 1.
+    """Compute the mutual information of classes and k-means clusters, adjusted for chance: 0 if random, at most 1.
 
     Arguments and errors: as `clustering_metrics`.
 
@@ -118,8 +118,8 @@ class PartitionAgreement:
     Args:
         nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
         ami: Adjusted mutual information, with the arithmetic mean.
-        precision: Of the pairs of rows in one cluster, the part that is of one class; 1 where there are none.
-        recall: Of the pairs of rows of one class, the part that is in one cluster; 1 where there are none.
+        precision: Share of the pairs of rows in one cluster that also share a class; 1 if there are none.
+        recall: Share of the pairs of rows of one class that are also in one cluster; 1 if there are none.
         f1: The harmonic mean of the two.
     """
 
@@ -142,7 +142,7 @@ def partition_agreement(labels: Shaped[Tensor, "..."], clusters: Shaped[Tensor, 
         clusters: The cluster of each row; a row with a number below 0 is a cluster of its own.
 
     Raises:
-        ValueError: If they are no integers, of different lengths, or empty.
+        ValueError: If they are not integers, of different lengths, or empty.
 
     >>> partition_agreement(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([5, 5, -1, 7, 7, 7])).f1
     0.5

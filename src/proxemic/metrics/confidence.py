@@ -67,7 +67,7 @@ def bootstrap_intervals(
     resamples: int = 2000,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Percentile intervals of mean metrics; the same classes are drawn for every metric.
+    """Compute percentile intervals of mean metrics; the same classes are drawn for every metric.
 
     Neither values nor bounds depend on the order of the queries.
 
@@ -100,7 +100,7 @@ def bootstrap_statistic(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of a statistic that is not a mean over queries, such as NMI.
+    """Compute the percentile interval of a statistic that is not a mean over queries, such as NMI.
 
     A class that is drawn twice counts double, so a resample has fewer distinct classes, which biases such statistics:
     NMI by a quarter of the width of its interval and more. The quantiles are therefore shifted so that the mean over
@@ -184,7 +184,7 @@ def _check(level: float, resamples: int) -> None:
 def _class_sums(
     values: Mapping[str, Shaped[Tensor, "..."]], classes: Shaped[Tensor, "..."], average: AveragedOver
 ) -> tuple[dict[str, float], Float64[Tensor, "some metrics"], Float64[Tensor, "some metrics"]]:
-    """Means, and sums over each class with the numbers of their terms, of classes with a value of some metric."""
+    """Compute means, and for each class the sum and the number of its terms, of classes with a value of some metric."""
     if average not in ("queries", "classes"):
         raise ValueError(f"average is {average!r} but must be 'queries' or 'classes'")
     if not values:

@@ -21,7 +21,7 @@ _SAME = 1e-12  # nats; partitions of n rows that differ do so by more than 1/n
 
 
 def contingency(labels: Int64[Tensor, "rows"], clusters: Int64[Tensor, "rows"]) -> Float64[Tensor, "classes clusters"]:
-    """How many rows of each class are in each cluster, as a sparse matrix on the CPU, ascending in both."""
+    """Count the rows of each class in each cluster, as a sparse matrix on the CPU, ascending in both."""
     classes, rows = labels.cpu().unique(return_inverse=True)
     parts, columns = clusters.cpu().unique(return_inverse=True)
     ones = torch.ones(len(rows), dtype=torch.float64)
@@ -46,7 +46,7 @@ def weighted_nmi(
 def weighted_ami(
     table: Float64[Tensor, "classes clusters"], weights: Float64[Tensor, "resamples classes"]
 ) -> Float64[Tensor, "resamples"]:
-    """AMI where each row of a class counts as often as the class's weight, a whole number; about 20 ms per resample."""
+    """Compute AMI with each row of a class counted as often as its weight, a whole number; 20 ms per resample."""
     classes, clusters, mutual = _entropies(table, weights)
     sizes, others = weights * table.sum(1).to_dense(), _cluster_sizes(table, weights)
     chance = torch.stack([_chance(*each) for each in zip(sizes, others, strict=True)])
@@ -67,7 +67,7 @@ def expected_nmi(table: Float64[Tensor, "classes clusters"], *, average: Entropy
 def _entropies(
     table: Float64[Tensor, "classes clusters"], weights: Float64[Tensor, "resamples classes"]
 ) -> tuple[Float64[Tensor, "resamples"], Float64[Tensor, "resamples"], Float64[Tensor, "resamples"]]:
-    """Entropy of classes and of clusters, and their mutual information."""
+    """Compute the entropy of classes and of clusters, and their mutual information."""
     sizes = table.sum(1).to_dense()
     rows, counts = table.indices()[0], table.values()
     total = weights @ sizes
@@ -84,7 +84,7 @@ def _cluster_sizes(
 
 
 def _chance(sizes: Float64[Tensor, "classes"], others: Float64[Tensor, "clusters"]) -> Float64[Tensor, ""]:
-    """Mean mutual information of random partitions with these sizes: a hypergeometric mean over each pair of them."""
+    """Compute the mean mutual information of random partitions of these sizes: a hypergeometric mean per pair."""
     (a, a_times), (b, b_times) = (part[part > 0].long().unique(return_counts=True) for part in (sizes, others))
     rows, most = int(sizes.sum()), min(int(a[-1]), int(b[-1]))
     both = torch.arange(1, most + 1)

@@ -27,7 +27,7 @@ def check_distance(distance: str) -> None:
 
 
 class ExactRows:
-    """Embeddings, read as float32, whose coordinates are rounded to whole numbers of steps where they are needed.
+    """Embeddings, read as float32, with coordinates that are rounded to whole numbers of steps when needed.
 
     On an MPS device, which has no float64, they are taken to the CPU.
     """
@@ -55,11 +55,11 @@ class ExactRows:
         return len(self.rows)
 
     def parts(self) -> Iterator[slice]:
-        """Slices of rows that are small in float64."""
+        """Yield slices of rows that are small in float64."""
         yield from (slice(start, start + _ROWS) for start in range(0, len(self), _ROWS))
 
     def integers(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
-        """Coordinates of some rows, in whole steps."""
+        """Return coordinates of some rows, in whole steps."""
         return self.rows[where].double().div_(self.steps[where, None]).round_()
 
 
@@ -70,7 +70,7 @@ def row_distances(
     right_rows: Int64[Tensor, "pairs"],
     distance: Distance,
 ) -> Float64[Tensor, "pairs"]:
-    """Distance of each row of one set to a row of another, the very bits of `distance_block`."""
+    """Compute the distance of each row of one set to a row of another, the very bits of `distance_block`."""
     result = torch.empty(len(left_rows), dtype=torch.float64, device=left.rows.device)
     for start in range(0, len(left_rows), _ROWS):
         pairs = slice(start, start + _ROWS)
@@ -83,7 +83,7 @@ def row_distances(
 def distance_block(
     left: ExactRows, right: ExactRows, left_rows: Int64[Tensor, "queries"], right_rows: slice, distance: Distance
 ) -> Float64[Tensor, "queries gallery"]:
-    """Distances of some rows of one set to successive rows of another."""
+    """Compute the distances of some rows of one set to successive rows of another."""
     products = left.integers(left_rows) @ right.integers(right_rows).T
     products.mul_(left.steps[left_rows, None]).mul_(right.steps[right_rows])
     return _finish(products, left.squares[left_rows, None], right.squares[right_rows], distance)

@@ -121,7 +121,7 @@ class NeighbourSearch:
         self.near = ShortlistSearch(self.queries, self.gallery, distance)
 
     def chunks(self, rows: Int64[Tensor, "queries"], chunk_size: int | None) -> tuple[Int64[Tensor, "chunk"], ...]:
-        """Split queries into those that are searched for at once."""
+        """Split queries into chunks that are searched for at once."""
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size} but must be at least 1, or None to have it chosen")
         return rows.split(chunk_size or 1024)
@@ -133,13 +133,13 @@ class NeighbourSearch:
         return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), itself, sequences)
 
     def distances(self, rows: Int64[Tensor, "pairs"], gallery_rows: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
-        """Exact distances of queries to rows of the gallery."""
+        """Compute the exact distances of queries to rows of the gallery."""
         return row_distances(self.queries, self.gallery, rows, gallery_rows, self.distance).float()
 
     def relevant(
         self, rows: Int64[Tensor, "queries"], where: slice | Int64[Tensor, "queries places"]
     ) -> Bool[Tensor, "queries places"]:
-        """Whether rows of the gallery have the label of the query."""
+        """Return whether rows of the gallery have the label of the query."""
         assert self.labels is not None
         return self.labels[0][rows, None] == self.labels[1][where]
 
@@ -170,7 +170,7 @@ class NeighbourSearch:
         return best.sort(1).values
 
     def exact_tiles(self, rows: Int64[Tensor, "queries"]) -> Iterator[tuple[slice, Float32[Tensor, "queries columns"]]]:
-        """Successive rows of the gallery and exact distances to them, infinite to the query itself and its sequence."""
+        """Yield successive rows of the gallery and exact distances, infinite to the query itself and its sequence."""
         self.near.free()
         for start in range(0, len(self.gallery), EXACT_COLUMNS):
             part = slice(start, min(start + EXACT_COLUMNS, len(self.gallery)))
@@ -197,10 +197,10 @@ def _keys(
 
 
 def distances_of(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "queries places"]:
-    """Distances to the rows of keys."""
+    """Compute the distances to the rows of keys."""
     return (keys >> 32).int().view(torch.float32)
 
 
 def relevance_of(keys: Int64[Tensor, "queries places"]) -> Bool[Tensor, "queries places"]:
-    """Relevance of the rows of keys, of a search with labels."""
+    """Compute the relevance of the rows of keys, of a search with labels."""
     return (keys & _RELEVANT) != 0

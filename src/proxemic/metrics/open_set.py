@@ -27,7 +27,7 @@ _NUMBERS = 2**21  # weights of queries held at once: 16 MB
 
 
 class Nearest(NamedTuple):
-    """Of some queries the distance to the nearest neighbour, whether it is of the query's class, and that class.
+    """For each query the distance to its nearest neighbour, whether that has the query's class, and its class.
 
     Thresholds lie between distances: in float32 they would round to one of them.
     """
@@ -43,7 +43,7 @@ class Nearest(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSetPoint:
-    """A threshold on the distance, and what it lets pass; all NaN where the false alarm rate cannot be measured.
+    """A threshold on the distance with its rates; all NaN if the false alarm rate cannot be measured.
 
     Args:
         threshold: Accepts queries whose nearest neighbour is at this distance or nearer.
@@ -62,7 +62,7 @@ class OpenSetIdentification:
 
     Args:
         points: Thresholds with their rates, by the false alarm rate asked for.
-        rank_1: Part of the mated queries whose nearest neighbour is of their class: closed-set identification, which is
+        rank_1: Part of the mated queries whose nearest neighbour has their class: closed-set identification, which is
             the detection and identification rate without a threshold.
         mated: The nearest neighbours of the mated queries.
         non_mated: Those of the others.
@@ -86,7 +86,7 @@ class OpenSetIdentification:
         return {"rank_1": correct} | {name: correct & each for name, each in accepted.items()}
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Confidence intervals of `values` and, as `threshold@far=…`, of the thresholds, by `bootstrap_statistic`.
+        """Compute intervals of `values` and, as `threshold@far=…`, of the thresholds, by `bootstrap_statistic`.
 
         Whole classes of queries are drawn, which search the same gallery, and each time the thresholds are found anew.
         Bounds are NaN with fewer than `FEWEST_CLASSES` classes of mated queries, or of non-mated ones.
@@ -101,7 +101,7 @@ class OpenSetIdentification:
             low = high = math.nan
             if not math.isnan(value) and sample.fewest_classes >= FEWEST_CLASSES:
                 found = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
-                # Shifted quantiles may leave the range of what they are of.
+                # Shifted quantiles may leave the range of the statistic.
                 most = math.inf if name.startswith("threshold") else 1.0
                 low, high = (min(max(bound, 0.0), most) for bound in (found.low, found.high))
             intervals[name] = Interval(value, low, high)
@@ -129,7 +129,7 @@ def open_set_identification(
     gallery has, and non-mated queries $N$:
 
     $$\mathrm{FAR}(\tau) = \frac{|\{q \in N : d(q) \le \tau\}|}{|N|}, \qquad
-    \mathrm{DIR}(\tau) = \frac{|\{q \in M : d(q) \le \tau,\ n(q) \text{ is of the class of } q\}|}{|M|}$$
+    \mathrm{DIR}(\tau) = \frac{|\{q \in M : d(q) \le \tau,\ n(q) \text{ has the class of } q\}|}{|M|}$$
 
     DIR is given for the largest threshold with a FAR of at most the one asked for; of non-mated queries at one
     distance, all pass or none, so fewer may pass than are allowed. All thresholds between two successive distances, of
@@ -144,7 +144,7 @@ def open_set_identification(
         distance: Distance by which the nearest row is found.
         false_alarm_rates: Each FAR, in (0, 1).
         exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
-        query_sequences: As in `nearest_neighbours`. A query of whose class all rows are excluded is non-mated.
+        query_sequences: As in `nearest_neighbours`. A query is non-mated if all rows of its class are excluded.
         gallery_sequences: Number of the sequence of each row of the gallery.
         chunk_size: As in `nearest_neighbours`.
 
@@ -283,7 +283,7 @@ class _Sample:
         return self._rates(weights, self.thresholds(weights, rate=rate))
 
     def rank_1(self, weights: Float64[Tensor, "resamples classes"]) -> Float64[Tensor, "resamples"]:
-        """Compute the part of the mated queries whose nearest neighbour is of their class."""
+        """Compute the part of the mated queries whose nearest neighbour has their class."""
         return self._rates(weights, weights.new_full((len(weights),), math.inf))
 
     def _rates(
@@ -298,7 +298,7 @@ class _Sample:
         return detected / (weights @ self._mated)
 
     def _parts(self, resamples: int) -> Iterator[slice]:
-        """Resamples whose weights of all queries are held at once."""
+        """Split the resamples into parts whose weights of all queries fit in memory at once."""
         step = max(1, _NUMBERS // max(len(self._hits), len(self._alarms)))
         yield from (slice(start, start + step) for start in range(0, resamples, step))
 

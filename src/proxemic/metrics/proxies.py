@@ -47,7 +47,7 @@ def average_distance_to_proxy(
 def class_distances_to_proxy(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
 ) -> Float64[Tensor, "classes"]:
-    """Mean Euclidean distance of each class's samples to the nearest of its proxies; NaN for a class without samples.
+    """Compute the mean Euclidean distance of each class's samples to its nearest proxy; NaN without samples.
 
     Arguments and errors: as `average_distance_to_proxy`.
 
@@ -75,7 +75,7 @@ def proxy_accuracy(
     *,
     distance: Distance = "cosine",
 ) -> float:
-    """Fraction of the samples whose nearest proxy, of all classes, is of their class, in [0, 1].
+    """Compute the fraction of the samples whose nearest proxy, of all classes, belongs to their class, in [0, 1].
 
     Arguments and errors: as `proxy_hits`.
 
@@ -96,7 +96,7 @@ def proxy_hits(
     *,
     distance: Distance = "cosine",
 ) -> Bool[Tensor, "rows"]:
-    """Whether the nearest proxy of each sample is of its class; not where one of another class is as near.
+    """Return whether the nearest proxy of each sample belongs to its class; False if one of another class is as near.
 
     A loss that pools the scores of several proxies per class may predict another class. The search is that of
     `nearest_neighbours`: memory does not grow with rows times classes, and their order does not matter.
@@ -120,7 +120,7 @@ def proxy_hits(
 def _checked(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, "rows dim"], Int64[Tensor, "rows"], Float[Tensor, "classes proxies dim"]]:
-    """All on the device of the embeddings."""
+    """Validate the arguments and move all to the device of the embeddings."""
     check_shape("embeddings", embeddings)
     if proxies.ndim != 3 or proxies.shape[2] != embeddings.shape[1] or 0 in proxies.shape:
         raise ValueError(

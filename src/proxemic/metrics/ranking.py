@@ -20,7 +20,7 @@ Divisor = Literal["min", "k", "hits", "R"]
 
 @take_arrays("relevance", "num_relevant")
 def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Whether any of the first k neighbours is relevant (recall as defined in metric learning).
+    r"""Return whether any of the first k neighbours is relevant (recall as defined in metric learning).
 
     $$\text{Recall@}k = \max_{i \le k} rel_i$$
 
@@ -71,7 +71,7 @@ def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> V
 
 @take_arrays("relevance", "num_relevant")
 def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
-    r"""Mean average precision over the first R places.
+    r"""Compute the mean average precision over the first R places.
 
     $$\text{MAP@}R = \frac1R \sum_{i \le R} rel_i \, \text{Precision@}i$$
 
@@ -87,7 +87,7 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
 
 @take_arrays("relevance", "num_relevant")
 def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int, *, divisor: Divisor = "min") -> Values:
-    r"""Mean average precision over the first k places; over the whole list with k its length and the divisor `R`.
+    r"""Compute mean average precision over the first k places; the whole list with k its length, divisor `R`.
 
     $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
@@ -139,7 +139,7 @@ def mrr(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
 
 @take_arrays("relevance", "num_relevant")
 def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Normalised discounted cumulative gain: the gain of the list over that of the best possible list.
+    r"""Compute the normalised discounted cumulative gain: the gain of the list over that of the best possible list.
 
     $$\text{nDCG@}k = \frac{\sum_{i \le k} (2^{rel_i} - 1) / \log_2(i + 1)}
                            {\sum_{i \le \min(k, R)} 1 / \log_2(i + 1)}$$

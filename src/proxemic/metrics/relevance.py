@@ -10,7 +10,7 @@ from proxemic.metrics.neighbours import EXACT_COLUMNS, NeighbourSearch
 def ranked_relevance(
     search: NeighbourSearch, rows: Int64[Tensor, "queries"], k: int
 ) -> tuple[Bool[Tensor, "queries k"], Bool[Tensor, "queries"]]:
-    """Relevance of the k nearest rows, of equally near ones the irrelevant first, and for which queries it is certain.
+    """Compute the relevance of the k nearest rows, irrelevant ones first on ties, and which queries are certain.
 
     Distances are computed exactly only where rounding might exchange a relevant row and an irrelevant one. Queries for
     which the relevance is not certain need the whole gallery.
@@ -38,7 +38,7 @@ def _near(
     among: Bool[Tensor, "queries listed"],
     doubt: Float64[Tensor, "queries 1"],
 ) -> Bool[Tensor, "queries listed"]:
-    """Whether any value of `among`, in ascending values, is within `doubt` of a value."""
+    """Return whether any value of `among`, in ascending values, is within `doubt` of a value."""
     before = values.masked_fill(~among, -torch.inf).cummax(1).values
     after = values.masked_fill(~among, torch.inf).flip(1).cummin(1).values.flip(1)
     return (values - before <= doubt) | (after - values <= doubt)
@@ -47,7 +47,7 @@ def _near(
 def relevant_ranks(
     search: NeighbourSearch, rows: Int64[Tensor, "queries"], most: int
 ) -> Float64[Tensor, "queries most"]:
-    """Ranks from 1, by exact distances, of the relevant rows among all that some queries search, in ascending order.
+    """Rank, from 1 and by exact distances, the relevant rows among all that some queries search, ascending.
 
     Of rows at the same distance the irrelevant ones come first. A query with fewer than `most` relevant rows, the
     largest number, ends in infinite ranks.
@@ -67,7 +67,7 @@ def relevant_ranks(
 
 
 def relevant_counts(search: NeighbourSearch) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "queries"]]:
-    """How many relevant rows each query searches, and how many in all, without itself and its sequence."""
+    """Count the relevant rows that each query searches, and all of them, without itself and its sequence."""
     assert search.labels is not None
     query_labels, gallery_labels = search.labels
     counts = _count(query_labels, gallery_labels)

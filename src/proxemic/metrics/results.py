@@ -21,7 +21,7 @@ class RetrievalMetrics(dict[str, float]):
         values: The averages.
         per_query: Value of each query by metric, NaN where the query has no relevant item.
         labels: Class of each query.
-        average: What the values are averages over.
+        average: Whether values are averages over queries or over classes.
         clustering: The k-means clustering, where NMI was requested.
         chance: Expected values with random rankings, and random clusters of the same sizes.
         expected: Expected value of each query with a random ranking, as `per_query`.
@@ -62,7 +62,7 @@ class RetrievalMetrics(dict[str, float]):
         return len(self.labels) - self.queries
 
     def per_class(self) -> dict[int, dict[str, float]]:
-        """Means over the queries of each class with an evaluated query, by label in ascending order.
+        """Compute the means over the queries of each class with an evaluated query, by label in ascending order.
 
         >>> from proxemic.metrics import retrieval_metrics
         >>> metrics = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
@@ -72,7 +72,7 @@ class RetrievalMetrics(dict[str, float]):
         return {label: means(values) for label, values in by_class(self.per_query, self.labels).items()}
 
     def by_group(self, groups: Shaped[Tensor, "..."]) -> dict[int, "RetrievalMetrics"]:
-        """Metrics of the queries of each group, which search the whole gallery as before, without clustering.
+        """Compute the metrics of each group's queries, which search the whole gallery, without clustering.
 
         Args:
             groups: One integer per query, below 0 for none.
@@ -105,9 +105,9 @@ class RetrievalMetrics(dict[str, float]):
         return parts
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Confidence intervals of all values, as `bootstrap_intervals`; those of NMI and AMI as `bootstrap_statistic`.
+        """Compute intervals of all values as `bootstrap_intervals`, and of NMI and AMI as `bootstrap_statistic`.
 
-        NMI and AMI are of the same clusters in every resample; AMI, which is slow, has a tenth of the resamples.
+        Every resample computes NMI and AMI of the same clusters; AMI, which is slow, has a tenth of the resamples.
         """
         intervals = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
@@ -129,7 +129,7 @@ class RetrievalMetrics(dict[str, float]):
 def averages(
     values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"], average: AveragedOver
 ) -> dict[str, float]:
-    """Mean of each metric over the queries, or over the classes of the means of their queries."""
+    """Compute the mean of each metric over the queries, or over the classes of the means of their queries."""
     parts = [values] if average == "queries" else by_class(values, labels).values()
     each = [means(part) for part in parts]
     return {name: math.fsum(part[name] for part in each) / len(each) for name in values}
@@ -138,7 +138,7 @@ def averages(
 def by_class(
     values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"]
 ) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
-    """Values of the evaluated queries of each class, by label in ascending order."""
+    """Return the values of the evaluated queries of each class, by label in ascending order."""
     known = ~next(iter(values.values())).isnan()
     labels, order = labels[known].sort(stable=True)
     classes, counts = labels.unique_consecutive(return_counts=True)
@@ -147,7 +147,7 @@ def by_class(
 
 
 def means(values: Mapping[str, Float64[Tensor, "some"]]) -> dict[str, float]:
-    """Mean of each metric over the queries that have a value."""
+    """Compute the mean of each metric over the queries that have a value."""
     # fsum rounds once, so the mean does not depend on the order of the queries.
     known = {name: each[~each.isnan()].tolist() for name, each in values.items()}
     return {name: math.fsum(each) / len(each) for name, each in known.items()}

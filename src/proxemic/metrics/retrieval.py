@@ -201,7 +201,7 @@ def _metrics(
 def _values(
     search: NeighbourSearch, metrics: Mapping[str, _Metric], counts: Int64[Tensor, "queries"], chunk_size: int | None
 ) -> dict[str, Float64[Tensor, "queries"]]:
-    """Value of each query, on the CPU; NaN where nothing is relevant."""
+    """Return the value of each query, on the CPU; NaN where nothing is relevant."""
     values = {name: torch.full(counts.shape, torch.nan, dtype=torch.float64) for name in metrics}
 
     def places(rows: Int64[Tensor, "chunk"]) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RetrievalResults:
-    """What the queries among some rows find in the gallery among them.
+    """The nearest gallery rows of each query; queries and gallery are subsets of the same rows.
 
     A row does not find itself, nor rows of its own sequence. `of` makes the object from the columns of a table.
 

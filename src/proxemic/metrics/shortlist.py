@@ -30,7 +30,7 @@ class Shortlist:
     doubt: Float64[Tensor, "queries"]
 
     def certain(self, k: int, gallery: int) -> Bool[Tensor, "queries"]:
-        """Whether no row that is not listed can be among the first k."""
+        """Return whether no unlisted row can be among the first k."""
         if self.values.shape[1] == gallery:
             return torch.ones_like(self.doubt, dtype=torch.bool)
         # A list that ends in an excluded row holds all others.
@@ -98,12 +98,12 @@ class ShortlistSearch:
         self._buffer = self._buffer.new_empty(0)
 
     def distances(self, values: Float64[Tensor, "*rows"]) -> Float64[Tensor, "*rows"]:
-        """Distances from scaled v."""
+        """Compute distances from scaled v."""
         values = values / self._scale**2
         return values.div_(2.0) if self.distance == "cosine" else values.clamp_(min=0.0).sqrt_()
 
     def _doubt(self, heights: Float64[Tensor, "queries"]) -> Float64[Tensor, "queries"]:
-        """Twice the bound on the error of v, plus the rounding of distances to float32."""
+        """Return twice the bound on the error of v, plus the rounding of distances to float32."""
         # |fl(x·y) - x·y| <= γ_n |x||y| with γ_n = nu / (1 - nu), in whatever order n products are summed (Higham,
         # Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
         unit = 2.0**-24
@@ -127,7 +127,7 @@ class ShortlistSearch:
     def _flatten(
         self, rows: ExactRows, where: slice | Int64[Tensor, "chosen"]
     ) -> tuple[Float32[Tensor, "chosen dim"], Float64[Tensor, "chosen"]]:
-        """Centred and scaled points, and half of what their own squares add to v."""
+        """Center and scale points; return them, and half of what their own squares add to v."""
         points = self._points(rows, where).sub_(self._mean).mul_(self._scale)
         heights = points.square().sum(1).div_(2.0)
         if self.distance == "cosine":

@@ -85,7 +85,7 @@ class VerificationMetrics:
 def pair_distances(
     first: Float[Tensor, "pairs dim"], second: Float[Tensor, "..."], *, distance: Distance = "cosine"
 ) -> Float64[Tensor, "pairs"]:
-    r"""Distance of each row to its partner: the cosine distance $1 - \cos$, in [0, 2], or the Euclidean one.
+    r"""Compute each row's distance to its partner: the cosine distance $1 - \cos$, in [0, 2], or the Euclidean one.
 
     Distances are exact (see `proxemic.metrics.exact`). The cosine distance to or from a zero vector is 1.
 
@@ -115,13 +115,13 @@ def pair_distances(
 def verification_accuracy(
     distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."], *, folds: int | Shaped[Tensor, "..."] = 10
 ) -> VerificationAccuracy:
-    r"""Fraction of pairs classified correctly, each fold with the threshold that is best on all other folds.
+    r"""Compute the accuracy over pairs, with each fold's threshold chosen as the best on all other folds.
 
     Every threshold is tried, not a grid; of equally good ones the smallest is taken, which accepts the fewest pairs.
 
     Args:
         distances: Distance of each pair, finite.
-        same: Whether the pair is of the same class, bool.
+        same: Whether both of the pair have the same class, bool.
         folds: The fold of each pair, any integers; or a number of folds, at least 2, for that many blocks of
             consecutive pairs of nearly equal size (the protocol of LFW and of insightface's packs), which suit only
             pairs in which both kinds are mixed.
@@ -173,7 +173,7 @@ def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]
 
 @take_arrays("distances", "same")
 def roc_auc(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> float:
-    r"""Area under the ROC curve: the probability that a same pair is nearer than a different one, a tie counting half.
+    r"""Compute the area under the ROC curve: the probability that a same pair is nearer, a tie counting half.
 
     $$P(d^+ < d^-) + \tfrac12 P(d^+ = d^-)$$
 
@@ -197,7 +197,7 @@ def tar_at_far(
     With n different pairs a FAR is a multiple of 1/n. One below 1/n cannot be measured: the point is then the one
     without a false accept. The rates of a point are those measured, so its FAR may be lower than requested.
 
-    Arguments and errors: as `verification_accuracy`, and `far`, rates in [0, 1], in place of folds.
+    Arguments and errors: as `verification_accuracy`, and `far`, rates in [0, 1], instead of folds.
 
     >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> tar_at_far(distances, torch.tensor([True, False, True, True, False, False]), far=(0.4, 0.01))
@@ -218,7 +218,7 @@ def tar_at_far(
 
 @take_arrays("distances", "same")
 def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
-    r"""Equal error rate, at which FAR = 1 − TAR on the ROC curve (not its convex hull), interpolated linearly.
+    r"""Compute the equal error rate: FAR = 1 − TAR on the ROC curve (not its convex hull), interpolated linearly.
 
     Arguments and errors: as `verification_accuracy`, without folds.
 

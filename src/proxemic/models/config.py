@@ -82,7 +82,7 @@ class ModelConfig:
             head are always trained.
         gradient_checkpointing: Of a timm network, keep only what goes into each block, and compute what is inside again
             for the gradients, which are the same: less memory, about a third more time.
-        lora: Adapters of low rank in the backbone's linear layers, which are trained in place of its weights; saved
+        lora: Adapters of low rank in the backbone's linear layers, which are trained instead of its weights; saved
             models have them in the weights. `None` for none.
         backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; or values of the
             configuration of transformers; or the `output` of an ONNX file; plain values and lists.
@@ -217,7 +217,7 @@ class ModelConfig:
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether the inputs are vectors: there is no backbone."""
+        """Whether the inputs are vectors, so that there is no backbone."""
         return self.backbone == "none"
 
     @property

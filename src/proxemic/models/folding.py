@@ -42,7 +42,7 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
         return network
     try:
         graph = _Tracer().trace(network)
-    except Exception:  # of whatever kind that a symbol in place of a tensor raises
+    except Exception:  # of whatever kind that a symbol instead of a tensor raises
         return network
     made = fx.GraphModule(network, graph)
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")

@@ -124,7 +124,7 @@ def _joined(backbone: nn.Module, blocks: Iterable[list[str]]) -> list[list[str]]
 
 
 def recompute_activations(backbone: nn.Module, name: str) -> None:
-    """Switch on the checkpointing that networks of timm have; `ValueError` where there is none.
+    """Switch on timm's gradient checkpointing; raise `ValueError` if the network has none.
 
     The layers are in the modes of training, by which frozen batch norm is known.
     """

@@ -108,7 +108,7 @@ def principal_components(
     largest entry of each eigenvector is positive. Computed in float64.
 
     Args:
-        features: Of at least 2 images.
+        features: Features of at least 2 images.
         count: Components, from 1 to the features.
         whiten: Divide each component by its standard deviation, regularised as above.
 

@@ -16,9 +16,9 @@ LARGEST_RANK = 4096
 
 @dataclass(frozen=True)
 class LoRA:
-    """Adapters that are trained in place of a backbone's weights: a linear layer's W becomes `W + alpha/rank · B A`.
+    """Adapters that are trained instead of a backbone's weights: a linear layer's W becomes `W + alpha/rank · B A`.
 
-    A, of `rank` rows, begins at random, and B at zero, so that the network begins as it came.
+    A, of `rank` rows, begins at random, and B at zero, so that the first step sees the unchanged network.
 
     Args:
         rank: Rows of A and columns of B, 1 to 4,096.

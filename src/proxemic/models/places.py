@@ -12,7 +12,7 @@ _HEADS = ("none", "linear", "linear+layer_norm")
 
 
 def is_mean_over_places(model: nn.Module) -> bool:
-    """Whether `place_embeddings` can divide the embeddings of a network: a linear head over average or max pooling."""
+    """Return whether `place_embeddings` can divide the embeddings: a linear head over average or max pooling."""
     return (
         isinstance(model, EmbeddingModel)
         and not model.config.takes_vectors
@@ -29,13 +29,13 @@ def place_embeddings(
 
     $$W \Big(\frac{1}{P} \sum_p x_p\Big) + b = \frac{1}{P} \sum_p (W x_p + b)$$
 
-    The bias is shared equally by all places. Under max pooling a channel is of the place that has its maximum, or of
+    The bias is shared equally by all places. Under max pooling a channel belongs to the place of its maximum, or to
     several in equal parts. A norm without trained weights is linear but for its divisor, which is that of the pooled
     features. The scaling of embeddings to unit length is left out.
 
     Args:
         model: A network of which `is_mean_over_places` says so.
-        features: What its backbone gives.
+        features: Output of its backbone.
 
     Raises:
         ValueError: If it is another network.
@@ -50,7 +50,7 @@ def place_embeddings(
     """
     if not is_mean_over_places(model):
         raise ValueError(
-            f"the embeddings are no means over places: pooling must be one of {', '.join(_POOLINGS)}, and head one of "
+            f"the embeddings are not means over places: pooling must be one of {', '.join(_POOLINGS)}, and head one of "
             f"{', '.join(_HEADS)}"
         )
     x = features.double()

@@ -97,7 +97,7 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file holds weights rather than embeddings, which are a single tensor of floats, or named so.
+    """Return whether a file holds weights rather than embeddings, which are a single tensor of floats, or named so.
 
     Of a file that cannot be opened, the name decides.
     """
@@ -182,7 +182,7 @@ def read_checksum(path: str | Path) -> str:
 
 
 def takes_vectors(path: str | Path) -> bool:
-    """Whether the inputs of a model that `save_model` wrote are vectors, as its ``model.json`` says.
+    """Return whether the inputs of a model that `save_model` wrote are vectors, as its ``model.json`` says.
 
     Raises:
         ValueError: If the file is missing or malformed.
@@ -192,7 +192,7 @@ def takes_vectors(path: str | Path) -> bool:
 
 
 def has_own_backbone(path: str | Path) -> bool:
-    """Whether the backbone of a model that `save_model` wrote is a class of the user's own."""
+    """Return whether the backbone of a model that `save_model` wrote is a class of the user's own."""
     config = _described(path, "config")
     return isinstance(config, Mapping) and isinstance(config.get("backbone"), Mapping)
 

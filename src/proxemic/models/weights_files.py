@@ -43,7 +43,7 @@ def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[s
 
 
 def holds_embedding_model(file: Path) -> bool:
-    """Whether a file holds an `EmbeddingModel`, as `save_model` writes it, rather than a backbone."""
+    """Return whether a file holds an `EmbeddingModel`, as `save_model` writes it, rather than a backbone."""
     try:
         parts = {name.partition(".")[0] for name in read_shapes(file)}
     except (OSError, SafetensorError):
@@ -66,7 +66,7 @@ def load_embedding_model(model: nn.Module, file: Path, name: str) -> bool:
 
 
 def read_shapes(file: Path) -> dict[str, list[int]]:
-    """Shapes of the tensors in a safetensors file, from its header; `OSError` or `SafetensorError` if it is damaged."""
+    """Read tensor shapes from a safetensors file's header; `OSError` or `SafetensorError` if it is damaged."""
     with safe_open(file, framework="pt") as tensors:
         return {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
 

@@ -45,7 +45,7 @@ def clip_norm(
 
 
 def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients as dense tensors: the values of sparse ones."""
+    """Return the gradients as dense tensors: of sparse gradients, the values."""
     entries = []
     for parameter in parameters:
         if parameter.grad is None:

@@ -60,7 +60,7 @@ class PolynomialDecay(LRScheduler):
         self._last_lr = self.get_lr()
 
     def get_lr(self) -> list[Any]:
-        """The rates of the next step."""
+        """Compute the learning rates of the next step."""
         if self.steps is None and self.last_epoch > 0:
             raise ValueError("PolynomialDecay does not know how many steps there will be: call plan before step.")
         if self.steps is None:

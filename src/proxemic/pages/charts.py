@@ -77,7 +77,7 @@ for (const figure of document.querySelectorAll(".chart")) {
 
 
 def chart(spec: Mapping[str, Any], description: str) -> Markup:
-    """A chart, as wide as the page where the specification gives no width.
+    """Return a chart as HTML, as wide as the page unless the specification sets a width.
 
     The page's script, which `render_page` adds, draws it in the colours of the page. When it is drawn, its ``div`` has
     the Vega view as ``view`` and sends a ``drawn`` event.
@@ -107,7 +107,7 @@ def chart(spec: Mapping[str, Any], description: str) -> Markup:
 
 @functools.cache
 def vega() -> tuple[str, ...]:
-    """The scripts that draw the charts of a page: Vega, and what starts it."""
+    """Return the scripts that draw the charts of a page: Vega, and the code that starts it."""
     with optional_dependency("train"):
         import vl_convert
 

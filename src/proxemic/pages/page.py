@@ -49,7 +49,7 @@ class Section:
 
 
 def environment(*folders: Path) -> "Environment":
-    """Jinja2 for templates that extend ``base.html``; whatever is put into them is escaped.
+    """Return Jinja2's environment for templates that extend ``base.html``; all content is escaped.
 
     Args:
         folders: Where further templates are, beside those of this package.
@@ -103,12 +103,12 @@ def render_page(title: str, sections: Sequence[Section], *, summary: str = "") -
 
 
 def _digest(script: str) -> str:
-    """What a content security policy knows a script by."""
+    """Hash a script as a content security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def table(content: Table, *, description: str = "") -> Markup:
-    """A table whose rows are named by their first column; where it is wider than the screen, it scrolls by itself.
+    """Render a table whose first column names the rows; if it is wider than the screen, it scrolls by itself.
 
     Args:
         content: The table: its title becomes the caption, its notes follow below.
@@ -148,7 +148,7 @@ _SMALLER = ((1, 80), (1, 60), (1, 40), (0.7, 60), (0.7, 40), (0.5, 50), (0.5, 30
 
 
 def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
-    """A small copy of a picture, as an address that holds it.
+    """Encode a small copy of a picture as a data URL.
 
     Args:
         image: A picture of any mode and size.
@@ -173,7 +173,7 @@ def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
 
 
 def picture(image: Image.Image | None, side: int, alt: str, most: int | None = None) -> Markup:
-    """A picture of a page in a square of its own.
+    """Render a picture in a square of its own.
 
     Args:
         image: The picture, of any size; None says that there is none.
@@ -192,5 +192,5 @@ def picture(image: Image.Image | None, side: int, alt: str, most: int | None = N
 
 
 def figure(shown: Markup, caption: Markup | str) -> Markup:
-    """A picture, or several, above a caption."""
+    """Render one or more pictures above a caption."""
     return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(shown, caption)

@@ -67,7 +67,7 @@ class PublishedFigure:
         dataset: `cub`, `cars`, `sop`, `lfw`, `cfp-fp`, `agedb-30`, `calfw` or `cplfw`.
         method: Name as printed, without references.
         loss: Name of the method's class in `proxemic.losses`, or empty.
-        variant: What tells the row from others of the method, such as `mean proxy regulariser` or `separated`.
+        variant: Distinguishes the row from others of the method, such as `mean proxy regulariser` or `separated`.
         backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty where not stated.
         embedding_size: Dimension, where stated.
         image_size: Side of the crop in pixels, where stated.
@@ -76,7 +76,7 @@ class PublishedFigure:
             `average_distance_to_proxy`, the only one that is no percentage.
         value: The number as printed, a percentage: 100 times ours.
         printed: Its digits as printed.
-        spread: What follows the ±, in the unit of the value.
+        spread: The number after the ±, in the unit of the value.
         spread_kind: `std`, `95% ci`, or empty.
         quoted: Whether the paper takes the number from another paper, which it cites, without running it again.
         note: Anything else; `garbled in our copy` where the transcription had to guess.
@@ -138,10 +138,10 @@ class PublishedRow:
         paper: Key of the paper, as in `list_papers`.
         table: Its number as printed, such as `4.1` or `VI`.
         method: Name of the row, as in `PublishedFigure`.
-        variant: What tells the row from others of the method, such as `with validation`; empty takes all.
+        variant: Distinguishes the row from others of the method, such as `with validation`; empty takes all.
         settings: The row's own hyper-parameters; empty takes all.
         backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty takes all.
-        untrained: The row is of the network before its training, and is shown beside our untrained network.
+        untrained: The row describes the network before its training, and is shown beside our untrained network.
 
     Raises:
         ValueError: If there is no such paper, table or row.

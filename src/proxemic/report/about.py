@@ -16,7 +16,7 @@ _NO_METRIC = {"epoch", "step", "loss", "seconds", "phase"}
 
 
 def curves(run: FinishedRun) -> Section | None:
-    """The loss and the validation metrics by epoch, with the chosen one."""
+    """Plot the loss and the validation metrics by epoch, and mark the chosen epoch."""
     history = run.history
     if not history:
         return None
@@ -44,7 +44,7 @@ def curves(run: FinishedRun) -> Section | None:
 
 
 def data(run: FinishedRun) -> Section | None:
-    """What the run was trained, chosen and tested on."""
+    """Describe the data that the run was trained, chosen and tested on."""
     directory = RunDirectory(run.path)
     classes, recorded = directory.read_classes(), run.metrics or {}
     try:
@@ -66,7 +66,7 @@ def data(run: FinishedRun) -> Section | None:
 
 
 def recipe(run: FinishedRun) -> Section:
-    """Every value of the recipe."""
+    """List every value of the recipe."""
     content, text = run.content, RunDirectory(run.path).recipe.read_text(encoding="utf-8")
     model, training = content["model"], content["training"]
     facts = {
@@ -80,7 +80,7 @@ def recipe(run: FinishedRun) -> Section:
 
 
 def environment(run: FinishedRun) -> Section:
-    """The machine, the libraries and the command."""
+    """List the machine, the libraries and the command."""
     found = RunDirectory(run.path).read_environment()
     facts = {name: found.get(name) for name in ("command", "python", "platform", "processors", "threads")}
     facts |= {"accelerator": found.get("accelerator") or "none", "processes": found.get("processes")}

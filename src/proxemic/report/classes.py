@@ -21,7 +21,7 @@ _PAIRS, _EXAMPLES, _LISTED = 8, 2, 30
 
 
 def confused(judged: Judged) -> Section | None:
-    """Pairs of classes by the queries of either whose nearest neighbour is of the other."""
+    """List pairs of classes by the queries of either whose nearest neighbour belongs to the other."""
     labels, names, near = judged.rows.labels, judged.rows.class_names, judged.found
     if labels is None or names is None or not near.neighbours.shape[1] or len(names) < 2:
         return None
@@ -67,7 +67,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def distances(judged: Judged) -> Section | None:
-    """Distances of pairs within classes and between them, of the trained network and of those before."""
+    """Plot the distances of pairs within and between classes, of the trained network and of those before."""
     labels = judged.rows.labels
     if labels is None:
         return None
@@ -110,7 +110,7 @@ def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
 
 
 def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
-    """The thresholds that were learnt for this model, and what to say of them."""
+    """Return the thresholds learnt for this model, and a sentence about them."""
     path = judged.run.path if judged.run is not None else judged.embedder and judged.embedder.path
     if path is None:
         return {}, Markup()

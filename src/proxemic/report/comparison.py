@@ -80,7 +80,7 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
 
 
 def _points(estimates: _Estimates, results: _Results, metrics: Sequence[str], unit: str, said: str) -> Markup:
-    """A chart for each metric, below each other; seeds, where they are given, as small points."""
+    """Draw a chart for each metric, one below the other; seeds, if given, are small points."""
     names = [_name(entry) for entry in estimates]
     charts = Markup()
     for metric in metrics:

@@ -1,4 +1,4 @@
-"""The report of a gallery: what it holds, how it lies, and what is doubtful in it."""
+"""The report of a gallery: its content, a map of it, and doubtful pictures in it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def write_gallery_report(
         address: Where the gallery is, as `Gallery.open` takes it. Of more than 10,000 rows, as many are looked at by
             chance.
         out: The page, ``.html``.
-        model: The gallery's model, where it is no longer where it was.
+        model: The gallery's model, if it has moved.
         projection: How the map is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
         report: Is told what the user should know, such as that the model is missing. None logs it.
 
@@ -93,7 +93,7 @@ def write_gallery_report(
 
 
 def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judged:
-    """The rows of a gallery, each of which is a query to the others; of many, some by chance."""
+    """Judge a gallery with each row as a query to the others; of a large gallery, a random sample."""
     count = len(gallery)
     if not count:
         raise UserError(f"{gallery.store.address} is empty: add pictures with proxemic gallery add.")

@@ -1,4 +1,4 @@
-"""What all sections of a report are about: embeddings of the pictures that a model is judged by, and the pictures."""
+"""The data that all sections of a report share: the pictures a model is judged by, and their embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,13 +43,13 @@ class Judged:
         name: The run, or the gallery.
         split: Which pictures: ``test`` or ``validation`` classes of a run, or ``all``.
         embeddings: One per row.
-        rows: What is known of the rows; a label of -1 is none.
+        rows: Metadata of the rows; a label of -1 means that there is none.
         config: How embeddings are evaluated.
         picture: A row's picture, at least as large as the side in pixels where the original is; None where there is
             none, or it cannot be read.
-        before: Embeddings of the same rows by the network as it came (``start``) and with its new head
-            (``untrained``), as far as they are known.
-        run: The run, where it is one.
+        before: Embeddings of the same rows by the network before training, without a head (``start``) and with its new
+            head (``untrained``), as far as they are known.
+        run: The run, if the model is that of a run.
         images: The pictures as the run reads them.
         others: Other models on the same rows.
         embedder: The model, where it is there and takes pictures.
@@ -89,7 +89,7 @@ class Judged:
         )
 
     def label(self, row: int) -> str | None:
-        """The name of a row's class."""
+        """Return the name of a row's class."""
         labels, names = self.rows.labels, self.rows.class_names
         number = -1 if labels is None else int(labels[row])
         return None if number < 0 else str(number) if names is None else names[number]
@@ -128,7 +128,7 @@ def judge_run(
 
 
 def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
-    """The test classes; of a trial of a search, which must not see them, and where there are none, the validation."""
+    """Return the test images, or the validation images if there are none or a search's trial must not see them."""
     splits = run.splits
     if splits.test is not None and RunDirectory(run.path).read_environment().get("test", True):
         return "test", splits.test
@@ -156,7 +156,7 @@ def _say_trained(run: FinishedRun, images: ImageSet, report: Callable[[str], obj
 
 
 def _embed_all(run: FinishedRun, images: ImageSet) -> dict[str, Float[Tensor, "images width"]]:
-    """Embed images by the network that a run keeps, and by those of before the first step that its test is of."""
+    """Embed images by the network that a run keeps, and by those before training that its test evaluates."""
     networks, widths = nn.ModuleList([run.model]), {"test": run.model.config.embedding_size}
     start = RunDirectory(run.path).start
     if start.exists():
@@ -222,7 +222,7 @@ _HERE = Path(__file__).parent
 
 
 def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
-    """A row's picture, or that there is none."""
+    """Render a row's picture, or a note that there is none."""
     return picture(judged.picture(row, side), side, alt, _MOST)
 
 
@@ -238,12 +238,12 @@ class PicturesNamed:
 
 
 def name_of(judged: Judged, row: int) -> str:
-    """What a row is known by: its path, or its number."""
+    """Return the path of a row, or its number if it has none."""
     return judged.rows.paths[row] if judged.rows.paths is not None else f"row {row + 1}"
 
 
 def short(name: str) -> str:
-    """The end of a path.
+    """Return the last part of a path.
 
     >>> short("photos/cat/1.jpg")
     '1.jpg'
@@ -252,5 +252,5 @@ def short(name: str) -> str:
 
 
 def render(template: str, **content: Any) -> Markup:
-    """A template of this package, with whatever is put into it escaped."""
+    """Render a template of this package; all content is escaped."""
     return Markup(environment(_HERE).get_template(template).render(content, short=short))

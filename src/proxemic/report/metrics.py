@@ -14,14 +14,14 @@ from proxemic.studies.finished import FinishedRun
 from proxemic.studies.statistics import few_classes
 from proxemic.tables import MISSING, Table, percent
 
-BEFORE = {"start": "the network as it came", "untrained": "untrained"}
-"""What the networks of before the first step are called."""
+BEFORE = {"start": "before training, without a head", "untrained": "untrained"}
+"""Names of the networks before the first step."""
 
 _LEVEL = 0.95
 
 
 def metrics(judged: Judged) -> Section:
-    """The metrics of a run and of others with intervals, beside the networks of before training and chance."""
+    """Tabulate the metrics of a run and of others, with intervals, beside the networks before training and chance."""
     found = judged.metrics
     columns = {judged.name: found, **{f"{each.name} (other)": each.metrics for each in judged.others}}
     columns |= {BEFORE[name]: each for name, each in judged.metrics_before.items()}
@@ -41,7 +41,7 @@ def metrics(judged: Judged) -> Section:
 
 
 def recorded_metrics(run: FinishedRun) -> Section:
-    """The metrics that a run has recorded, which have no intervals."""
+    """Tabulate the metrics that a run has recorded, which have no intervals."""
     recorded = run.metrics or {}
     split = "test" if "test" in recorded else "validation"
     ending = "" if split == "test" else "validation_"
@@ -61,7 +61,7 @@ def recorded_metrics(run: FinishedRun) -> Section:
 
 
 def differences(judged: Judged) -> Section | None:
-    """By how much a run exceeds the others, paired by query."""
+    """Tabulate by how much a run exceeds the others, paired by query."""
     own, tables = judged.metrics, Markup()
     for other in judged.others:
         found = paired_differences(
@@ -80,7 +80,7 @@ def differences(judged: Judged) -> Section | None:
 
 
 def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
-    """A chart of the values of each model, with their intervals where there are any."""
+    """Draw a chart of the values of each model, with their intervals if there are any."""
     names = [*values]
     order = list(dict.fromkeys(metric for each in values.values() for metric in each))
     data = [

@@ -28,7 +28,7 @@ _FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
 
 
 def check_projection(method: str) -> None:
-    """Raise `ValueError` where the method is none, `ModuleNotFoundError` where what it needs is not installed."""
+    """Raise `ValueError` if the method is unknown, `ModuleNotFoundError` if its package is not installed."""
     if method not in get_args(Projection):
         raise ValueError(f"projection is {method!r}, but must be one of {', '.join(get_args(Projection))}")
     if method == "umap":
@@ -37,7 +37,7 @@ def check_projection(method: str) -> None:
 
 
 def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
-    """Rows in two dimensions; as `check_projection` where the method cannot be."""
+    """Draw rows in two dimensions; raise errors as `check_projection` does."""
     check_projection(method)
     count = len(judged.embeddings)
     if count < 4:
@@ -107,14 +107,14 @@ def _spec(values: list[dict[str, Any]], axes: tuple[str, str] | None, *, has_cla
         "height": 480,
         "data": {"values": values},
         "params": [{"name": "wanted", "value": "", "bind": box}] if has_classes else [],
-        # A thousand points are no reading: the description and the list of classes are.
+        # A screen reader should read the description and the list of classes, not a thousand points.
         "mark": {"type": "point", "filled": True, "size": 55, "aria": False},
         "encoding": {"x": axis(0), "y": axis(1), "color": colour, "shape": shape, "opacity": found, "tooltip": tooltip},
     }
 
 
 def _classes(judged: Judged, rows: Int64[Tensor, " drawn"]) -> Markup:
-    """What the map shows, as a list that needs no pointer."""
+    """List the classes of the map, for readers who cannot point at it."""
     labels, names = judged.rows.labels, judged.rows.class_names
     if labels is None or names is None:
         return Markup()

@@ -22,7 +22,7 @@ _RANKED = 512  # queries whose first right neighbour is looked for wherever it i
 
 
 def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | None:
-    """The queries of the lowest average precision, of the median one, and random ones, each with its neighbours."""
+    """Show queries of the lowest and of median average precision, and random ones, each with its neighbours."""
     asked = len(judged.found.queries)
     if not asked or not judged.found.neighbours.shape[1]:
         return None
@@ -46,7 +46,7 @@ def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | No
 
 
 def worst_queries(judged: Judged, count: int) -> Section:
-    """The worst queries alone; `ValueError` where rows have no labels."""
+    """Show only the worst queries; raise `ValueError` if rows have no labels."""
     order = hardest_first(judged)
     if order is None:
         raise ValueError("the worst queries are those that find the fewest of their class, but there are no labels")
@@ -54,7 +54,7 @@ def worst_queries(judged: Judged, count: int) -> Section:
 
 
 def chosen_queries(judged: Judged, rows: Sequence[int]) -> Section:
-    """Some queries by their rows, in this order; `ValueError` where a row is no query."""
+    """Show the queries of the given rows, in this order; raise `ValueError` if a row is not a query."""
     place = {row: number for number, row in enumerate(judged.found.queries.tolist())}
     missing = [name_of(judged, row) for row in rows if row not in place]
     if missing:
@@ -63,7 +63,7 @@ def chosen_queries(judged: Judged, rows: Sequence[int]) -> Section:
 
 
 def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
-    """Places of the queries that have something to find, by rising average precision at R; None without labels.
+    """Return the places of queries that have something to find, by rising average precision; None without labels.
 
     Of the first 512, those of the same come by the rank of their first right neighbour, the latest first.
     """
@@ -83,7 +83,7 @@ def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
 
 
 def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[Tensor, " some"]:
-    """The rank, from 1, of the first neighbour of the right class of some queries that have one."""
+    """Return the rank, from 1, of each query's first neighbour of the right class; each must have one."""
     labels, rows = judged.rows.labels, judged.found.queries[places]
     assert labels is not None
     is_query = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, rows, True)
@@ -93,7 +93,7 @@ def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[T
 
 
 def has_labels(judged: Judged) -> bool:
-    """Whether a query has another picture of its class to find."""
+    """Return whether a query has another picture of its class to find."""
     labels, rows = judged.rows.labels, judged.found.queries
     if labels is None or not bool((labels[rows] >= 0).any()):
         return False
@@ -137,7 +137,7 @@ def _neighbour(judged: Judged, row: int, wanted: str | None, distance: float, ra
 
 
 def _first_right(judged: Judged, place: int, rank: int) -> dict[str, object]:
-    """The nearest row of the class of a query, which may be far down the list."""
+    """Describe the nearest row of a query's class, which may be far down the list."""
     labels, row = judged.rows.labels, int(judged.found.queries[place])
     assert labels is not None
     same = judged.found.gallery

@@ -27,7 +27,7 @@ _METHODS = {
 
 
 def why_near(judged: Judged) -> Section | None:
-    """Pairs of a query and its nearest picture, wrong and right ones, with what each place contributes."""
+    """Show pairs of a query and its nearest picture, wrong and right, and the contribution of each place."""
     embedder = judged.embedder
     if embedder is None or embedder.takes_vectors:
         return None
@@ -51,7 +51,7 @@ def why_near(judged: Judged) -> Section | None:
 
 
 def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
-    """The worst queries whose nearest picture is wrong, and queries about the median whose nearest is right."""
+    """Choose the worst queries whose nearest picture is wrong, and queries near the median whose nearest is right."""
     near, order = judged.found, hardest_first(judged)
     if not near.neighbours.shape[1]:
         return []
@@ -102,7 +102,7 @@ def _framed(seen: Image.Image) -> Image.Image:
 
 
 def overlay(seen: Image.Image, contributions: Float64[Tensor, "height width"], strongest: float) -> Image.Image:
-    """A picture in grey under its map: orange makes similar, blue unlike, the more the stronger."""
+    """Colour a grey picture by contributions: orange where they raise the similarity, blue where they lower it."""
     grey = np.asarray(_framed(seen).convert("L").convert("RGB"), np.float32)
     values = Image.fromarray(contributions.numpy().astype(np.float32) / (strongest or 1.0))
     heat = np.asarray(values.resize((grey.shape[1], grey.shape[0]), Image.Resampling.BILINEAR))[:, :, None]
@@ -112,7 +112,7 @@ def overlay(seen: Image.Image, contributions: Float64[Tensor, "height width"], s
 
 
 def where_most(contributions: Float64[Tensor, "height width"]) -> str:
-    """In which of nine parts of a picture most contributions are, in words.
+    """Say in which of nine parts of a picture most contributions are.
 
     >>> where_most(torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
     'at the top right'

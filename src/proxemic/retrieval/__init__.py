@@ -1,7 +1,7 @@
 """Using an embedding: pictures become vectors, which are kept in galleries and searched.
 
-`Embedder` turns pictures into vectors; `Gallery` keeps them with what is known of them, in one of the `stores`: a
-folder, PostgreSQL or Milvus.
+`Embedder` turns pictures into vectors; `Gallery` keeps them with their metadata, in one of the `stores`: a folder,
+PostgreSQL or Milvus.
 """
 
 from proxemic.extras import optional_dependency

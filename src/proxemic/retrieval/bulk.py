@@ -34,17 +34,17 @@ Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class EmbeddedFile:
-    """What was written.
+    """Result of embedding to a file or a table.
 
     Args:
         path: The file of the embeddings, or its address.
         rows: Embeddings in it.
-        dim: Numbers of each.
-        precision: In which they were computed.
+        dim: Dimension of each.
+        precision: Precision in which they were computed.
         unreadable: Why pictures could not be read, by their names.
-        others: Files beside it: of paths, where the format has none, and of the pictures that could not be read.
-        embedded: Pictures that were embedded now, and not before by a command that was stopped.
-        seconds: That this took, with the writing of the file.
+        others: Files beside it: the paths, if the format has none, and the pictures that could not be read.
+        embedded: Pictures embedded by this command, not by an earlier one that was stopped.
+        seconds: Time that this took, including the writing of the file.
     """
 
     path: Path | str
@@ -125,7 +125,7 @@ def embed_to_file(
         embedder = Embedder.load(model, device=device, precision=precision)
         pictures = _list(embedder, sources)
         if pictures.ignored:
-            say(f"{len(pictures.ignored):,} files are no pictures by their names, such as {pictures.ignored[0]}.")
+            say(f"{len(pictures.ignored):,} files are not pictures by their names, such as {pictures.ignored[0]}.")
         # The first process holds the folder for all of them.
         with exclusive_lock(folder) if processes.is_first else nullcontext():
             processes.wait()
@@ -147,7 +147,7 @@ def embed_to_file(
 
 
 def working_folder(target: Path | str) -> Path:
-    """Where what is embedded is kept until all is."""
+    """Return the folder that holds embedded parts until all are complete."""
     if isinstance(target, Path):
         return target.with_name(f"{target.name}.parts")
     known = hashlib.sha256(target.encode()).hexdigest()[:16]

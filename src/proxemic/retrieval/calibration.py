@@ -163,7 +163,7 @@ def calibrate(
 
 
 def _grouping(held_out: HeldOut) -> float:
-    """Learn the mean distance of groups, from some of the pictures that are no unknown ones."""
+    """Learn the mean distance of groups, from some of the pictures of known classes."""
     rows = torch.arange(len(held_out.labels)) if held_out.queries is None else held_out.queries
     if len(rows) > _GROUPED:
         rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_GROUPED]]
@@ -269,7 +269,7 @@ def _embed_held_out(
     if not kept:
         raise UserError(f"{name} has no classes but those that {embedder.path} was trained on: give others.")
     if left_out := len(known) - len(kept):
-        report(f"{left_out:,} of {len(known):,} rows are of classes of another split of the run: left out.")
+        report(f"{left_out:,} of {len(known):,} rows belong to classes of another split of the run: left out.")
     rows = gather([opened.take(kept)], embedder, embedder.distance, batch_size=batch_size, workers=workers)
     for picture, why in rows.unreadable.items():
         report(f"{picture} is left out: {why}.")
@@ -310,7 +310,7 @@ def _embed_against(
         )
     if known := len(names) - int(is_new.sum()):
         report(
-            f"{known:,} of {len(names):,} classes of {address} were trained on: they are searched, but are no queries."
+            f"{known:,} of {len(names):,} classes of {address} were trained on: they are searched, but are not queries."
         )
     queries = queries if len(queries) else torch.arange(len(labels))
     if len(queries) > _MOST:
@@ -326,7 +326,7 @@ def _embed_against(
         if not rows:
             raise UserError(f"{source} has no classes but those that {embedder.path} was trained on: give others.")
         if left_out := len(given) - len(rows):
-            report(f"{left_out:,} of {len(given):,} pictures are of classes that were trained on: left out.")
+            report(f"{left_out:,} of {len(given):,} pictures belong to classes that were trained on: left out.")
         number = {name: at for at, name in enumerate(sorted({*names, *filter(None, given)}))}
         # One class for all pictures without a label.
         own = torch.tensor([number.get(given[row] or "", len(number)) for row in rows])
@@ -336,7 +336,7 @@ def _embed_against(
 
 
 def run_of(embedder: Embedder) -> RunDirectory | None:
-    """The run whose model it is, or None."""
+    """Return the run that the embedder was loaded from, or None."""
     if embedder.path is None:
         return None
     folder = embedder.path if embedder.path.is_dir() else embedder.path.parent
@@ -344,7 +344,7 @@ def run_of(embedder: Embedder) -> RunDirectory | None:
 
 
 def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool) -> Splits:
-    """The images of a run as they were split when it began; with `test`, refused where its test must not be seen."""
+    """Load the images of a run as split when it began; `test` refuses runs whose test must not be seen."""
     run.check_run(test=test)
     from proxemic.recipes.reader import read_evaluation  # which imports much
 

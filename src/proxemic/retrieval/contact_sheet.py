@@ -50,7 +50,7 @@ def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
 
 
 def _first(result: SearchResult, most: int) -> list[Answer]:
-    """As many queries as make no more pictures than that, but one at least."""
+    """Take as many queries as fit the number of pictures, but at least one."""
     shown, pictures = [], 0
     for answer in result.answers:
         pictures += 1 + len(answer.hits)
@@ -80,7 +80,7 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
     step, tall = _SIDE + _GAP, _SIDE + 2 * _LINE + _GAP
     head = _LINE + 2 * _GAP
     sheet = Image.new("RGB", (step * columns + 2 * _GAP, head + tall * len(answers)), "white")
-    # Labels are of any script.
+    # Labels may be in any script.
     font = ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), 11)
     draw = ImageDraw.Draw(sheet)
 

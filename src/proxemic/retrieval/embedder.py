@@ -183,8 +183,8 @@ class Embedder:
             gives a tensor ``[C, H, W]``, such as timm's ``create_transform``, or a mapping with ``pixel_values``, as an
             image processor of transformers does.
         distance: By which its embeddings are compared.
-        checksum: What tells its embeddings from those of other models; None computes it from the weights.
-        path: Where it was loaded from, if it was.
+        checksum: Identifies the model that made embeddings; None computes it from the weights.
+        path: The path that it was loaded from, if it was.
         precision: ``32-true``, or ``bf16-mixed``.
 
     Raises:
@@ -294,12 +294,12 @@ class Embedder:
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether it is a head alone, which takes vectors ``[B, F]`` in place of images."""
+        """Whether the model is only a head, which takes vectors ``[B, F]`` instead of images."""
         return isinstance(self.model, EmbeddingModel) and self.model.config.takes_vectors
 
     @cached_property
     def checksum(self) -> str:
-        """What tells its embeddings from those of other models: SHA-256 of the weights, unless it was given."""
+        """Identifies the model that made embeddings: SHA-256 of the weights, unless it was given."""
         if self._checksum is not None:
             return self._checksum
         digest = hashlib.sha256(type(self.model).__qualname__.encode())
@@ -430,7 +430,7 @@ def _device(named: str | torch.device) -> torch.device:
 
 
 def checksum_of(path: Path) -> str:
-    """The checksum of the embedder that `Embedder.load` would load, without loading it.
+    """Return the checksum of the embedder that `Embedder.load` would load, without loading it.
 
     Raises:
         ValueError: If there is none, or its files are malformed.
@@ -457,5 +457,5 @@ def _checked_distance(named: Any, file: Path) -> Distance:
 
 
 def enough_workers(processes: int = 1) -> int:
-    """Processes that read for each of so many on a machine: one per core in all, or none where they start slowly."""
+    """Share the cores among ``processes`` as workers that read images; none where workers start slowly."""
     return max(1, len(os.sched_getaffinity(0)) // processes) if sys.platform == "linux" else 0

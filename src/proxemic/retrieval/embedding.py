@@ -61,7 +61,7 @@ def _named(rows: Rows, file: Path) -> Rows:
 
 
 def is_vector_file(source: str | os.PathLike[str]) -> bool:
-    """Whether a source is a file of vectors: .npy, .safetensors, or Parquet with a column `embedding`."""
+    """Return whether a source is a file of vectors: .npy, .safetensors, or Parquet with a column `embedding`."""
     path = Path(source)
     if path.suffix.lower() in (".npy", ".safetensors"):
         return True
@@ -180,7 +180,7 @@ def gather(
 
 
 def useless_vectors(vectors: Float32[Tensor, "rows dim"], distance: str) -> dict[int, str]:
-    """Return the rows that nothing can be compared with, from 0, and why."""
+    """Return the row numbers, from 0, of vectors that cannot be compared, and why."""
     whole = vectors.isfinite().all(1)
     why = dict.fromkeys((~whole).nonzero()[:, 0].tolist(), "has a number that is not finite")
     if distance == "cosine":

@@ -21,7 +21,7 @@ _CELLS = 14  # along each side of a map that is made of pixels
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What the places of two pictures contribute to their similarity.
+    """Contributions of the places of two pictures to their similarity.
 
     Args:
         similarity: The cosine of their embeddings, in [-1, 1].
@@ -87,7 +87,7 @@ def explain_similarity(embedder: Embedder, first: Picture, second: Picture) -> E
 def _embed_with_map(
     embedder: Embedder, image: Float[Tensor, "1 channels height width"]
 ) -> tuple[Float[Tensor, "1 dim rows columns"], Float[Tensor, " size"]]:
-    """The last feature map that has several places, or the pixels; and the embedding that was computed of it."""
+    """Return the last feature map with several places, or else the pixels, and the embedding computed from it."""
     image = image.requires_grad_()
     found = [image]
 
@@ -120,7 +120,7 @@ def _gradients(
 
 
 def _as_seen(embedder: Embedder, picture: Picture, prepared: Float[Tensor, "1 channels height width"]) -> Image.Image:
-    """What the network sees, as a picture: by our own preparation, or else from the numbers, from black to white."""
+    """Show what the network sees: the prepared picture, or its numbers scaled from black to white."""
     if isinstance(embedder.transform, Preprocessing) and not isinstance(picture, Tensor):
         return embedder.transform.fit()(read_image(picture, embedder.prepare.side)).convert("RGB")
     from torchvision.transforms.v2.functional import to_pil_image  # a second of time
@@ -132,7 +132,7 @@ def _as_seen(embedder: Embedder, picture: Picture, prepared: Float[Tensor, "1 ch
 
 
 def _as_grid(features: Tensor) -> Float[Tensor, "batch channels height width"] | None:
-    """A feature map with its places where they are in the picture; None where there is one place, or no grid."""
+    """Reshape a feature map to a grid over the picture; return None if it has a single place or is not a grid."""
     if features.ndim != 4:
         return None
     batch, channels, height, width = features.shape

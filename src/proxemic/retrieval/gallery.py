@@ -55,7 +55,7 @@ class Hit:
         path: Its path, or another name that it was added by.
         label: Its label, or None.
         distance: To the query: 1 - cos, in [0, 2], or Euclidean.
-        columns: What else is known of it.
+        columns: Further metadata.
     """
 
     id: int
@@ -103,7 +103,7 @@ class Added:
     notes: tuple[str, ...] = ()
 
     def __add__(self, other: "Added") -> "Added":
-        """Both together."""
+        """Add up both results."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in ("rows", "known", "changed", "updated")}
         unreadable = {**self.unreadable, **other.unreadable}
         ignored, notes = (*self.ignored, *other.ignored), (*self.notes, *other.notes)
@@ -114,8 +114,8 @@ class Gallery:
     """Pictures that are searched by the vectors that a model makes of them, in a store.
 
     Args:
-        store: Where they are.
-        embedder: What makes vectors of queries and of new pictures; None loads that which the gallery was created with,
+        store: The store that holds them.
+        embedder: The model that embeds queries and new pictures; None loads that which the gallery was created with,
             when it is needed.
 
     Raises:
@@ -211,11 +211,11 @@ class Gallery:
 
     @cached_property
     def embedder(self) -> Embedder:
-        """What makes the vectors; `UserError` where it is not known, or no longer where it was."""
+        """The model of the gallery's vectors; `UserError` if it is unknown or has moved."""
         info, address = self.store.info, self.store.address
         if info.model is None:
             raise UserError(
-                f"{address} does not know the model of its vectors: give it (--model), or vectors in place of pictures."
+                f"{address} does not know the model of its vectors: give it (--model), or vectors instead of pictures."
             )
         if not is_pretrained_name(info.model) and not Path(info.model).exists():
             raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
@@ -311,7 +311,7 @@ class Gallery:
         return replace(added, **facts, unreadable=unreadable)
 
     def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
-        """Return the model that rows need: none for vectors that are of the gallery, or whose model is not there."""
+        """Return the model that rows need: none for vectors made by the gallery's model, or if that is absent."""
         if "embedder" in vars(self) or any(not isinstance(rows.pixels, Vectors) for rows in given):
             return self.embedder
         info = self.store.info
@@ -489,7 +489,7 @@ class Gallery:
         k: int = 10,
         where: Where | None = None,
     ) -> Neighbours:
-        """Distances and ids ``[queries, k]`` of the nearest rows; infinity and -1 where there are fewer.
+        """Find distances and ids ``[queries, k]`` of the nearest rows; infinity and -1 where there are fewer.
 
         Of more than 1,024 only as many are given as the gallery has rows.
         """
@@ -506,7 +506,7 @@ class Gallery:
             check_where(where, self.store.columns)
 
     def hits(self, neighbours: Neighbours) -> list[list[Hit]]:
-        """What is known of the rows that were found."""
+        """Return the metadata of the neighbours of each query."""
         table = self.store.items(np.unique(neighbours.ids[neighbours.ids >= 0]))
         further = further_columns(table.column_names)
         rows: dict[int, dict[str, Any]] = {row["id"]: row for row in table.to_pylist()}

@@ -39,7 +39,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class ImprovedGallery:
-    """What a head over the vectors of a gallery gains, and where the better gallery is.
+    """Gain of a head over the vectors of a gallery, and the address of the improved gallery.
 
     Args:
         improvement: The head, and Recall@1 with and without it.
@@ -54,7 +54,7 @@ class ImprovedGallery:
     address: str | None
 
     def text(self) -> str:
-        """Lay it out for people."""
+        """Summarise the result in a few lines."""
         found = self.improvement
         rows = [
             [
@@ -95,7 +95,7 @@ def improve_gallery(
         out: A new or empty folder for the better gallery, which then also holds the model that makes its vectors, for
             pictures and for all other commands. None only measures.
         dim: Numbers of a vector in the new gallery; at most those in the first.
-        seed: Of what is drawn.
+        seed: Seed of all random choices.
         report: Is told what the user should know. None logs it.
 
     Raises:

@@ -72,7 +72,7 @@ def trained_head(
         start: As `whitened_head` returns; it stays as it is.
         features: Labelled rows.
         labels: Their classes, from 0, without gaps.
-        seed: Of the order of the rows.
+        seed: Seed of the order of the rows.
     """
     head = deepcopy(start)
     generator = torch.Generator().manual_seed(seed)
@@ -118,7 +118,7 @@ def improve(
         features: At least two finite rows.
         labels: The class of each row; below 0 where there is none.
         dim: Numbers of a vector of the head.
-        seed: Of what is drawn.
+        seed: Seed of all random choices.
 
     Raises:
         ValueError: If fewer than two classes have two labels.
@@ -156,7 +156,7 @@ def improve(
 
 
 class _Hits:
-    """For each query and head, whether the nearest row is of the query's class."""
+    """For each query and head, whether the nearest row has the query's class."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Tensor]] = {}

@@ -1,4 +1,4 @@
-"""What a gallery knows of its images beside their vectors: a table, and conditions on it."""
+"""Metadata of a gallery's images: a table, and conditions on it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -55,7 +55,7 @@ def make_items(rows: Rows) -> pa.Table:
 
 
 def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
-    """Each condition as a tuple of values; `ValueError` where a column is not there, or has no value to be."""
+    """Turn each condition into a tuple of values; raise `ValueError` for an unknown column or without values."""
     conditions = {}
     for name, value in (where or {}).items():
         if name not in columns or name == "id":
@@ -70,7 +70,7 @@ def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[
 
 
 def matching(table: pa.Table, conditions: Mapping[str, Sequence[str | None]]) -> Bool[np.ndarray, " rows"]:
-    """Which rows meet all conditions of `check_where`.
+    """Return which rows meet all conditions of `check_where`.
 
     >>> matching(Rows.of(path=[*"abc"], label=["cat", "dog", None]).columns, {"label": ("cat", None)}).tolist()
     [True, False, True]

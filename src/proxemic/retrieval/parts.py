@@ -54,11 +54,11 @@ class Parts:
         return hashlib.sha256(repr([path.name for path in self._paths]).encode()).hexdigest()
 
     def count(self, number: int) -> int:
-        """Pictures of a part."""
+        """Count the pictures of a part."""
         return self._ends[number + 1] - self._ends[number]
 
     def missing(self) -> list[int]:
-        """The parts that are not there, or damaged."""
+        """List the parts that are absent or damaged."""
         return [number for number in range(len(self)) if not self._is_there(number)]
 
     def _is_there(self, number: int) -> bool:
@@ -115,14 +115,14 @@ class Parts:
             safetensors.torch.save_file(arrays, temporary, {_UNREADABLE: json.dumps(part.unreadable)})
 
     def read(self, number: int) -> Embedded:
-        """Read a part that is there; places count from the first picture of all."""
+        """Read a part that exists; places count from the first picture of all."""
         with safe_open(self._paths[number], framework="pt") as file:
             unreadable = {int(place): why for place, why in json.loads(file.metadata()[_UNREADABLE]).items()}
             part = Embedded(file.get_tensor("embeddings"), file.get_tensor("places").tolist(), unreadable)
         return _moved(part, self._ends[number])
 
     def known(self) -> tuple[list[int], dict[int, str]]:
-        """The places of all pictures that have embeddings, and why others cannot be read, without the embeddings."""
+        """List the positions of all embedded pictures, and why others cannot be read, without reading embeddings."""
         places: list[int] = []
         unreadable: dict[int, str] = {}
         for number in range(len(self)):
@@ -132,7 +132,7 @@ class Parts:
         return places, unreadable
 
     def chunks(self, rows: int) -> Iterator[Float32[np.ndarray, "rows dim"]]:
-        """All embeddings in order, so many rows at once, of which the last chunk may have fewer."""
+        """Yield all embeddings in order, in chunks of equal size; the last may be smaller."""
         held: list[np.ndarray] = []
         for number in range(len(self)):
             held.append(self.read(number).embeddings.numpy())
@@ -161,6 +161,6 @@ def _moved(part: Embedded, by: int) -> Embedded:
 
 
 def _described(embedder: Embedder) -> str:
-    """How pictures are prepared, as far as it can be told; what cannot is never the same again."""
+    """Describe how pictures are prepared; a transform without a description never equals another one."""
     text = repr(embedder.transform)
     return text if isinstance(embedder.transform, Preprocessing) or " at 0x" not in text else os.urandom(16).hex()

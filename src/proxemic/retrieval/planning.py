@@ -1,4 +1,4 @@
-"""What a gallery of any size will take, from what smaller ones took."""
+"""Predict the memory, disk and time of a gallery of any size, from measurements of smaller ones."""
 
 import csv
 import math
@@ -34,7 +34,7 @@ _WITH_BASE: Law = (_constant, lambda n: n)
 
 # What a quantity grows with, by the index. Bytes grow with the rows and little else, as does a comparison with all of
 # them. A graph's search grows with the logarithm: a line that crosses 0 left of all sizes, as of a small graph more is
-# in the processor's caches. The 2√n lists of ivfpq are of √n rows each.
+# in the processor's caches. The lists of ivfpq, 2√n, have √n rows each.
 _LAWS: Mapping[str, Mapping[str, Law]] = {
     "exact": {"memory": _WITH_BASE, "disk": _LINEAR, "build": _LINEAR, "query": _WITH_BASE},
     "hnsw": {
@@ -67,7 +67,7 @@ class Measurement:
         disk: Bytes.
         build: Seconds to add all rows and to make the index.
         query: Seconds of one query for the ten nearest, by one thread.
-        recall: Of the ten nearest, those that were found.
+        recall: Share of the ten nearest that were found.
     """
 
     store: str
@@ -93,7 +93,7 @@ class GalleryNeeds:
         machines: So many whose memory holds it together; above 1 a store must divide it, as Milvus does.
         build: Seconds to add all rows and to make the index, on one machine as the measured one.
         query: Seconds of one query, by one thread.
-        recall: Of the ten nearest, those that were found at the largest size that was measured.
+        recall: Share of the ten nearest that were found at the largest size that was measured.
         errors: Predicted over measured, of each quantity, at the largest size beyond those that were fitted; nothing
             where none was measured.
         checked_at: That size.
@@ -151,7 +151,7 @@ def plan_gallery(rows: int, dim: int, *, machine_memory: int = 64 * 10**9) -> li
 
 
 def read_measurements() -> dict[tuple[str, str], list[Measurement]]:
-    """What was measured of each store and index."""
+    """Read the measurements of each store and index."""
     measured: dict[tuple[str, str], list[Measurement]] = {}
     with (files("proxemic.retrieval") / MEASURED).open(encoding="utf-8") as file:
         for row in csv.DictReader(file):

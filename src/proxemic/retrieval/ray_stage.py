@@ -54,7 +54,7 @@ class _Worker:
         self.batch_size = batch_size
 
     def is_ready(self) -> bool:
-        """Whether the model is loaded, as it is after the constructor."""
+        """Return whether the model is loaded, as it is after the constructor."""
         return True
 
     def embed(self, number: int, pictures: Rows) -> tuple[int, Embedded]:
@@ -65,7 +65,7 @@ class _Worker:
 
 
 def import_ray() -> Any:
-    """Ray, whose types lack much of it."""
+    """Import Ray, whose types are incomplete."""
     # By default the workers of a command that uv has started are started by uv, too, with flags that it does not know.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     with optional_dependency("ray"):

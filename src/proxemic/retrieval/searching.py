@@ -57,7 +57,7 @@ class SearchResult:
     roots: Sequence[str] = ()
 
     def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
-        """Lay it out: for people, as a JSON list of queries with their hits, or as CSV with a row for each hit."""
+        """Format: for people, as a JSON list of queries with their hits, or as CSV with a row for each hit."""
         if form == "json":
             content = [
                 {

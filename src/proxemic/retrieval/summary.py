@@ -1,4 +1,4 @@
-"""What can be said of a gallery without searching it."""
+"""Summary of a gallery, without a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ ModelState = Literal["unknown", "there", "missing", "changed"]
 
 @dataclass(frozen=True)
 class GallerySummary:
-    """What can be said of a gallery.
+    """Facts about a gallery, found without a search.
 
     Args:
         address: Where it is.
@@ -27,7 +27,7 @@ class GallerySummary:
         dim: Numbers of a vector.
         distance: ``cosine`` or ``euclidean``.
         model: Where the model was when the gallery was created; None where it has none.
-        checksum: What tells its vectors from those of other models; None where it is not known.
+        checksum: Identifies the model of its vectors; None if it is unknown.
         precision: The precision in which the vectors were computed; None where it is not known.
         model_state: Whether that model is there; ``changed`` where another one is in its place.
         unfinished: Where the run of that model stopped, if it is there and unfinished: "stopped in epoch 1 of 30".
@@ -53,15 +53,15 @@ class GallerySummary:
     roots: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Convert to plain data."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For people, one line for each thing."""
+        """Describe each fact in a line."""
         return [f"{name:8} {text}" for name, text in self.facts().items()]
 
     def facts(self) -> dict[str, str]:
-        """For people, each thing by its name."""
+        """Describe each fact under its name."""
         count = f"{self.rows:,}"
         if self.labels:
             count += f" with {self.labels:,} {'labels' if self.labels > 1 else 'label'}"
@@ -93,7 +93,7 @@ class GallerySummary:
 
 
 def summarize_store(store: Store) -> GallerySummary:
-    """Say what is in a gallery; its labels are counted."""
+    """Summarise a gallery; count its labels."""
     info, counts = store.info, store.count_labels()
     state = _state(info.model, info.embedder)
     return GallerySummary(

@@ -38,7 +38,7 @@ class CalibratedThreshold:
         false_accepts: Share of the pictures whose nearest one of another class is within the threshold: at most `rate`.
         false_low: Lower bound of `false_accepts` at this threshold.
         false_high: Upper bound.
-        true_accepts: Share of the pictures whose nearest other one is of their class and within the threshold.
+        true_accepts: Share of the pictures whose nearest other one has their class and is within the threshold.
         true_low: Lower bound of `true_accepts`.
         true_high: Upper bound.
     """
@@ -57,12 +57,12 @@ class CalibratedThreshold:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What `calibrate` learnt.
+    """Thresholds that `calibrate` learnt.
 
     Args:
         model: The checksum of the model.
         distance: The distance that thresholds are on.
-        data: What it was learnt from.
+        data: The pictures that it was learnt from.
         classes: How many classes took the part of the unknown one.
         images: How many pictures these have.
         searched: How many pictures were searched.
@@ -169,8 +169,8 @@ class Calibration:
         found = cls._of(read_json(path), path)
         if checksum is not None and found.model != checksum:
             raise UserError(
-                f"{path} is of another model ({found.model[:12]}) than {model} is now ({checksum[:12]}): learn the "
-                f"thresholds anew with proxemic calibrate {model}."
+                f"{path} belongs to another model ({found.model[:12]}) than {model} is now ({checksum[:12]}): learn "
+                f"the thresholds anew with proxemic calibrate {model}."
             )
         return found
 

@@ -131,13 +131,13 @@ class RunDirectory:
         return cls(path if path.is_dir() else path.parent)
 
     def files(self) -> tuple[Path, ...]:
-        """The files of a finished run, with the model's description."""
+        """List the files of a finished run, with the model's description."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
         return (self.recipe, self.environment, self.classes, self.metrics, self.history, *weights)
 
     @property
     def keeps_features(self) -> bool:
-        """Whether a finished run keeps the network as it came, without a head and a loss: no epoch was better."""
+        """Whether a finished run keeps the network before training, without head and loss, as no epoch was better."""
         return self.metrics.exists() and self.read_metrics().get("kept") == "start"
 
     @property
@@ -202,7 +202,7 @@ class RunDirectory:
             )
 
     def has_images(self, split_fingerprint: str) -> bool:
-        """Whether images have the classes and labels that the run was begun with."""
+        """Return whether images have the classes and labels that the run was begun with."""
         return self.read_environment().get("images") == split_fingerprint
 
     def create(
@@ -234,11 +234,11 @@ class RunDirectory:
         write_text(self.recipe, recipe_yaml)
 
     def read_classes(self) -> RunClasses | None:
-        """The content of ``classes.json``; None for an older run, which has none."""
+        """Read ``classes.json``; return None for an older run, which has none."""
         return read_typed(self.classes, RunClasses) if self.classes.exists() else None
 
     def locate(self, source: ImageSource) -> ImageSource:
-        """The source of the run's images, also from another working directory than the one where the run began."""
+        """Return the source of the run's images, with paths resolved against the directory where the run began."""
         root, classes = getattr(source, "root", None), self.read_classes()
         begun = None if classes is None else classes.root
         if root is None or Path(root).is_absolute() or begun is None or not Path(begun).exists():
@@ -294,7 +294,7 @@ class RunDirectory:
         temporary.replace(self.chosen)
 
     def restore_chosen(self) -> None:
-        """Put what was chosen back into its place, where an interpolation has taken it: so the run can go on."""
+        """Restore the chosen epoch's files, which an interpolation has replaced, so that the run can be resumed."""
         if not self.chosen.exists():
             return
         for path in self._chosen_files():
@@ -312,14 +312,14 @@ class RunDirectory:
 
     @staticmethod
     def _new_folder(beside: Path) -> Path:
-        """An empty folder; only renaming makes it whole, or removes another at once."""
+        """Create an empty temporary folder, to be renamed when it is complete."""
         folder = beside.with_name(f"{beside.name}.tmp")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write all epochs anew, so that a resumed run never repeats or loses a row."""
+        """Rewrite all epochs, so that a resumed run never repeats or loses a row."""
         write_csv(self.history, list(rows[0]), ([row[name] for name in rows[0]] for row in rows))
 
     def read_history(self) -> list[dict[str, float]]:
@@ -331,21 +331,21 @@ class RunDirectory:
 
 
 def split_fingerprint(splits: Splits) -> str:
-    """A hash of the classes, labels, boxes and sequences, which a resumed run must find again."""
+    """Hash the classes, labels, boxes and sequences, which must be the same when a run is resumed."""
     parts = (splits.train, splits.validation, splits.test)
     text = [None if part is None else (part.class_names, _labels(part), *_more(part)) for part in parts]
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
 def _labels(images: ImageSet) -> list[int] | str:
-    """The labels; of vectors, which may be millions, a hash of them."""
+    """Return the labels; of vectors, which may be millions, a hash of them."""
     if images.kind == "images":
         return images.labels.tolist()
     return hashlib.sha256(images.labels.numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def _more(images: ImageSet) -> list[object]:
-    """Boxes and sequences where there are any, so that runs made before these were read keep their fingerprints."""
+    """Return boxes and sequences if there are any, so that older runs without them keep their fingerprints."""
     boxes = images.pixels.boxes if isinstance(images.pixels, FilePixels) and any(images.pixels.boxes) else None
     sequences = None if images.sequences is None else images.sequences.texts()
     return [] if boxes is None and sequences is None else [boxes, sequences]

@@ -148,7 +148,7 @@ def _loader(model: object, data: Any, batch_size: int, workers: int) -> DataLoad
 
 
 def _device_of(model: object) -> torch.device | None:
-    """Where a module computes; None for any other function."""
+    """Return the device of a module; None for any other function."""
     if not isinstance(model, nn.Module):
         return None
     return next((part.device for part in model.parameters()), torch.device("cpu"))
@@ -188,14 +188,14 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def pick_device(accelerator: str) -> torch.device:
-    """The device that a recipe's ``training.accelerator`` means on this machine."""
+    """Return the device that a recipe's ``training.accelerator`` means on this machine."""
     if accelerator == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     return torch.device(accelerator)
 
 
 def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:
-    """The indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch."""
+    """Return the indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch."""
     return torch.cat([torch.empty(0, dtype=torch.int64), *torch.arange(count).split(batch_size)[rank::world]])
 
 

@@ -52,9 +52,9 @@ class EvaluationConfig:
         metric: The metric that chooses the epoch, by its name in the results.
         select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
             match papers that do; results are marked), or nothing: the ``last`` epoch.
-        start: Also evaluate the network as it came, without a head: its pooled features. On the images that choose the
-            epoch this, and the network with its new head, stand for selection beside the epochs: where no epoch is
-            better, the run keeps the better of them.
+        start: Also evaluate the network before training, without a head, by its pooled features. On the images that
+            choose the epoch, it competes with the epochs, as does the network with its new head: if no epoch is
+            better, the run keeps the better of the two.
         untrained: Also evaluate the network as it was before training, with its head, on the test classes, for
             comparison.
         batch_size: Images a batch when embedding.

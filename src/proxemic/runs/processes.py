@@ -51,7 +51,7 @@ class Processes:
         return tuple(map(bool, joined.tolist()))
 
     def broadcast(self, text: str) -> str:
-        """Return the text of the first process."""
+        """Return the first process's text on every process."""
         if self.world == 1:
             return text
         texts = [text]

@@ -1,4 +1,4 @@
-"""The network before the first step, which an epoch has to be better than: as it came, and with its new head."""
+"""The network before the first step, which an epoch has to beat: by its pooled features, and with its new head."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -13,7 +13,7 @@ from proxemic.models.model import without_head
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 
 Start = Literal["start", "untrained"]
-"""The network as it came, whose embeddings are its pooled features, or with its new head."""
+"""The network before training: without a head, by its pooled features, or with its new head."""
 
 
 class SideBySide(nn.ModuleList):
@@ -43,11 +43,11 @@ class BothStarts(nn.Module):
 def evaluate_starts(
     embeddings: Mapping[str, Float[Tensor, "images dim"]], images: ImageSet, config: EvaluationConfig
 ) -> dict[str, dict[str, float]]:
-    """The metrics of each, but of those that are not finite, as some networks from nothing before their first step."""
+    """Evaluate each embedding and skip those that are not finite, as of some untrained networks."""
     finite = {name: each for name, each in embeddings.items() if bool(each.isfinite().all())}
     return {name: dict(evaluate_embeddings(each, images, config)) for name, each in finite.items()}
 
 
 def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:
-    """The better start; of equal ones that with a head, whose proxies can be used. Empty where there is none."""
+    """Return the better start, on a tie the one with a head, whose proxies can be used; empty if there is none."""
     return max(reversed([*values]), key=lambda name: values[name][metric], default="")

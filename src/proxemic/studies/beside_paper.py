@@ -20,7 +20,7 @@ SHOWN_BY: dict[Command, str] = {
     "analyze robustness": "corrupted pictures",
     "verify": "face verification",
 }
-"""The commands with ``--against paper``, and what the figures are of that only this one shows."""
+"""The commands with ``--against paper``, and the kind of figures that only each one shows."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def page(
     """Write Markdown: a section for each recipe that stands for rows, and a list of those that do not.
 
     Args:
-        introduction: What the values are.
+        introduction: Describes the values.
         recipes: The recipes in full, by title.
         command: The command that prints the page; for the figures that other commands show, these are named.
         ours: Returns what to call a figure, and our value as text.

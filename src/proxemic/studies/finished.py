@@ -185,5 +185,5 @@ def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
 
 
 def named_runs(paths: Sequence[Path]) -> list[Path]:
-    """Each directory once, without the files that a pattern such as ``seed-*`` matches besides, such as logs."""
+    """Return each directory once, without files that a pattern such as ``seed-*`` matches, such as logs."""
     return [path for path in dict.fromkeys(paths) if path.is_dir() or not path.exists()] or list(paths)

@@ -1,4 +1,4 @@
-"""What the values of a recipe say of its data and its evaluation."""
+"""Read from a recipe which data and which evaluation it has."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ from proxemic.recipes.importing import find_object
 
 
 def class_name(value: Mapping[str, Any]) -> str:
-    """``ArcFaceLoss`` of ``{"class_path": "proxemic.losses.ArcFaceLoss"}``."""
+    """Return ``ArcFaceLoss`` for ``{"class_path": "proxemic.losses.ArcFaceLoss"}``."""
     return value["class_path"].rpartition(".")[2]
 
 

@@ -13,14 +13,14 @@ from proxemic.models.lora import describe_adapters
 from proxemic.tables import percent
 from proxemic.training.recipe import Recipe
 
-_KEPT = {"start": "the network as it came, without a head", "untrained": "the network as it was"}
+_KEPT = {"start": "the network before training, without a head", "untrained": "the network as it was"}
 _RISES = 0.05  # of the range of the curve, from one quarter to the next: with less it has levelled off
 _ENOUGH = 0.6  # of the epochs: a later best epoch is what a learning rate that falls leads to
 _CURVE = 4  # epochs from which on it is worth to speak of a best one
 
 
 def advice(recipe: Recipe) -> Iterator[str]:
-    """What of a recipe is allowed but probably not meant."""
+    """Warn of settings that are allowed but probably not meant."""
     if recipe.evaluation.select_on == "test":
         yield "WARNING: the epoch is chosen on the test classes; the results are marked so and are too good."
     images, model = recipe.images, recipe.model
@@ -80,7 +80,7 @@ def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: floa
 
 
 def _gentler(model: ModelConfig) -> list[str]:
-    """Flags by which training changes less of a network."""
+    """Suggest flags by which training changes less of a network."""
     if model.takes_vectors or model.train == "head":
         return []
     # Statistics of batch norm that are learnt anew from few images are what most often makes a network worse.
@@ -90,7 +90,7 @@ def _gentler(model: ModelConfig) -> list[str]:
 
 
 def _learnt(model: ModelConfig) -> tuple[int | None, tuple[Sequence[float], Sequence[float]] | None]:
-    """The size, where the network says it, and mean and standard deviation of what pretrained weights learnt from."""
+    """Return the image size, if the network states it, and the mean and standard deviation that its weights expect."""
     if not model.pretrained or model.custom_backbone:
         return None, None
     if not model.backbone_name.startswith(TRANSFORMERS):

@@ -107,7 +107,7 @@ def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe:
 
 
 def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " drawn"]]:
-    """All images, or `MOST_IMAGES` that the seed draws, with their labels, which may leave out classes."""
+    """Return all images with their labels, or a random `MOST_IMAGES` of them, which may leave classes out."""
     if len(images) <= MOST_IMAGES:
         return images, images.labels
     generator = torch.Generator().manual_seed(derive_seed(seed, MOST_IMAGES))
@@ -116,7 +116,7 @@ def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " 
 
 
 def cluster_seed(recipe: Recipe) -> int:
-    """The seed of k-means."""
+    """Derive the seed of k-means."""
     return derive_seed(recipe.seed, 2, MOST_IMAGES)
 
 
@@ -162,8 +162,8 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
     run.check_run()
     if run.keeps_features:
         raise UserError(
-            f"{run.path} keeps the network as it came, without a head and proxies, as no epoch was better: begin with "
-            f"its backbone, by --model.weights {run.model}, or train it anew with a lower --optim.lr."
+            f"{run.path} keeps the network before training, without head and proxies, as no epoch was better: begin "
+            f"with its backbone, by --model.weights {run.model}, or train it anew with a lower --optim.lr."
         )
     if not run.loss.exists():
         raise UserError(
@@ -194,7 +194,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         return f"{begin} and its loss, as the images are the same."
     kept = _keep_proxies(loss, splits.train.class_names, learned, names)
     if kept is None:
-        return f"{begin}; the loss is new, as that of the run is of another kind or shape."
+        return f"{begin}; the loss is new, as that of the run has another kind or shape."
     count = splits.train.num_classes
     return f"{begin}; {kept} of {count:,} classes keep their proxies, by name, and {count - kept:,} get new ones."
 
@@ -224,7 +224,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def trained_before(recipe: Recipe) -> frozenset[str]:
-    """The names of the classes, as far as they are known, that the recipe's initial weights were trained on."""
+    """Return the names of the classes, as far as known, that the recipe's initial weights were trained on."""
     weights = recipe.model.weights
     earlier = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
     known = [RunDirectory(path).read_classes() for path in earlier if path is not None]
@@ -266,7 +266,7 @@ def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRSch
 
 
 def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
-    """The schedules that a schedule is made of."""
+    """Yield the basic schedules that a schedule is composed of."""
     if isinstance(schedule, SequentialLR | ChainedScheduler):
         for part in schedule._schedulers:
             yield from _parts(part)

@@ -30,7 +30,7 @@ from proxemic.training.record import Times
 
 @dataclass(frozen=True)
 class Components:
-    """What a recipe builds from its seed alone."""
+    """Parts of a run that a recipe builds from its seed alone."""
 
     splits: Splits
     task: EmbeddingTask
@@ -113,14 +113,14 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
 
 
 def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
-    """The untrained network and loss of a recipe, which follow from its seed."""
+    """Build the untrained network and loss of a recipe, determined by its seed."""
     torch.manual_seed(recipe.seed)
     model = build_model(fit_to_data(recipe.model, splits.train))
     return model, _loss(recipe.loss, recipe, splits)
 
 
 def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
-    """The configuration with the size of the vectors filled in; `UserError` where it takes another kind of inputs."""
+    """Fill in the size of the vectors; raise `UserError` if the model takes another kind of inputs."""
     if not isinstance(images.pixels, Vectors):
         if config.takes_vectors:
             raise UserError(
@@ -179,7 +179,7 @@ def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory
 
 
 def held_out_images(recipe: Recipe, splits: Splits) -> ImageSet | None:
-    """The images that choose the epoch; None where the last epoch is taken."""
+    """Return the images that choose the epoch; None if the last epoch is taken."""
     select_on = recipe.evaluation.select_on
     if select_on == "validation" and splits.validation is None:
         raise UserError(

@@ -160,7 +160,7 @@ class Averaging:
         require(self.begins >= 1, f"training.average.begins is {self.begins}, but must be an epoch, from 1 on.")
 
     def share(self, averaged: int) -> float:
-        """The share of new weights in the average of ``averaged`` earlier ones and these.
+        """Return the weight of the new weights in their average with ``averaged`` earlier ones.
 
         >>> Averaging(decay=None).share(3), Averaging(decay=0.75).share(3)
         (0.25, 0.25)
@@ -199,7 +199,7 @@ class UntilPlateau:
         )
 
     def reached(self, values: Sequence[float]) -> int | None:
-        """After how many epochs a phase with these values of the metric is at its plateau; None if it is not."""
+        """Return after how many epochs the metric's values have reached a plateau; None if they have not."""
         best, since = -math.inf, 0
         for epoch, value in enumerate(values, start=1):
             if value > best + self.min_improvement:

@@ -15,7 +15,7 @@ from proxemic.training.recipe import Recipe
 
 
 class TrainingData(LightningDataModule):
-    """The training images of a run, of whose batches each process is given its part."""
+    """The training images of a run; each process gets its part of every batch."""
 
     def __init__(self, images: ImageSet, recipe: Recipe, *, rank: int = 0, world: int = 1) -> None:
         super().__init__()

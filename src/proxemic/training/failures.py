@@ -55,7 +55,7 @@ class Failures(AbstractContextManager["Failures"]):
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
-    """Say in one sentence, without a full stop, what failed; None where that is not known."""
+    """Explain a failure in one sentence, without a full stop; None if its cause is unknown."""
     message = " ".join(str(error).split())
     if is_out_of_memory(error):
         return _no_memory(message, recipe, run)

@@ -44,7 +44,7 @@ _VERSION = 1  # of what is done to an image before its features are written
 
 
 class CachedFeatures(Vectors):
-    """The features of an image set; where samples have seeds, those of one of the augmented copies of each.
+    """Features of an image set; for a sample with a seed, the features of one of its augmented copies.
 
     Args:
         plain: Features of the images as evaluation sees them.

@@ -1,4 +1,4 @@
-"""What each process of a training run will hold and move for its loss, computed before it starts.
+"""Memory and traffic of a loss on each process of a training run, computed before it starts.
 
 It counts what a step of `proxemic.losses.ProxyLoss` makes of float32 cosines: the network and its activations come on
 top, as do regularisers' and HIST's own parameters.
@@ -81,7 +81,7 @@ class Needs:
 
     @classmethod
     def of(cls, setting: Setting) -> "Needs":
-        """The needs of a setting, by what the bytes are of."""
+        """Compute the memory that a setting needs, by what the bytes hold."""
         held = _held(setting)
         gradient, local = held["gradient of the proxies"], held["gradient of its own classes"]
         around = held["embeddings"] + held["sampled proxies"]
@@ -91,7 +91,7 @@ class Needs:
 
     @classmethod
     def of_dense(cls, setting: Setting) -> "Needs":
-        """The needs of replicated proxies where a process holds all scores of its samples, and their gradient.
+        """Compute the needs of replicated proxies if a process holds all scores of its samples, and their gradient.
 
         A class-wise loss, which sums over samples, holds the scores of all samples on each process.
         """
@@ -116,7 +116,7 @@ class Needs:
 
 
 def alternatives(setting: Setting) -> list[Setting]:
-    """The setting and those that need less: sharded, sampled, with less state, and on more processes."""
+    """Vary the setting to need less: sharded, sampled, with less optimiser state, and on more processes."""
     optimizer, rate, sharded = setting.optimizer, setting.sample_rate, setting.sharded
     optimizers = (optimizer, "sgd-momentum" if OPTIMIZERS[optimizer][0] > 1 else optimizer)
     changes = product(optimizers, (rate, min(rate, 0.1)), (sharded, sharded or setting.processes > 1))
@@ -205,7 +205,7 @@ def _held(setting: Setting) -> dict[str, int]:
 
 
 def _scores(setting: Setting) -> int:
-    """The similarities of a chunk of classes with what is made of them, and all similarities where these are kept."""
+    """Count the bytes of the similarities of a chunk of classes, of what is derived from them, and of all if kept."""
     scoring = Scoring(scale=1.0, class_reduction=abs if setting.class_wise else None)
     plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim, setting.gpu)
     chunk = min(plan.chunk, setting.local) * setting.proxies * setting.batch

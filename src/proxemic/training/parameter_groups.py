@@ -105,8 +105,8 @@ class Optimization:
             rates are those below.
         lr: Learning rate of the backbone, above 0.
         loss_lr: Learning rate of the proxies, above 0; 10 to 1,000 times ``lr`` is usual.
-        head_lr: Of pooling and head; null takes ``lr``.
-        graph_lr: Of the networks inside a loss, HIST's hypergraph network; null takes ``loss_lr``.
+        head_lr: Learning rate of pooling and head; null takes ``lr``.
+        graph_lr: Learning rate of networks inside a loss, such as HIST's; null takes ``loss_lr``.
         loss_weight_decay: Weight decay of all that the loss owns, 0 or more; null takes the optimiser's.
         layer_decay: In (0, 1]: each layer of the backbone has this part of the learning rate of the layer after it,
             and the last one has ``lr``; 0.65 to 0.9 is usual for pretrained transformers. Layers are timm's groups.

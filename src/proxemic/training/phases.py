@@ -100,7 +100,7 @@ class EndedPhase:
 
 
 def ended_phases(values: Sequence[float], lengths: Sequence[int], until: UntilPlateau) -> list[EndedPhase]:
-    """The phases of at most ``lengths`` epochs that are over, by the metric after each epoch alone.
+    """Return the phases, of at most ``lengths`` epochs, that have ended, given only the metric after each epoch.
 
     A resumed run therefore ends them likewise.
     """

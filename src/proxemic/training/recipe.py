@@ -26,8 +26,8 @@ class Recipe:
             of classes and the embedding size are filled in where it takes them.
         optim: How the weights are moved.
         cache: Whether images are decoded and shrunk once, for all epochs and runs.
-        images: What every image goes through.
-        augment: What training images go through besides.
+        images: How every image is prepared.
+        augment: How training images are augmented.
         vectors: How training vectors are varied, where ``model.backbone`` is none; ``cache``, ``images`` and
             ``augment`` are then left as they are.
         features: Whether the features of a frozen backbone are computed once, for all epochs and runs.
@@ -37,7 +37,7 @@ class Recipe:
         second_phase: What changes for the last epochs; null for nothing.
         proxies: Of several processes, each holds all proxies (replicated) or those of its part of the classes
             (sharded), with what the optimiser keeps of them.
-        seed: Of initial weights, order of images and augmentation.
+        seed: Seed of initial weights, order of images and augmentation.
         published: The rows of the papers' tables that it stands for, which are shown beside its results by
             ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 
@@ -128,7 +128,7 @@ class Recipe:
                 )
 
     def load(self) -> Splits:
-        """The images, from the cache where there is one; `UserError` if they cannot be read."""
+        """Load the images, from the cache if there is one; raise `UserError` if they cannot be read."""
         try:
             splits = self.cache.apply(self.data.load(), self.images.reduced_side)
             return replace(splits, train=flip_labels(splits.train, self.training.label_noise, self.seed))
@@ -152,7 +152,7 @@ class Recipe:
         return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
 
     def from_its_first_phase(self) -> "Recipe":
-        """The recipe that is trained: of the second phase alone where ``training.start_phase`` is 2."""
+        """Return the recipe to train: only the second phase if ``training.start_phase`` is 2."""
         second = self.second_phase
         if second is None or self.training.start_phase == 1:
             return self
@@ -160,7 +160,7 @@ class Recipe:
         return replace(self, loss=second.loss, optim=second.optim, training=training, second_phase=None)
 
     def with_epochs(self, epochs: int) -> "Recipe":
-        """The recipe with more epochs, for a run that is extended."""
+        """Return the recipe with more epochs, to extend a run."""
         if self.training.start_phase == 2:
             raise UserError(
                 "The run trains its second phase alone, whose epochs are second_phase.epochs: it cannot be extended by "

@@ -1,4 +1,4 @@
-"""What a run has come to so far: its history and choice, the files of its chosen network, and where the time went."""
+"""Progress of a run: its history and choice, the files of its chosen network, and where the time went."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,13 +37,13 @@ class Times:
             self.add(name, time.monotonic() - began)
 
     def seconds(self) -> dict[str, float]:
-        """The seconds by name, with ``other`` and the ``total``."""
+        """Return the seconds by name, with ``other`` and the ``total``."""
         total = time.monotonic() - self._began
         spent = self._spent | {"other": max(0.0, total - sum(self._spent.values())), "total": total}
         return {name: round(value, 3) for name, value in spent.items()}
 
     def sentence(self) -> str:
-        """The seconds in one line, without what took less than half a second."""
+        """Format the seconds in one line, without what took less than half a second."""
         seconds = self.seconds()
         total = seconds.pop("total")
         parts = [f"{name} {value:.0f}" for name, value in seconds.items() if value >= 0.5]
@@ -52,7 +52,7 @@ class Times:
 
 @dataclass
 class Display:
-    """Who is told what on the way: lines for the user, each new row of the history, and where the time goes.
+    """Receivers of progress: lines for the user, each new row of the history, and where the time goes.
 
     ``raised`` is the error by which ``on_epoch`` has ended the training.
     """

@@ -141,7 +141,7 @@ def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> 
 
 
 def _split(splits: Splits) -> str:
-    """Whether the test has unseen classes (open-set) or new images of trained ones (closed-set)."""
+    """Name the kind of test: unseen classes (open-set) or new images of trained ones (closed-set)."""
     if splits.test is None:
         return "nothing held out" if splits.validation is None else "no test"
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"

@@ -77,7 +77,7 @@ def test_a_file_cut_anywhere_is_refused(small: Path) -> None:
     assert contents(read_record_index(small))
     for length in range(len(whole)):
         small.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"small\.rec is damaged, cut short or not what its \.idx is of") as caught:
+        with pytest.raises(ValueError, match=r"small\.rec is damaged, cut short or does not match its \.idx") as caught:
             read_record_index(small)
         assert "\n" not in str(caught.value)
     small.write_bytes(whole + whole[-4:])

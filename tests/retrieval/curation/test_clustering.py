@@ -203,7 +203,7 @@ def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest
         cluster(x, method="hdbscan", threshold=0.5)
     with pytest.raises(UserError, match="needs a distance: give one"):
         cluster(x, method="agglomerative")
-    with pytest.raises(UserError, match="vectors are no pictures"):
+    with pytest.raises(UserError, match="vectors are not pictures"):
         cluster(x, out=tmp_path / "links")
     away = replace(cluster(x), pixels=FilePixels(["s3://bucket/a.jpg"]))
     with pytest.raises(UserError, match=r"s3://bucket/a\.jpg is no file here"):

@@ -151,7 +151,7 @@ class Benchmark(ImageSource):
         return f"proxemic datasets prepare {self.facts.key} --root {self.folder}"
 
     def find(self, *names: str) -> Path:
-        """The first of the files or folders that is there; `AbsentError` says how to get the data set."""
+        """Return the first of these files or folders that exists, or raise `AbsentError`, which says how to get it."""
         for name in names:
             if (self.folder / name).exists():
                 return self.folder / name
@@ -175,6 +175,6 @@ class Benchmark(ImageSource):
         return (*self.facts.files, *self.facts.mirror_files)
 
     def locate(self, file: OriginalFile) -> Path | None:
-        """Where an original file is, or None."""
+        """Return the path of an original file, or None."""
         places = (self.folder / file.name, self.folder / Path(file.name).name)
         return next((place for place in places if place.is_file()), None)

@@ -59,7 +59,7 @@ class BenchmarkReport:
     problem: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts, flaws and unreadable images as plain data for JSON."""
+        """Convert the counts, flaws and unreadable images to plain data for JSON."""
         return {name: value for name, value in vars(self).items() if name != "problem"}
 
 

@@ -71,7 +71,7 @@ class RecordIndex:
 
     @property
     def bare(self) -> np.ndarray:
-        """Which records are too short for an image: they hold two labels, as those of whole identities do."""
+        """Whether each record is too short for an image: it holds two labels, as those of whole identities do."""
         return self.pixels.ends - self.pixels.starts == _FRAME.size + _HEADER.size + 8
 
 
@@ -99,7 +99,7 @@ def read_record_index(path: Path) -> RecordIndex:
             _read_headers(part, words, labels[chunk], labels_follow[chunk])
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged, cut short or not what its .idx is of: {error}; get both files again."
+            f"{path} is damaged, cut short or does not match its .idx: {error}; get both files again."
         ) from error
     order = np.argsort(keys, kind="stable")
     pixels = RecordPixels(path, keys[order], starts[order], ends[order])

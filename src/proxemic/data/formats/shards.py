@@ -175,7 +175,7 @@ def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, 
         folder, _, name = member.name.rpartition("/")
         stem, dot, ending = name.partition(".")
         if not stem or not dot:
-            continue  # what begins with a dot is some system's own, as `._1.jpg` is of macOS
+            continue  # systems write such hidden files, as macOS does `._1.jpg`
         if (new := f"{folder}/{stem}") != key:
             if key:
                 yield key.removeprefix("/") + dotted, found, text

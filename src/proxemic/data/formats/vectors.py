@@ -1,4 +1,4 @@
-"""Vectors, and what is known about their rows, in .safetensors, .npy and Parquet files."""
+"""Vectors and the metadata of their rows, in .safetensors, .npy and Parquet files."""
 
 import hashlib
 import json
@@ -176,7 +176,7 @@ def write_safetensors(
 def write_parquet(
     path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
 ) -> None:
-    """Write the columns of texts as far as they are known, and lists of one length, a row group a chunk."""
+    """Write the known text columns, and lists of one length, one row group per chunk."""
     columns, first, kind = rows.as_rows().columns, 0, pa.list_(pa.float32(), shape[1])
     for name in {"is_query", "is_gallery"} & {*columns.column_names}:
         columns = columns.set_column(columns.column_names.index(name), name, columns[name].cast(pa.bool_()))

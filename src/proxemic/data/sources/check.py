@@ -1,4 +1,4 @@
-"""What is in a user's folder or table, and what is wrong with it."""
+"""Check a user's folder or table: list its content and its flaws."""
 
 import hashlib
 from collections import Counter

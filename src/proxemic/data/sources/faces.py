@@ -160,7 +160,7 @@ class FaceFolders(_Faces):
 
 
 def _image_records(index: RecordIndex) -> np.ndarray:
-    """Which records hold images."""
+    """Return which records hold images."""
     keys = index.pixels.keys
     if keys[0] != 0 or not index.labels_follow[0]:
         return np.arange(len(keys))
@@ -177,7 +177,7 @@ def _image_records(index: RecordIndex) -> np.ndarray:
 
 
 def _end_of_images(rounded: int, bare: np.ndarray) -> int:
-    """The first record after the images, of which the header has the number rounded to a float32.
+    """Find the first record after the images; the header gives its number rounded to a float32.
 
     It is off by up to a part in 2**24. The records of identities, which are `bare` of images, follow the images.
     """

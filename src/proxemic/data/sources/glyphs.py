@@ -110,7 +110,7 @@ def _first_of_halves(keys: Sequence[bytes], counts: Mapping[str, int | None], wh
 
 
 def character_name(code: int) -> str:
-    """The code point and the character itself.
+    """Return the code point and the character itself.
 
     >>> character_name(65)
     'U+0041 A'
@@ -124,7 +124,7 @@ def image_set(
     class_names: tuple[str, ...],
     attributes: Mapping[str, RowGroups] = MappingProxyType({}),
 ) -> ImageSet:
-    """The images of some characters, one per typeface, with the attributes of the characters and of the typefaces."""
+    """Build an image set of characters, one image per typeface, with attributes of characters and typefaces."""
     faces = torch.arange(len(FACES))
     each = torch.arange(len(rasters)).repeat_interleave(len(FACES))
     of_faces = {
@@ -142,7 +142,7 @@ def image_set(
 
 
 def draw_characters(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
-    """Code points and images of all characters, from the cache in the folder where there is one, and notes on it."""
+    """Return code points and images of all characters, from the folder's cache if there is one, and notes on it."""
     fonts = _font_files()
     digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
     digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
@@ -281,7 +281,7 @@ class GlyphLetters(ImageSource):
 
 
 def base_letter(character: str) -> str:
-    """What is left of a letter without combining marks and case, by its canonical decomposition and case folding.
+    """Remove combining marks and case from a letter, by canonical decomposition and case folding.
 
     >>> [base_letter(letter) for letter in "ÁǻΐЙςßø"]
     ['a', 'a', 'ι', 'и', 'σ', 'ss', 'ø']

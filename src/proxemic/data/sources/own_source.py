@@ -59,7 +59,7 @@ class OwnSource(ImageSource):
         return self.read().numbers("label")[1]
 
     def gives_splits(self) -> bool:
-        """Whether the data say which images are for training, validation and test."""
+        """Return whether the data say which images are for training, validation and test."""
         return self.root is not None and self.read().has("split")
 
     @property
@@ -182,7 +182,7 @@ def given_splits(rows: Rows) -> Int64[Tensor, " rows"] | None:
 
 
 def check_classes(root: Path, rows: Rows) -> tuple[str, ...]:
-    """Raise `ValueError` if classes cannot be told apart or found; return a note about classes of one image."""
+    """Raise `ValueError` if classes cannot be distinguished or found; return a note about classes of one image."""
     images = ImageSet.of(rows, flagged=False)
     kind, counts = images.kind, images.labels.bincount()
     if images.num_classes == 1:
@@ -198,7 +198,7 @@ def check_classes(root: Path, rows: Rows) -> tuple[str, ...]:
 
 
 def anything_to_find(images: ImageSet) -> bool:
-    """Whether any query has another image of its class, and of another sequence, in the gallery."""
+    """Return whether any query has another image of its class, and of another sequence, in the gallery."""
     # What is in no sequence is one of its own.
     sequences, count = torch.arange(len(images)), len(images)
     if images.sequences is not None:

@@ -130,7 +130,7 @@ def _join(query: Rows, gallery: Rows, asked: Sequence[object], searched: Sequenc
     """Join queries and a gallery by the keys of their rows, where a row of the gallery that is a query counts once.
 
     Returns:
-        The joined rows, without their content, and those rows of the gallery that are no queries.
+        The joined rows, without their content, and those rows of the gallery that are not queries.
     """
     for of, rows in (("the queries", query), ("the gallery", gallery)):
         if None in rows.labels:

@@ -13,7 +13,7 @@ Backward = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, Backward]:
-    """Return the value of a function, and what turns a gradient of the value, once, into those of the inputs.
+    """Return a function's value, and a function, to be called once, that turns its gradient into those of the inputs.
 
     >>> value, backward = with_backward(torch.square, torch.tensor(3.0))
     >>> value, *backward(torch.tensor(1.0))

@@ -100,7 +100,7 @@ class SoftmaxPooling(Pooling):
 
 
 def _at_once(similarities: Tensor) -> bool:
-    """Whether few large operations pay, as on a GPU, rather than those of one proxy, which fit a processor's cache."""
+    """Return whether few large operations pay, as on a GPU, or those of one proxy, which fit a processor's cache."""
     return similarities.is_cuda or torch.compiler.is_compiling()
 
 

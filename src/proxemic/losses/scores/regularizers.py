@@ -216,7 +216,7 @@ class _Apply(torch.autograd.Function):
 
 
 def _parts(proxies: Tensor) -> Iterator[slice]:
-    """Slices of classes whose proxies stay in a processor's cache while they are used; on a GPU all at once."""
+    """Yield slices of classes whose proxies stay in a processor's cache while they are used; on a GPU all at once."""
     classes, per_class, dim = proxies.shape
     step = max(2**19 // (per_class * dim), 1)
     if proxies.is_cuda or classes <= step:

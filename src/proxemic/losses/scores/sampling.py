@@ -94,7 +94,7 @@ class SampledClasses:
         return local_part(rows, self.sampling.group)
 
     def local_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
-        """Of numbers per class that this process holds, those of `local_rows`."""
+        """Select the values of `local_rows` from numbers per class that this process holds."""
         values = values if self.index is None else values[self.index]
         return values if self.part is None else values[self.part]
 

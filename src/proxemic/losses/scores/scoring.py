@@ -40,7 +40,7 @@ class Scoring:
         class_reduction: ``None`` sums the negatives of each sample over the classes (data-wise). An elementwise
             differentiable function ``r`` sums those of each class over the samples, and is itself summed over the
             classes (class-wise).
-        similarity: Of an embedding and a proxy.
+        similarity: Similarity of an embedding and a proxy.
         pooling: From the similarities to K proxies to one class score; unused when K = 1.
         transform: ``g``, elementwise and differentiable, on the negatives' class scores ``[classes, batch]``: may hold
             one number per sample, ``[batch]``, which gets no gradient. ``None`` is the identity.
@@ -174,7 +174,7 @@ def reduce_scores(
 
 
 def _is_bounded(scoring: Scoring, sampling: SamplingWeights, batch: int, classes: int) -> bool:
-    """Whether powers of the logits can be summed without their maximum: cosines of a moderate scale, as they are."""
+    """Return whether powers of the logits can be summed without their maximum: cosines of a moderate scale."""
     plain = isinstance(scoring.similarity, Cosine) and scoring.transform is None
     return plain and sampling.weights is sampling.bias is None and max(batch, classes) < math.exp(80 - scoring.scale)
 

@@ -50,7 +50,7 @@ _unit_by_hand = by_hand(_unit, unit_forward, lambda grad, *more: [unit_backward(
 
 
 def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
-    """Vectors over their Euclidean norm.
+    """Divide vectors by their Euclidean norm.
 
     A vector shorter than 1e-12, the bound of `torch.nn.functional.normalize`, has no direction: it becomes zero and
     gets no gradient. So does one whose square overflows, from a length of 1.8e19 in float32.
@@ -86,11 +86,11 @@ class Similarity(Protocol):
         return embeddings
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
-        """Whether `dense`, by autograd, takes less time than a chunk of all; measured on a CPU."""
+        """Return whether `dense`, by autograd, takes less time than a chunk of all; measured on a CPU."""
         ...
 
     def dense(self, queries: Queries, proxies: Proxies) -> Float[Tensor, "batch rows"]:
-        """All similarities at once, by ordinary autograd: the definition."""
+        """Compute all similarities at once, by ordinary autograd: the definition."""
         ...
 
     def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
@@ -98,7 +98,7 @@ class Similarity(Protocol):
         ...
 
     def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
-        """Write what the scores need of each proxy alone, once per step."""
+        """Write into `out`, once per step, the terms of the scores that depend on each proxy alone."""
 
     def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
         """`dense` for one chunk, outside autograd: turn the inner products of all rows into similarities, in place."""

@@ -332,7 +332,7 @@ class _Walk:
 def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None, differentiable: bool) -> tuple[Any, ...]:
     """Return the scores of the target classes, sums of the negatives, and what pooling made; see `_Walk.forward`.
 
-    Sums are of powers of 2, which are much faster than powers of e.
+    Sums add powers of 2, which are much faster than powers of e.
     """
     scoring = chunk.scoring
     _fill(chunk, similarities)

@@ -127,7 +127,7 @@ def bn_inception_backbone(
     Args:
         pretrained: Load the published weights, from torch's cache or else from the network.
         in_channels: Channels of the images; the published weights have 3.
-        weights: A file of published weights, in place of `pretrained`: `.safetensors`, `.pth`, `.pt` or `.pth.tar`, of
+        weights: A file of published weights, instead of `pretrained`: `.safetensors`, `.pth`, `.pt` or `.pth.tar`, of
             which nothing is executed. A checksum in its name (`bn_inception-52deb4733.pth`) is verified.
 
     Raises:

@@ -24,7 +24,7 @@ class OnnxBackbone(nn.Module):
 
     Args:
         content: The file.
-        config: What the network must fit; its `backbone_args` may name an `output` other than the first.
+        config: The configuration to fit; its `backbone_args` may name an `output` other than the first.
 
     Raises:
         ValueError: If the content is no such network, or does not fit the images.

@@ -82,7 +82,7 @@ def timm_backbone(
         pretrained: Load timm's weights, from the Hugging Face cache or else from the network; for
             `tf_efficientnet_lite0`, from the package of the extra `pretrained` where it is installed.
         in_channels: Channels of the images; timm adapts pretrained first layers.
-        weights: A `.safetensors` file with timm's weights for this model, in place of `pretrained`.
+        weights: A `.safetensors` file with timm's weights for this model, instead of `pretrained`.
         image_size: Side of the images, for networks of a fixed size, such as vision transformers, whose pretrained
             position embeddings are resampled to it.
         arguments: Other arguments of the model, such as `drop_path_rate`; `img_size` overrides `image_size`.
@@ -123,7 +123,7 @@ def timm_backbone(
 
 
 def pretrained_normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and standard deviation, per colour from 0 to 1, of the images that timm's weights were trained on."""
+    """Return mean and standard deviation, per colour from 0 to 1, of the training images of timm's weights."""
     import timm
 
     configuration = timm.get_pretrained_cfg(name)

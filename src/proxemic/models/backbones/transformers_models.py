@@ -156,7 +156,7 @@ def _check_sizes(described: Mapping[str, Any]) -> None:
 
 
 def _try(backbone: TransformersBackbone, channels: int, side: int, name: str) -> Tensor:
-    """Compute the map of two images, and set the number of class and register tokens: those beside the patches."""
+    """Run two images through the network to check the map, and count class and register tokens."""
     try:
         output = backbone.output(torch.zeros(2, channels, side, side))
         hidden, patch = output.last_hidden_state, getattr(backbone.network.config, "patch_size", None)
@@ -209,7 +209,7 @@ def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, An
 
 
 class ExpectedImages(NamedTuple):
-    """What a network was trained with, as far as its folder says so: the side, and mean and std per colour, 0 to 1."""
+    """The images that a network was trained with, if its folder says: side, and mean and std per colour, 0 to 1."""
 
     size: int | None
     mean: tuple[float, ...] | None
@@ -217,7 +217,7 @@ class ExpectedImages(NamedTuple):
 
 
 def expected_images(folder: Path) -> ExpectedImages:
-    """Read `preprocessor_config.json`; what it lacks, or says in another way, is None."""
+    """Read `preprocessor_config.json`; a value that is absent, or in a form that we do not read, is None."""
     said = _read_json(folder / _PROCESSOR) if (folder / _PROCESSOR).is_file() else {}
     size = said.get("crop_size") if said.get("do_center_crop") else said.get("size")
     sides = [*size.values()] if isinstance(size, dict) else [size]

@@ -1,4 +1,4 @@
-"""What is wrong with a data set: labels, duplicates, outliers."""
+"""Find flaws of a data set: wrong labels, duplicates, outliers."""
 
 import math
 import os
@@ -60,7 +60,7 @@ class Suspect:
         path: Its name.
         label: Its label.
         suggested: The label of the pictures that it is nearer to.
-        score: As of `wrong_label_scores`, from 0.5, exclusive, to 1.
+        score: The value of `wrong_label_scores`, from 0.5, exclusive, to 1.
     """
 
     path: str
@@ -79,7 +79,7 @@ class Duplicate:
         of: The name of the picture that it repeats, of the training split where one is.
         kind: ``exact``, the same pixels; ``near``: recompressed, resized, brightened; or ``mirrored`` left to right.
         look: 1 minus the correlation of their grey levels at 48 pixels or fewer; None if there are vectors alone.
-        distance: Of their embeddings.
+        distance: Distance of their embeddings.
         label: Its label, or None.
         label_of: That of the other.
         split: Its split, or None.
@@ -119,7 +119,7 @@ class Outlier:
 
 @dataclass(frozen=True, eq=False)
 class Cleaning:
-    """What was found, each table with the worst first.
+    """Findings about a data set, each table with the worst first.
 
     Args:
         pictures: How many were looked at.

@@ -27,7 +27,7 @@ from proxemic.retrieval.thresholds import Calibration, calibration_file
 def average_linkage(
     x: Float[Tensor, "rows dim"], distance: Distance
 ) -> tuple[Int64[np.ndarray, "merges 2"], Float64[np.ndarray, " merges"]]:
-    """Join the two groups of rows whose mean distance is least, until there is one.
+    """Merge the two groups of rows with the smallest mean distance, again and again, until one group is left.
 
     Returns:
         The two groups that each step joins, and their distance. Groups are numbered as in scikit-learn: first the rows,
@@ -52,7 +52,7 @@ def average_linkage(
 def cut(
     merges: Int64[np.ndarray, "merges 2"], distances: Float64[np.ndarray, " merges"], threshold: float
 ) -> Int64[Tensor, " rows"]:
-    """Number the groups of rows that are joined at mean distances below a threshold.
+    """Group the rows that are joined at mean distances below a threshold; return the group of each row.
 
     >>> cut(np.array([[0, 1], [2, 3]]), np.array([0.1, 0.5]), 0.2).tolist()
     [1, 1, 0]
@@ -100,9 +100,9 @@ class Clusters:
     """Pictures in groups.
 
     Args:
-        names: What each picture is known by.
+        names: The name of each picture.
         numbers: The cluster of each, from 1, the largest first; -1 for those in none.
-        distances: Of each to the medoid of its cluster; NaN for those in none.
+        distances: Distance of each to the medoid of its cluster; NaN for those in none.
         medoids: The row of the medoid of each cluster: the one nearest to the mean of all.
         threshold: That of agglomerative clustering; None for other methods.
         agreement: With the labels of those that have one; None where none has.
@@ -160,7 +160,7 @@ class Clusters:
     def _write_links(self, out: Path) -> None:
         _check_new(out)
         if self.pixels is None:
-            raise UserError(f"--out {out} is a folder for links, but vectors are no pictures: name a .csv file.")
+            raise UserError(f"--out {out} is a folder for links, but vectors are not pictures: name a .csv file.")
         if remote := next((path for path in self.pixels.paths if isinstance(path, str)), None):
             raise UserError(f"--out {out} is a folder for links, but {remote} is no file here: name a .csv file.")
         with working_folder(out) as temporary, write_errors(out):
@@ -335,7 +335,7 @@ def _kmeans(x: Float32[Tensor, "rows dim"], groups: int) -> Int64[Tensor, " rows
 
 
 def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " rows"]:
-    """On rows of unit length, Euclidean distances are in the order of cosine distances."""
+    """Cluster by HDBSCAN; on unit vectors, Euclidean distances have the order of cosine distances."""
     with optional_dependency("train"):
         from sklearn.cluster import HDBSCAN
     if len(x) < min_size:
@@ -355,7 +355,7 @@ def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " r
 
 
 def _by_size(numbers: Int64[Tensor, " rows"], min_size: int) -> Int64[Tensor, " rows"]:
-    """Number clusters from 1, the largest and then the first one first; -1 for those that are too small."""
+    """Renumber clusters from 1, largest first, ties by their first row; -1 for those that are too small."""
     known, counts = numbers[numbers >= 0].unique(return_counts=True)
     large = [
         (-int(count), int((numbers == each).nonzero()[0]), int(each))
@@ -389,6 +389,6 @@ def _check_new(folder: Path) -> None:
 
 
 def _safe(path: Path) -> str:
-    """The name of a file, readable, and not too long for one with a number before it."""
+    """Return a readable file name that is short enough to take a number before it."""
     stem = readable(path.stem).encode()[: _LONGEST - len(path.suffix.encode("utf-8", "replace"))]
     return stem.decode(errors="ignore") + readable(path.suffix)

@@ -22,7 +22,7 @@ _FAINT = 1.0  # root mean square of grey levels about their mean, below which th
 
 
 def content_hash(image: Image.Image) -> bytes:
-    """A hash of size and decoded pixels: equal for a picture and its lossless copy in another format.
+    """Hash size and decoded pixels: equal for a picture and its lossless copy in another format.
 
     >>> picture = Image.new("L", (4, 3), 7)
     >>> content_hash(picture) == content_hash(picture.convert("RGB")) != content_hash(picture.resize((3, 4)))
@@ -33,9 +33,9 @@ def content_hash(image: Image.Image) -> bytes:
 
 
 def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
-    """The low frequencies of a picture, of unit length: nearly equal after recompression, resizing and brightening.
+    """Compute low frequencies, of unit length, that change little under recompression, resizing and brightening.
 
-    As in the perceptual hash pHash, these are of the discrete cosine transform of the picture at 32 by 32 pixels: the
+    As in the perceptual hash pHash, they come from the discrete cosine transform of the picture at 32 by 32 pixels: the
     64 lowest of the luminance but its mean, and the 9 lowest of each chrominance, so that a shirt in two colours is two
     pictures. They are kept as numbers, and compared by correlation: as bits, those of drawings and symmetric pictures,
     many of which are nearly 0, are left to rounding. A picture without structure has zeros, which resemble nothing.
@@ -96,7 +96,7 @@ def difference(first: Image.Image, second: Image.Image) -> float:
 
 
 def _cosines() -> Float32[np.ndarray, "frequencies places"]:
-    """The orthonormal discrete cosine transform, DCT-II, as a matrix."""
+    """Build the matrix of the orthonormal discrete cosine transform, DCT-II."""
     frequencies, places = np.arange(_LIGHT)[:, None], np.arange(_SIDE)
     matrix = np.cos(np.pi * frequencies * (2 * places + 1) / (2 * _SIDE)) * np.sqrt(2 / _SIDE)
     matrix[0] /= np.sqrt(2)
@@ -132,7 +132,7 @@ class Match:
 
 
 def copies_of(hashes: Sequence[Hashable], order: Sequence[int]) -> Int64[Tensor, " rows"]:
-    """For each row the first one in `order` of the same hash.
+    """Return, for each row, the first row in `order` with the same hash.
 
     >>> copies_of("abab", [3, 2, 1, 0]).tolist()
     [2, 3, 2, 3]
@@ -144,7 +144,7 @@ def copies_of(hashes: Sequence[Hashable], order: Sequence[int]) -> Int64[Tensor,
 
 
 def exact_matches(first: Int64[Tensor, " rows"]) -> list[Match]:
-    """A match for each row that is not the first of `copies_of`."""
+    """Return a match for each row that is a copy of an earlier one, by `copies_of`."""
     return [Match(row, of, "exact", 0.0, 0.0) for row, of in enumerate(first.tolist()) if row != of]
 
 
@@ -192,7 +192,7 @@ def near_matches(
 
 
 def near_vectors(embeddings: Float32[Tensor, "rows dim"], *, distance: Distance = "cosine") -> list[Match]:
-    """For each vector at most one match with an earlier one that nearly equals it."""
+    """Match each vector with at most one earlier vector that nearly equals it."""
     if len(embeddings) < 2:
         return []
     limit = OF_VECTORS * float(_random_distances(embeddings, distance).median())
@@ -208,7 +208,7 @@ def near_vectors(embeddings: Float32[Tensor, "rows dim"], *, distance: Distance 
 
 
 def groups_of(matches: Sequence[Match], rows: int) -> Int64[Tensor, " rows"]:
-    """Number what is connected by matches from 0; -1 for rows without any.
+    """Find groups of rows connected by matches, numbered from 0; rows without a match get -1.
 
     >>> groups_of([Match(1, 0, "exact", 0.0, 0.0), Match(4, 1, "near", 0.01, 0.1)], 5).tolist()
     [0, 0, -1, -1, 0]
@@ -231,7 +231,7 @@ def groups_of(matches: Sequence[Match], rows: int) -> Int64[Tensor, " rows"]:
 
 
 def _random_distances(embeddings: Float32[Tensor, "rows dim"], distance: Distance) -> Tensor:
-    """Distances of random pairs of different rows, always the same."""
+    """Compute the distances of random pairs of different rows, always the same."""
     generator = torch.Generator().manual_seed(0)
     count = min(_PAIRS, len(embeddings) ** 2)
     first = torch.randint(len(embeddings), (count,), generator=generator)

@@ -15,7 +15,7 @@ _AT_ONCE = 4096
 
 
 class LabelScores(NamedTuple):
-    """How probably the label of each row is wrong, and which is suggested in its place.
+    """Probability that the label of each row is wrong, and the suggested label.
 
     A score is in [0, 1], above 0.5 where another class is nearer; NaN for rows that cannot be judged, whose suggestion
     is -1, as it is where no other class is near.
@@ -102,7 +102,7 @@ def _score(
 def _nearest_other_class(
     distances: Float32[Tensor, "rows k"], classes: Int64[Tensor, "rows k"], labels: Int64[Tensor, " rows"]
 ) -> tuple[Float32[Tensor, " rows"], Int64[Tensor, " rows"]]:
-    """The mean distance to the three nearest rows of the nearest other class, and which that is."""
+    """Return the mean distance to the three nearest rows of the nearest other class, and that class."""
     same = classes[:, :, None] == classes[:, None, :]
     rank = same.tril(-1).sum(2)  # how many of its class are nearer
     counted = same & (rank < NEAREST)[:, None, :]
@@ -121,7 +121,7 @@ def _members(labels: Int64[Tensor, " rows"]) -> tuple[Int64[Tensor, " members"],
 def nearest_others(
     x: Float32[Tensor, "rows dim"], k: int, distance: Distance, copies: Int64[Tensor, " rows"] | None = None
 ) -> tuple[Float32[Tensor, "rows k"], Int64[Tensor, "rows k"]]:
-    """The nearest rows to each but itself and its copies; infinity and -1 where there are fewer."""
+    """Find the nearest rows to each, without itself and its copies; infinity and -1 where there are fewer."""
     return nearest_neighbours(
         x,
         x,
@@ -144,7 +144,7 @@ def outlier_scores(
     distance: Distance = "cosine",
     copies: Shaped[Tensor, " rows"] | None = None,
 ) -> Float32[Tensor, " rows"]:
-    r"""How much farther than usual the nearest rows are: a modified z-score.
+    r"""Score how much farther than usual the nearest rows are: a modified z-score.
 
     With $d$ the mean distance of each row to its five nearest others, the score is
     $0.6745 (d - \tilde d) / \text{MAD}$, where $\tilde d$ is the median and MAD the median of $|d - \tilde d|$; where

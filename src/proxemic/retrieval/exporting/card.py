@@ -103,7 +103,7 @@ def _recipe(run: RunDirectory | None) -> dict[str, Any]:
 
 
 def _training(recipe: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the run was trained on and how, from its recipe and results."""
+    """Describe what the run was trained on and how, from its recipe and results."""
     if not recipe:
         return []
     data, model, images = (_part(recipe, key) for key in ("data", "model", "images"))
@@ -165,7 +165,7 @@ def _last(path: object) -> str:
 
 
 def _tag(text: str) -> str:
-    """A name as hubs have tags.
+    """Convert a name to the form of tags on model hubs.
 
     >>> _tag("ProxyAnchorLoss"), _tag("resnet50.a1_in1k"), _tag("hf:facebook/dinov2")
     ('proxy-anchor-loss', 'resnet50.a1-in1k', 'hf-facebook-dinov2')
@@ -179,7 +179,7 @@ def _bounds(interval: Interval | None) -> str:
 
 
 def _plain(text: object) -> str:
-    r"""A text of others as plain text on one line of Markdown, in a table too.
+    r"""Escape a foreign text as plain text on one line of Markdown, safe in tables too.
 
     >>> _plain("<b>a|b</b>\n[x](y)")
     '&lt;b&gt;a\\|b&lt;/b&gt; \\[x\\](y)'

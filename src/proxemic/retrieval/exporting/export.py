@@ -52,7 +52,7 @@ class Exported:
         description: The JSON file that says how pictures are prepared.
         card: The model card.
         precision: ``float32``, ``float16`` or ``int8``.
-        bytes: Of the file.
+        bytes: Size of the file.
         data: The images on which it was compared with the model.
         images: Their number.
         difference: The largest difference of a number of the embeddings, in units of the embeddings' mean length.
@@ -72,7 +72,7 @@ class Exported:
     exported_recall: float
 
     def text(self) -> str:
-        """A few lines for people."""
+        """Summarise the export in a few lines."""
         price = 100 * (self.exported_recall - self.recall)
         recall = f"{percent(self.exported_recall)}, of the model {percent(self.recall)}"
         return (
@@ -246,7 +246,7 @@ def _check(model: str | os.PathLike[str], to: str, *, half: bool, int8: bool, mo
 
 
 def _target(model: Path, to: Target, out: str | os.PathLike[str] | None, *, half: bool, int8: bool) -> Path:
-    """Where the file goes, which may replace one that was exported there before, but no other model."""
+    """Choose the file to write, which may replace an earlier export, but no other model."""
     suffix = SUFFIXES[to]
     kind = f"{'-torch' if to == 'torch' else ''}{'-half' if half else '-int8' if int8 else ''}"
     folder = model if model.is_dir() else model.parent
@@ -269,7 +269,7 @@ def _images(
     calibrates: bool,
     report: Callable[[str], object],
 ) -> tuple[ImageSet, ImageSet | None, str]:
-    """The images to compare on, those of the training where they are needed, and the words for the first."""
+    """Return the images to compare on, the training images if calibration needs them, and a description."""
     if source is not None:
         training = own_splits(run, report, test=False).train if run is not None and calibrates else None
         images = labelled_images(source)

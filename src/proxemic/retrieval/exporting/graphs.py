@@ -117,7 +117,7 @@ def _export(model: nn.Module, images: Tensor) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch tells its developers."""
+    """Silence torch's messages for its own developers."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [each.level for each in loggers]
     try:
@@ -137,7 +137,7 @@ _BATCH = 8
 
 
 def is_convolutional(model: nn.Module) -> bool:
-    """Whether a network has more than the one convolution that cuts an image into patches."""
+    """Return whether a network has more than the one convolution that cuts an image into patches."""
     return sum(isinstance(part, nn.Conv2d) for part in model.modules()) > 1
 
 

@@ -33,13 +33,13 @@ class Measured:
         return self.metrics["recall@1"]
 
     def difference(self, other: "Measured") -> float:
-        """The largest difference of two numbers of the embeddings, in units of the mean length."""
+        """Return the largest difference of two numbers of the embeddings, in units of the mean length."""
         length = self.embeddings.norm(dim=1).mean()
         return float((self.embeddings - other.embeddings).abs().max() / length)
 
 
 def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
-    """The pictures of a folder or a table that have labels."""
+    """Return the labelled pictures of a folder or a table."""
     pictures = list_pictures(source)
     labelled = pictures.take([row for row, label in enumerate(pictures.labels) if label is not None])
     if len({*labelled.labels}) < 2:
@@ -51,7 +51,7 @@ def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
 
 
 def whole_classes(images: ImageSet, most: int) -> ImageSet:
-    """All images of classes drawn at random until there are at least so many."""
+    """Take all images of random classes until there are at least ``most``."""
     if len(images) <= most:
         return images
     order = torch.randperm(images.num_classes, generator=torch.Generator().manual_seed(0))

@@ -49,7 +49,7 @@ _LEFT: deque["Server"] = deque()  # of stores that nobody closed; see `leave`
 
 @dataclass(frozen=True)
 class Address:
-    """Where a gallery is: what a client connects by, how it is shown, without a password, and the gallery's name."""
+    """Address of a gallery: how to connect, how to show it without a password, and the gallery's name."""
 
     shown: str
     gallery: str
@@ -161,7 +161,7 @@ class Server:
 
 
 def leave(server: Server) -> None:
-    """Have a server closed when the next one is made: the garbage collector may call this while locks are held."""
+    """Close a server when the next one is made: the garbage collector may call this while locks are held."""
     _LEFT.append(server)
 
 

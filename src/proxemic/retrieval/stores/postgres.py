@@ -41,7 +41,7 @@ _DEFAULTS = {"connect_timeout": "5", "keepalives_idle": "30", "tcp_user_timeout"
 
 @dataclass(frozen=True)
 class Address:
-    """Where a gallery is: what libpq connects by, how it is shown, without a password, and the gallery's name."""
+    """Address of a gallery: how to connect by libpq, how to show it without a password, and the gallery's name."""
 
     conninfo: str = field(repr=False)
     shown: str
@@ -78,11 +78,11 @@ class Server:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def run(self, work: Callable[[Cursor], T], *, prepare: Callable[[Cursor], object] | None = None) -> T:
-        """Do something in a transaction that can be done again.
+        """Run work in a transaction that can be repeated.
 
         Args:
-            work: What is done.
-            prepare: What makes sure that the database has vectors; None expects them there.
+            work: The function that does it.
+            prepare: Makes sure that the database has vectors; None expects them there.
 
         Raises:
             UserError: If the server cannot be reached, or refuses.

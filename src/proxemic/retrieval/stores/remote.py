@@ -1,4 +1,4 @@
-"""What galleries on servers share: a state that is kept beside the rows, and rows that come as dictionaries."""
+"""Shared by galleries on servers: a state stored beside the rows, and rows that come as dictionaries."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class State:
-    """What a server keeps of a gallery beside its rows; without settings of an index, every row is compared."""
+    """A gallery's state on a server, besides its rows; without settings of an index, every row is compared."""
 
     info: GalleryInfo
     next_id: int = 0

@@ -25,7 +25,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class GalleryInfo:
-    """What is fixed when a gallery is created.
+    """Settings that are fixed when a gallery is created.
 
     Args:
         dim: Numbers of each vector, 1 or more.
@@ -54,7 +54,7 @@ class GalleryInfo:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be a text")
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Convert to plain data."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
@@ -88,7 +88,7 @@ class PartlyWritten(UserError):
 
 
 class Store(ABC):
-    """Where a gallery lives: vectors with a table of what is known of them.
+    """Where a gallery lives: vectors with a table of their metadata.
 
     Vectors come checked, as `proxemic.retrieval.Gallery` does: finite, and of unit length where the distance is cosine.
     Rows are known by ids from 0, which ascend in the order of adding and are never used twice, and by their paths, of
@@ -108,17 +108,17 @@ class Store(ABC):
     @classmethod
     @abstractmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
-        """Make an empty gallery; `UserError` where there is one, or anything else in its place."""
+        """Create an empty gallery; raise `UserError` if there is one, or anything else at the address."""
 
     @classmethod
     @abstractmethod
     def open(cls, address: str) -> Self:
-        """Open a gallery; `UserError` where there is none, or it cannot be reached or read."""
+        """Open a gallery; raise `UserError` if there is none, or it cannot be reached or read."""
 
     @classmethod
     @abstractmethod
     def delete(cls, address: str) -> None:
-        """Delete a gallery, and nothing else; `UserError` where there is none.
+        """Delete a gallery, and nothing else; raise `UserError` if there is none.
 
         Killed in between, it leaves the gallery whole, or none: making one there cleans up.
         """
@@ -142,11 +142,11 @@ class Store(ABC):
 
     @abstractmethod
     def known_paths(self, paths: Sequence[str]) -> set[str]:
-        """Those of the paths that it has rows of."""
+        """Return those of the paths that the gallery has."""
 
     @abstractmethod
     def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
-        """Add rows whose paths it does not have, and give their ids; `PartlyWritten` where only the first could be."""
+        """Add rows with new paths and return their ids; raise `PartlyWritten` if only the first could be written."""
 
     @abstractmethod
     def remove(self, where: Where) -> int:
@@ -171,14 +171,14 @@ class Store(ABC):
 
     @abstractmethod
     def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
-        """Vectors and what is known, as `iterate` gives them, of those of some ids that it has, ascending."""
+        """Return vectors and items, as `iterate` gives them, of the given ids that exist, ascending."""
 
     @abstractmethod
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
-        """All rows in the order of their ids, with the ids in the table's column `id`."""
+        """Yield all rows in the order of their ids, which are the table's column `id`."""
 
     def count_labels(self) -> Counter[str | None]:
-        """How many rows have each label."""
+        """Count the rows of each label."""
         return Counter(label for _, table in self.iterate() for label in table["label"].to_pylist())
 
     @property
@@ -188,16 +188,16 @@ class Store(ABC):
 
     @abstractmethod
     def build_index(self, kind: IndexKind, **settings: int) -> None:
-        """Make an index of all rows, in place of another one; `exact` is without one."""
+        """Build an index of all rows and replace the present one; `exact` removes it."""
 
     @property
     @abstractmethod
     def index(self) -> dict[str, Any]:
-        """The kind of index, its settings, the rows that it has, and what is known of its recall."""
+        """The kind of index, its settings, the rows that it has, and its recall if that was measured."""
 
     @abstractmethod
     def verify(self) -> list[str]:
-        """Read all of it, and say what is damaged, one sentence each; nothing where it is sound."""
+        """Read everything, and describe each damage in a sentence; an intact gallery gives none."""
 
     def close(self) -> None:  # noqa: B027
         """Give back connections and files."""
@@ -232,7 +232,7 @@ def check_settings(
 def exact_distances(
     queries: Float32[np.ndarray, "queries dim"], found: Float32[np.ndarray, "queries k dim"], distance: str
 ) -> Float32[np.ndarray, "queries k"]:
-    """Distances without the rounding of a product of matrices, which matters most where they are small."""
+    """Compute distances without the rounding errors of a matrix product, which matter most for small distances."""
     squares = np.square(found.astype(np.float64) - queries[:, None].astype(np.float64)).sum(2)
     # Of unit vectors, 1 - cos is half of the squared distance.
     return (squares / 2 if distance == "cosine" else np.sqrt(squares)).astype(np.float32)

@@ -136,7 +136,7 @@ def _begun(out: Path) -> Comparison | None:
 def finish_comparison(
     comparison: Comparison, *, workers: int = 1, report: Callable[[str], object] | None = None
 ) -> None:
-    """Train what is not finished, and write tables and plots."""
+    """Train the unfinished runs, and write tables and plots."""
     report = report or getLogger("proxemic").info
     pool = Workers(workers)
     with comparison.directory.at_work(alone=True):

@@ -136,7 +136,7 @@ def run_sweep(
     workers: int = 1,
     report: Callable[[str], object] | None = None,
 ) -> dict[Sweep, list[dict[int, Result]]]:
-    """Train what is not finished of what `plan_sweep` returned, and return the results of each point by seed."""
+    """Train the unfinished runs that `plan_sweep` returned, and return the results of each point by seed."""
     finish_comparison(comparison, workers=workers, report=report)
     comparison.check_finished()
     results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}

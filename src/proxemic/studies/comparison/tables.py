@@ -83,7 +83,7 @@ def _tested(seeds: Mapping[int, Result]) -> list[str]:
 
 
 def markdown(comparison: Comparison, results: _Results | None = None) -> str:
-    """Write a table per data set, with what is not finished and what failed."""
+    """Write a table per data set, and list unfinished and failed runs."""
     results = comparison.results() if results is None else results
     cells, finished = len(list(comparison.cells())), sum(len(seeds) for seeds in results.values())
     title = (

@@ -70,11 +70,11 @@ def evaluate_models(
 
 
 def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
-    """Warn where vectors say that another model made them than those that a head was trained on."""
+    """Warn if the vectors come from another model than those that the head was trained on."""
     made_by, known = images.pixels.made_by if isinstance(images.pixels, Vectors) else None, model.config.input_model
     if made_by is not None and known is not None and made_by != known:
         report(
-            f"WARNING: {path} was trained on vectors of the model {known}, but these are of {made_by}: the figures "
+            f"WARNING: {path} was trained on vectors of the model {known}, but these come from {made_by}: the figures "
             "mean nothing unless the two are the same model."
         )
 

@@ -1,4 +1,4 @@
-"""Evaluate rows of embeddings: those of a model, or those of files that were made elsewhere."""
+"""Evaluate embeddings: those of a model, or files that were made elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -84,9 +84,9 @@ def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, s
 
     Args:
         rows: Those of ``trials.csv``.
-        epochs: Of a complete training of the recipe.
+        epochs: Epochs of a complete training of the recipe.
         name: What the plot calls the search.
-        seed: Of the bootstrap.
+        seed: Seed of the bootstrap.
     """
     stage = max(rows, key=lambda row: int(row["stage"]))["stage"]
     is_last = np.array([row["stage"] == stage for row in rows])

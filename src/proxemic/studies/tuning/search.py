@@ -141,17 +141,17 @@ def search(
 
     Args:
         objective: Returns the value of a trial.
-        dimensions: What is searched, by name; choices that are lists or mappings are JSON text.
+        dimensions: The searched dimensions by name; choices that are lists or mappings are JSON text.
         storage: Optuna storage URL.
         study: Name of the study there.
         trials: Number of trials of all processes; None makes all points of a grid, or 50.
         budget: Instead of ``trials``: no trial begins once all of them together have made that many steps.
         sampler: How parameters are chosen; a quarter of the trials, from 3 to 10, are random before it learns.
-        pruner: What stops a trial early by the values that it reports.
+        pruner: Stops a trial early by the values that it reports.
         steps: The steps of a trial that is not pruned.
         seed: Seed of the sampler of one process; None draws one, as does a search that goes on.
         first: Parameters of the first trials, moved into the dimensions; not used in a grid.
-        settings: What else all processes must agree on.
+        settings: Further settings on which all processes must agree.
         alone: No other process works on the study, so that running trials are those of a killed one.
         on_trial: Called with each trial that this process finished.
     """

@@ -98,7 +98,7 @@ class ProxyGap(EpochMeasure):
 class DistanceToProxy(EpochMeasure):
     """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
 
-    The images go through no augmentation. Losses of cosines compare directions: there both are of unit length.
+    The images go through no augmentation. Losses of cosines compare directions: there both have unit length.
     """
 
     names = ("avg_dtp",)
@@ -167,7 +167,7 @@ def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
 def as_compared(
     loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Embeddings and proxies as the loss compares them: of unit length for cosines; None for a loss without proxies."""
+    """Return embeddings and proxies as the loss compares them, unit vectors for cosines; None without proxies."""
     if not isinstance(loss, ProxyLoss):
         return embeddings, None
     proxies = loss.proxies.detach().float().cpu()
@@ -179,6 +179,6 @@ def as_compared(
 def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """The embeddings of all training images, and the proxies."""
+    """Return the embeddings of all training images, and the proxies."""
     embeddings = embed_training_images(task.model, data.images, data.recipe, task.processes)
     return as_compared(task.loss, embeddings)

@@ -16,7 +16,7 @@ from proxemic.training.recipe import Recipe
 
 
 def proxy_callbacks(recipe: Recipe, images: ImageSet, loss: object) -> Iterator[Callback]:
-    """Those that a recipe asks for, for its training images and its loss as it was made."""
+    """Build the callbacks that a recipe asks for, for its training images and its loss."""
     if recipe.training.spread_after > 0:
         yield SpreadProxies(recipe, images)
     if recipe.training.anneal_gamma is not None:

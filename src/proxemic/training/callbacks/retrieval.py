@@ -31,11 +31,11 @@ class RetrievalCallback(Callback):
     Args:
         images: Labelled images of classes that are not trained on: an `ImageSet`, or any data set or `DataLoader`
             whose samples have a label, as `embed_dataset` takes.
-        preprocessing: What each image of an `ImageSet` goes through; other data need none.
+        preprocessing: Preparation of the images of an `ImageSet`; other data need none.
         evaluation: The metrics, and the number of images per batch.
         workers: Processes that load images, for each process of the run.
         every_n_epochs: Evaluate after each n-th epoch, at least 1.
-        prefix: What the names of logged values begin with.
+        prefix: Prefix of the names of logged values.
 
     Attributes:
         latest: The last metrics, with the number of queries evaluated and left out; None before that.

@@ -26,7 +26,7 @@ class Signals:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Heed signals in this block.
+        """Handle signals in this block.
 
         Enter it before the data workers start, which SLURM (``--signal=USR1@90``) sends SIGUSR1 too and would end, and
         leave it once Lightning has restored the handlers that it found.

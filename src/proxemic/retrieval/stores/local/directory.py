@@ -122,7 +122,7 @@ def changing(folder: Path, before: Snapshot | None = None) -> Iterator[Change]:
 
 
 def _another_gallery(folder: Path) -> UserError:
-    """Return what is raised if the folder holds another gallery than before."""
+    """Make the error to raise if the folder holds another gallery than before."""
     return UserError(f"{folder} is another gallery than the one that was opened: open it anew.")
 
 

@@ -146,7 +146,7 @@ def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> Inde
 
 
 def _efforts(kind: IndexKind, settings: Mapping[str, int]) -> Sequence[int]:
-    """Return the values of the effort, from the least that is of use to the most."""
+    """Return the values of the effort, from the least useful one to the most."""
     if kind == "hnsw":
         return (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
     return [2**power for power in range(settings["lists"].bit_length())]

@@ -77,7 +77,7 @@ def write_segment(
 
 
 def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
-    """Do as `pyarrow.array`, which would import pandas where that is installed: half of the time of a search."""
+    """Convert as `pyarrow.array`, without its import of pandas, half of the time of a search."""
     content = pa.py_buffer(np.ascontiguousarray(numbers, np.int64))
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, content])
 
@@ -113,7 +113,7 @@ class Segment:
         return other
 
     def places(self, ids: Int64[np.ndarray, " some"]) -> tuple[Int64[np.ndarray, " own"], Int64[np.ndarray, " own"]]:
-        """Return the places of those ids that it has, and where these stand among the asked."""
+        """Return the places of the given ids that the segment has, and the positions of these ids in `ids`."""
         places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         own = np.flatnonzero(self.ids[places] == ids)
         return places[own], own
@@ -158,12 +158,12 @@ class Segment:
             check_file(self.folder, file, content=True)
 
     def not_finite(self) -> Damaged:
-        """Return what is raised if vectors are not what a gallery holds."""
+        """Make the error to raise if a vector is not finite or too large."""
         path = self.folder / self.entry.vectors.name
         return Damaged(path, "it has numbers that are not finite, or too large to be squared")
 
     def verify(self) -> None:
-        """Read everything; `Damaged` at what is damaged first."""
+        """Read everything; raise `Damaged` at the first damage."""
         self.check()
         self.read([])
         for first in range(0, len(self.ids), _AT_ONCE):
