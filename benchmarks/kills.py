@@ -57,7 +57,10 @@ def work(name: str, folder: Path, connection: Connection) -> None:
 def start(name: str, folder: Path) -> tuple[multiprocessing.Process, Connection]:
     """Start a process, and return when it is about to change the gallery."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=work, args=(name, folder, sender))  # need not import
+    # A process forked from this one could wait for threads of OpenMP that it does not have.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["faiss", "proxemic.retrieval.stores.local"])
+    process = context.Process(target=work, args=(name, folder, sender))
     process.start()
     sender.close()
     receiver.recv()
