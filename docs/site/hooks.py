@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: pages that are no files of docs/, links out of docs/, formulas, examples."""
+"""What the site needs beyond mkdocs.yml: pages that are not files of docs/, links out of docs/, formulas, examples."""
 
 import os
 import posixpath
