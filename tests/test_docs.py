@@ -192,9 +192,8 @@ def test_the_page_of_the_analysis() -> None:
 
 
 def test_what_is_said_of_the_papers_is_what_they_print() -> None:
-    analysis, results, readme = (
-        " ".join(path.read_text().split())
-        for path in (DOCS / "analysis.md", DOCS / "results.md", DOCS.parent / "README.md")
+    analysis, results, protocols = (
+        " ".join((DOCS / name).read_text().split()) for name in ("analysis.md", "results.md", "protocols.md")
     )
 
     def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:
@@ -224,7 +223,7 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     assert "--data FashionMNIST --data.split images --data.validation_fraction 0" in analysis
     # No table of In-Shop.
     assert not published_figures(dataset="in-shop")
-    assert "for In-Shop, which none of the three papers has a table of" in readme
+    assert "for In-Shop, which none of the three papers has a table of" in protocols
     # Tables 7 and 8: the best K; table 6: SoftTriple against the MPA family.
     for table in ("7", "8"):
         values = printed(table)
@@ -421,17 +420,39 @@ def test_the_page_to_start_with(here: Path) -> None:
     assert (here / "found.html").stat().st_size > 1000
 
 
-def test_the_page_of_own_images_has_the_commands_of_the_readme() -> None:
-    """Which tests/test_readme.py runs."""
+IDIOMS = (
+    "as it came",
+    "from nothing",
+    "what is known of",
+    "what came of",
+    "cannot be told",
+    "in place of",
+    "is of",
+    "are of",
+)
+IDIOM = re.compile(rf"\b(?:{'|'.join(IDIOMS)})\b".replace(" ", r"\s+"), re.IGNORECASE)
 
-    def commands(path: Path) -> set[str]:
-        lines = re.sub(r"\\\n\s*", "", path.read_text())
-        return {line.partition("  #")[0].strip() for line in re.findall(r"^proxemic .*$", lines, re.MULTILINE)}
 
-    page = commands(DOCS / "own-images.md")
-    others = {"proxemic gallery create shop photos --model runs/final"}  # there from a run with held-out classes
-    assert page - others <= commands(DOCS.parent / "README.md")
-    assert len(page) == 5
+def test_the_pages_avoid_idioms_that_are_read_twice() -> None:
+    paths = [path for suffix in ("md", "py") for path in DOCS.rglob(f"*.{suffix}") if "kept" not in path.parts]
+    paths += [DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    assert IDIOM.search("the network as it\ncame")
+    found = {path.name: IDIOM.findall(path.read_text()) for path in paths}
+    assert {name: idioms for name, idioms in found.items() if idioms} == {}
+
+
+def test_the_commands_on_recipes_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    section = (DOCS / "protocols.md").read_text().partition("## Recipes")[2].partition("\n### ")[0]
+    commands = [shlex.split(line)[1:] for line in re.findall(r"^proxemic .*$", section, re.MULTILINE)]
+    assert [words[0] for words in commands] == ["recipes", "recipes", "recipes", "train", "train"]
+    for words in commands:
+        if words[0] == "recipes":
+            assert main(words) == 0, words
+        else:
+            assert read_recipe(find_recipe(words[2]), words[3:]).yaml, words
+    printed = capsys.readouterr().out
+    assert "k1: 0.9" in printed
+    assert "warmup_epochs" in printed
 
 
 def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
