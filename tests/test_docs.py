@@ -369,10 +369,11 @@ def test_the_page_of_retrieval(here: Path, capsys: pytest.CaptureFixture[str]) -
     (here / "queries" / "class 00" / "0.png").rename(here / "photo.jpg")
     (here / "photos" / "class 00").rename(here / "photos" / "sold-out")
     (here / "photos" / "class 01").rename(here / "photos" / "hat")
+    (here / "fixed.csv").write_text("path,label\nphotos/class 02/0.png,class 03\n")
     recipe = write_recipe(here / "tiny.yaml", here / "photos")
     quick = ["--training.epochs", "1"]
     assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
-    assert run_commands("retrieval.md") == 17
+    assert run_commands("retrieval.md") == 18
     run_page("retrieval.md")
     assert {path.name for path in here.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}
 
