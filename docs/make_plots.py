@@ -19,7 +19,7 @@ from proxemic.files import write_atomically
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 
 FOLDER = Path(__file__).parent / "losses"
-ANGLES = (90, 150, 250, 345)  # of the four classes' proxies; the embedding is of class 0
+ANGLES = (90, 150, 250, 345)  # of the four classes' proxies; the embedding belongs to class 0
 SECOND = 30  # of class 0's second proxy, where a loss has two; those of the other classes coincide
 LENGTH = 2.0  # of the proxies, where it counts
 BLACK, GREY = "#333333", "#999999"

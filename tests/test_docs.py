@@ -192,9 +192,8 @@ def test_the_page_of_the_analysis() -> None:
 
 
 def test_what_is_said_of_the_papers_is_what_they_print() -> None:
-    analysis, results, readme = (
-        " ".join(path.read_text().split())
-        for path in (DOCS / "analysis.md", DOCS / "results.md", DOCS.parent / "README.md")
+    analysis, results, protocols = (
+        " ".join((DOCS / name).read_text().split()) for name in ("analysis.md", "results.md", "protocols.md")
     )
 
     def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:
@@ -224,7 +223,7 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     assert "--data FashionMNIST --data.split images --data.validation_fraction 0" in analysis
     # No table of In-Shop.
     assert not published_figures(dataset="in-shop")
-    assert "for In-Shop, which none of the three papers has a table of" in readme
+    assert "for In-Shop, which none of the three papers has a table of" in protocols
     # Tables 7 and 8: the best K; table 6: SoftTriple against the MPA family.
     for table in ("7", "8"):
         values = printed(table)
@@ -370,10 +369,11 @@ def test_the_page_of_retrieval(here: Path, capsys: pytest.CaptureFixture[str]) -
     (here / "queries" / "class 00" / "0.png").rename(here / "photo.jpg")
     (here / "photos" / "class 00").rename(here / "photos" / "sold-out")
     (here / "photos" / "class 01").rename(here / "photos" / "hat")
+    (here / "fixed.csv").write_text("path,label\nphotos/class 02/0.png,class 03\n")
     recipe = write_recipe(here / "tiny.yaml", here / "photos")
     quick = ["--training.epochs", "1"]
     assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
-    assert run_commands("retrieval.md") == 17
+    assert run_commands("retrieval.md") == 18
     run_page("retrieval.md")
     assert {path.name for path in here.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}
 
@@ -421,17 +421,30 @@ def test_the_page_to_start_with(here: Path) -> None:
     assert (here / "found.html").stat().st_size > 1000
 
 
-def test_the_page_of_own_images_has_the_commands_of_the_readme() -> None:
-    """Which tests/test_readme.py runs."""
+IDIOMS = (
+    "as it came",
+    "from nothing",
+    "what is known of",
+    "what came of",
+    "cannot be told",
+    "in place of",
+    "is of",
+    "are of",
+)
 
-    def commands(path: Path) -> set[str]:
-        lines = re.sub(r"\\\n\s*", "", path.read_text())
-        return {line.partition("  #")[0].strip() for line in re.findall(r"^proxemic .*$", lines, re.MULTILINE)}
 
-    page = commands(DOCS / "own-images.md")
-    others = {"proxemic gallery create shop photos --model runs/final"}  # there from a run with held-out classes
-    assert page - others <= commands(DOCS.parent / "README.md")
-    assert len(page) == 5
+def test_the_commands_on_recipes_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    section = (DOCS / "protocols.md").read_text().partition("## Recipes")[2].partition("\n### ")[0]
+    commands = [shlex.split(line)[1:] for line in re.findall(r"^proxemic .*$", section, re.MULTILINE)]
+    assert [words[0] for words in commands] == ["recipes", "recipes", "recipes", "train", "train"]
+    for words in commands:
+        if words[0] == "recipes":
+            assert main(words) == 0, words
+        else:
+            assert read_recipe(find_recipe(words[2]), words[3:]).yaml, words
+    printed = capsys.readouterr().out
+    assert "k1: 0.9" in printed
+    assert "warmup_epochs" in printed
 
 
 def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

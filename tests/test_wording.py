@@ -51,7 +51,4 @@ def test_plain_english(part: str) -> None:
     written = [path for path in files if not path.is_relative_to(ROOT / "docs" / "experiments" / "kept")]
     assert written
     found = [f"{path.relative_to(ROOT)}: {each}" for path in written for each in find_idioms(path.read_text("utf-8"))]
-    assert not found, (
-        "\
-".join(found)
-    )
+    assert not found, "\n".join(found)

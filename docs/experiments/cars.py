@@ -6,7 +6,7 @@
 classes 1 to 98 and test for 99 to 196. In --out it leaves
 
 - photographs.csv, the table of recipes cars-pretrained/*: the last 24 training classes by name validate, most of
-  which are of other makers than those before them;
+  which belong to makers that the classes before them do not have;
 - features.parquet, the file of recipes cars-features/*: the pooled features of an untouched EfficientNet-Lite0 of whole
   photographs squeezed to 224 pixels, with the same splits;
 - all-training.csv, for the reality check (--data.labels), which makes folds of all training classes.

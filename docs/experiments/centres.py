@@ -149,12 +149,12 @@ def name_of(cell: Cell) -> str:
 
 
 def rows_of(known: Kept, cell: Cell) -> Path:
-    """What came of a cell, a row per seed; the file exists if the cell is finished."""
+    """Return the path of a cell's results, one row per seed; the file exists if the cell is finished."""
     return known.folder / "runs" / f"{name_of(cell)}.csv"
 
 
 def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: Path, known: Kept) -> None:
-    """Search, train the best with each seed, and keep what came of it."""
+    """Search, train the best trial with each seed, and save the results."""
     (loss, k, start), folder = cell, out / name_of(cell)
     if rows_of(known, cell).exists():
         return

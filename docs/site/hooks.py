@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: pages that are no files of docs/, links out of docs/, formulas, examples."""
+"""What the site needs beyond mkdocs.yml: pages that are not files of docs/, links out of docs/, formulas, examples."""
 
 import os
 import posixpath
@@ -42,9 +42,17 @@ def on_config(config: MkDocsConfig) -> None:
         "reference": [{name.removeprefix("proxemic."): _place(name)} for name in public_names()],
         "tutorials": ["tutorials/README.md", *(f"tutorials/{path.stem}.md" for path in tutorials)],
     }
-    for entry in config.nav:
-        for title, content in entry.items():
-            entry[title] = sections[content] if isinstance(content, str) else content
+
+    def fill(entries: list[Any]) -> None:
+        for entry in entries:
+            if isinstance(entry, dict):
+                for title, content in entry.items():
+                    if isinstance(content, list):
+                        fill(content)
+                    else:
+                        entry[title] = sections.get(content, content)
+
+    fill(config.nav)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:

@@ -31,8 +31,9 @@ def public_names() -> dict[str, Package]:
         for public in _exported(name):
             package = packages.setdefault(name, Package())
             origin = _origin(name, public)
-            # By its short name, griffe would find the module that a function has its name from.
-            full = origin if origin.endswith(f".{public}.{public}") else f"{name}.{public}"
+            # By its short name, griffe would find the module of that name instead of the function.
+            hidden = origin.endswith(f".{public}.{public}") or (path.parent / f"{public}.py").is_file()
+            full = origin if hidden else f"{name}.{public}"
             if _is_package(origin):
                 package.elsewhere[public] = origin
             elif origin in first:

@@ -82,7 +82,7 @@ print(
 # Compare the share of unknown pictures that pass with the rate that was asked for. The gallery is about as large as
 # the held-out set, as it should be: in a larger one a picture has more chances to come near another. But the
 # threshold comes from 24 classes only, and its interval above is wide: classes that happen to be more alike than
-# others make it stricter, and fewer known pictures are named. The known queries are of typefaces that the gallery
+# others make it stricter, and fewer known pictures are named. The known queries come in typefaces that the gallery
 # lacks, so that they lie farther from it than pictures did from those of their class in the calibration. Hold out as
 # many classes as you can.
 #

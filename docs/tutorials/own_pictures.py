@@ -47,7 +47,7 @@ print(len(list(photos.iterdir())), "classes,", len(list(photos.glob("*/*.png")))
 # ## Training
 #
 # A *recipe* holds every value that a run depends on: data, network, loss, optimiser, and how the model is evaluated.
-# The recipe `own` trains a small network from nothing; for photographs, `own-pretrained` starts from ImageNet
+# The recipe `own` trains a small network from scratch; for photographs, `own-pretrained` starts from ImageNet
 # weights. Some values are changed here, so that it takes seconds: smaller pictures, fewer epochs.
 #
 # Whole classes are held out. A third of them is for the test (with 20 classes or more there are confidence
@@ -74,7 +74,7 @@ with (result.path / "history.csv").open() as history:
 # The run directory has everything that is needed later: the recipe with all values, the weights, the history of the
 # metrics, a plot of it, and the classes. `proxemic.evaluate` measures the model on the test classes again.
 #
-# - **Recall@1** is the fraction of the pictures whose nearest other picture is of their own class.
+# - **Recall@1** is the fraction of the pictures whose nearest other picture has the same class.
 # - **MAP@R** also looks at the order of all pictures of the class, and is 1 only if they all come first.
 # - `chance` is what a random ranking of the same pictures would have: compare values with it, and never across
 #   numbers of classes. `low` and `high` are a 95% interval of a bootstrap that draws whole classes.

@@ -53,8 +53,8 @@ for sides in range(3, 8):
 # Its features are then computed once, so that an epoch takes no time. The head begins as the principal components of
 # these features, so that training begins where the backbone is, and not at random.
 #
-# The network as it came is evaluated, too, and is kept where no epoch is better: fine-tuning a good network on few
-# pictures can make it worse, and you want to know.
+# The network is also evaluated before training; if no epoch beats it, the run keeps it. Fine-tuning a good network
+# on few pictures can make it worse, and you want to know.
 
 # %%
 recipe = proxemic.recipes.load(

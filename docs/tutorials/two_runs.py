@@ -85,7 +85,7 @@ for name, run in runs.items():
         f"{distances.between_mean:.3f} between, AUC {distances.auc:.4f}"
     )
     print(f"  alignment {alignment(embeddings, images.labels):.3f}, uniformity {uniformity(embeddings):.3f}")
-    print(f"  the largest hub is a neighbour of {hubs.largest} pictures; {hubs.antihubs:.1%} are of none")
+    print(f"  the largest hub is a neighbour of {hubs.largest} pictures; {hubs.antihubs:.1%} are neighbours of none")
 
 # %% [markdown]
 # ## A map
