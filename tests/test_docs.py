@@ -421,18 +421,6 @@ def test_the_page_to_start_with(here: Path) -> None:
     assert (here / "found.html").stat().st_size > 1000
 
 
-IDIOMS = (
-    "as it came",
-    "from nothing",
-    "what is known of",
-    "what came of",
-    "cannot be told",
-    "in place of",
-    "is of",
-    "are of",
-)
-
-
 def test_the_commands_on_recipes_exist(capsys: pytest.CaptureFixture[str]) -> None:
     section = (DOCS / "protocols.md").read_text().partition("## Recipes")[2].partition("\n### ")[0]
     commands = [shlex.split(line)[1:] for line in re.findall(r"^proxemic .*$", section, re.MULTILINE)]

@@ -52,8 +52,8 @@ calibration = calibrate(run, rates=[0.1, 0.05])
 print(calibration.text())
 
 # %% [markdown]
-# *False accepts* are what the threshold costs, *true accepts* what it allows: pictures whose nearest other picture is
-# of their own class and within it. A rate that is a hundred times smaller takes a hundred times as many held-out
+# *False accepts* are what the threshold costs, *true accepts* what it allows: pictures whose nearest other picture
+# belongs to their own class and lies within it. A rate that is a hundred times smaller takes a hundred times as many held-out
 # pictures to be measured.
 #
 # ## Recognition
