@@ -109,7 +109,7 @@ def check_defaults(documented: dict[str, str], expected: dict[str, Any]) -> None
 
 def test_there_are_losses() -> None:
     assert {"ArcFaceLoss", "HISTLoss", "PairwiseLoss"} <= LOSSES.keys()
-    assert len(LOSSES) == 19
+    assert len(LOSSES) >= 19
 
 
 @pytest.mark.parametrize("name", LOSSES)
