@@ -53,8 +53,8 @@ print(calibration.text())
 
 # %% [markdown]
 # *False accepts* are what the threshold costs, *true accepts* what it allows: pictures whose nearest other picture
-# belongs to their own class and lies within it. A rate that is a hundred times smaller takes a hundred times as many held-out
-# pictures to be measured.
+# belongs to their own class and lies within it. A rate that is a hundred times smaller takes a hundred times as many
+# held-out pictures to be measured.
 #
 # ## Recognition
 #

@@ -93,6 +93,13 @@ def test_nothing_is_kept_that_loses() -> None:
     assert found.on_pictures["stock"] == found.on_classes["stock"] == 1
 
 
+def test_many_rows_are_whitened_unless_that_surely_loses() -> None:
+    features, labels = draw(30, seed=9)
+    labels[2 * CLASSES :] = -1
+    assert len(features) >= 500
+    assert improve(features, labels).kept != "stock"
+
+
 def test_the_same_rows_and_seed_give_the_same_head(improvement: Improvement) -> None:
     features, labels = draw(12, seed=1)
     labels[6 * CLASSES :] = -1

@@ -16,6 +16,8 @@ from proxemic.models import EmbeddingModel, ModelConfig, begin_at_principal_comp
 FOLDS = 3
 FEW_LABELS = 5
 """From so many labels for each class on, three quarters of the way that training takes the head are tried, too."""
+ENOUGH_TO_WHITEN = 500
+"""From so many rows on, labelled or not, whitening is kept unless it surely loses: a few labels say little about it."""
 _SHARES = {"trained 1/2": 0.5, "trained 3/4": 0.75}
 _SURELY = 1.64  # standard deviations: a loss of that many happens by chance once in twenty times
 # Chosen on the training classes of Cars196 alone (benchmarks/improve.py measures them on others).
@@ -108,8 +110,8 @@ def improve(
     These are compared: none (``stock``), `whitened_head`, which needs no labels, and a head that `trained_head` makes
     of it, moved half of that way, or, from `FEW_LABELS` labels for each class on, three quarters. A third of the
     labelled rows, and then a third of the classes, are held out in turn. In this order, what gains on held-out rows and
-    classes together is kept, unless it surely loses on one of them (by McNemar's test); the head that is kept is then
-    made again of all labels.
+    classes together is kept, unless it surely loses on one of them (by McNemar's test); from `ENOUGH_TO_WHITEN` rows
+    on, whitening need not gain. The head that is kept is then made again of all labels.
 
     Only the gain on labelled classes is promised. That on held-out classes is an estimate for classes like these, and
     with few labels an optimistic one. One label for each class is too little to train on.
@@ -149,7 +151,8 @@ def improve(
     kept = "stock"
     for name in ("whitened", *shares):
         gains = [hits.gain(name, kept) for hits in (on_pictures, on_classes)]
-        if sum(gain for gain, _ in gains) > 0 and min(sure for _, sure in gains) > -_SURELY:
+        expected = name == "whitened" and len(features) >= ENOUGH_TO_WHITEN
+        if (expected or sum(gain for gain, _ in gains) > 0) and min(sure for _, sure in gains) > -_SURELY:
             kept = name
     head = None if kept == "stock" else heads(torch.ones(len(rows), dtype=torch.bool))[kept]
     return Improvement(head, kept, on_pictures.recall(), on_classes.recall(), per_class)
