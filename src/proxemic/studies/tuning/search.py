@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,6 +173,8 @@ def search(
             return shared.get_trials(deepcopy=False)[trial.number]
 
         try:
+            if notices_deaths and not _beaten.wait(GRACE):
+                raise RuntimeError("it takes no heartbeats")
             parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
             value = objective(Trial(_number(frozen()), parameters, report))
             if not math.isfinite(value):
@@ -235,6 +238,7 @@ def search(
             # Optuna's `MaxTrialsCallback` counts neither steps nor the trials under way, and would not wait for them.
             begun = len(done) + running if budget is None else spent(done) + running * steps
             if begun < limit:
+                _beaten.clear()
                 try:
                     shared.optimize(evaluate, n_trials=1, callbacks=[told])
                 except (UpdateFinishedTrialError, ValueError) as error:
@@ -272,12 +276,17 @@ def _running(study: optuna.Study) -> int:
     return len(running)
 
 
+_beaten = threading.Event()
+"""Set by each heartbeat. A trial has parameters only after its first one: else nobody would see that it has died."""
+
+
 class _Database(RDBStorage):
     """A storage whose heartbeat thread does not end in a traceback: a single missed heartbeat does no harm."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         with contextlib.suppress(Exception):
             super().record_heartbeat(trial_id)
+            _beaten.set()
 
 
 def _is_redis(url: str) -> bool:
