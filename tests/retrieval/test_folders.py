@@ -45,6 +45,15 @@ def test_a_folder_is_embedded_once_and_followed(photos: Path, tmp_path: Path) ->
     assert {hit.label for hit in hits} == {"class 01", "class 02"}
 
 
+def test_a_kept_gallery_that_cannot_be_read_is_made_anew(photos: Path, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    kept = Path(open_gallery(photos, model, report=print).store.address)
+    (kept / "gallery.sqlite").write_bytes(b"of another version")
+    said: list[str] = []
+    assert len(open_gallery(photos, model, report=said.append)) == 6
+    assert said[0] == f"{kept} cannot be read, and is made anew"
+
+
 def test_a_gallery_is_opened_as_it_is(photos: Path, tmp_path: Path) -> None:
     Gallery.create(tmp_path / "shop", write_model(tmp_path / "model"), photos)
     assert open_gallery(tmp_path / "shop", report=print).store.address == str(tmp_path / "shop")

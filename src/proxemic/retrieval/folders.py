@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from proxemic.addresses import GALLERY_FILE, is_pretrained_name
 from proxemic.data.sources.listing import absolute, files_below
 from proxemic.image_formats import is_picture_name
 from proxemic.retrieval.gallery import Gallery
+from proxemic.retrieval.stores.local.database import Damaged
 from proxemic.runs.pretrained import DEFAULT_MODEL
 
 
@@ -38,6 +40,12 @@ def open_gallery(
     if _is_gallery(folder) or not (folder.is_dir() and any(map(is_picture_name, files_below(folder, {})))):
         return Gallery.open(address, model)
     kept = kept_gallery(folder, model or DEFAULT_MODEL)
+    if _is_gallery(kept):
+        try:
+            Gallery.open(kept)
+        except Damaged:  # as one of another version is
+            report(f"{kept} cannot be read, and is made anew")
+            shutil.rmtree(kept)
     if not _is_gallery(kept):
         report(f"{folder} is no gallery yet: its pictures are embedded once, by {model or DEFAULT_MODEL}, into {kept}")
         gallery = Gallery.create(kept, model or DEFAULT_MODEL, folder, **reading)
