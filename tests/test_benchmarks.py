@@ -193,3 +193,15 @@ def test_what_galleries_take(tmp_path: Path) -> None:
     assert words[:4] == ["folder", "exact", "2000", "128"]
     assert all(float(word) > 0 for word in words[4:])
     assert len((tmp_path / "taken.csv").read_text().splitlines()) == 2
+
+
+def test_what_labels_and_corrections_gain() -> None:
+    rows = table("improve.py", "--smoke")
+    assert [row[0] for row in rows][:2] == ["stock features", "whitened"]
+    assert all(0 <= float(share) <= 100 for row in rows for cell in row[1:] for share in cell.split(" · "))
+    corrected = run("improve.py", "--smoke", "--wrong", "0.3").splitlines()
+    assert [line.split(" | ")[0] for line in corrected if " at random" in line or "suspicion" in line] == [
+        "| by suspicion on features",
+        "| by suspicion on improved vectors",
+        "| at random",
+    ] * 2

@@ -12,6 +12,7 @@ from proxemic.data import Preprocessing
 from proxemic.metrics import retrieval_metrics
 from proxemic.models import save_model
 from proxemic.retrieval import Embedder, Improvement, improve, trained_head, whitened_head
+from proxemic.retrieval.improvement import _Hits
 
 pytestmark = pytest.mark.cpu
 
@@ -91,6 +92,15 @@ def test_nothing_is_kept_that_loses() -> None:
     found = improve(features, torch.arange(10).repeat_interleave(8))
     assert (found.kept, found.head) == ("stock", None)
     assert found.on_pictures["stock"] == found.on_classes["stock"] == 1
+
+
+def test_a_gain_is_counted_in_the_standard_deviations_of_mcnemar() -> None:
+    hits = _Hits()
+    # Nine queries gain, four lose, and seven stay: (9 - 4) / 20 of the queries, (9 - 4) / sqrt(9 + 4) deviations.
+    before, after = torch.zeros(20, dtype=torch.bool), torch.zeros(20, dtype=torch.bool)
+    after[:9], before[9:13] = True, True
+    hits._of = {"stock": [before[:5], before[5:]], "whitened": [after[:5], after[5:]]}
+    assert hits.gain("whitened", "stock") == pytest.approx((5 / 20, 5 / 13**0.5))
 
 
 def test_many_rows_are_whitened_unless_that_surely_loses() -> None:

@@ -42,7 +42,7 @@ class Statement:
 
     @classmethod
     def of(cls, name: str, claim: str, observed: Tensor, bound: Tensor | float) -> "Statement":
-        """Summarise the sides of all cases, of which there is at least one."""
+        """Summarise the sides of all cases; at least one is needed."""
         observed, bound = _sides(observed, bound)
         beyond = bound - observed if "≥" in claim else observed - bound
         worst = int(beyond.argmax())

@@ -52,7 +52,7 @@ def within(folder: Path | str, name: str) -> Path | str:
 
 
 def open_filesystem(address: str) -> tuple[Any, str]:
-    """Return fsspec's file system of an address, and the path in it; `UnreachableError` if there is none."""
+    """Return fsspec's file system of an address, and the path in it; `UnreachableError` if it cannot be opened."""
     import fsspec.core
 
     with remote_errors(address):

@@ -106,7 +106,7 @@ def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
 def picture_named(name: str, side: int, roots: Iterable[str]) -> Image.Image | None:
     """Read the picture of a name, shrunk to ``side`` pixels unless it is a box.
 
-    Return None if there is none below the roots, or it cannot be reached or read.
+    Return None if no such picture lies below the roots, or it cannot be reached or read.
     """
     path, box = path_and_box(name)
     if not is_below(path, roots):

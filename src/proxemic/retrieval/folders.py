@@ -40,18 +40,18 @@ def open_gallery(
     if _is_gallery(folder) or not (folder.is_dir() and any(map(is_picture_name, files_below(folder, {})))):
         return Gallery.open(address, model)
     kept = kept_gallery(folder, model or DEFAULT_MODEL)
+    gallery = None
     if _is_gallery(kept):
         try:
-            Gallery.open(kept)
+            gallery = Gallery.open(kept, model)
         except Damaged:  # as one of another version is
             report(f"{kept} cannot be read, and is made anew")
             shutil.rmtree(kept)
-    if not _is_gallery(kept):
+    if gallery is None:
         report(f"{folder} is no gallery yet: its pictures are embedded once, by {model or DEFAULT_MODEL}, into {kept}")
         gallery = Gallery.create(kept, model or DEFAULT_MODEL, folder, **reading)
         added = gallery.added
     else:
-        gallery = Gallery.open(kept, model)
         added = gallery.add(folder, update=True, **reading)
         paths = (path for _, items in gallery.store.iterate() for path in items["path"].to_pylist())
         gone = [path for path in paths if not Path(path).exists()]

@@ -59,7 +59,7 @@ def test_parts_in_another_order_are_refused(tmp_path: Path, part: int, kind: int
     place = [each for each in range(0, len(file), 4) if file[each : each + 4] == MAGIC][part]
     file[place + 7] = kind << 5
     path.write_bytes(file)
-    with pytest.raises(ValueError, match="record 0 at byte 0 is none: "):
+    with pytest.raises(ValueError, match="record 0 at byte 0 cannot be read: "):
         read_record_index(path)
 
 
@@ -119,9 +119,9 @@ def test_any_word_changed_is_refused_or_leaves_other_records_alone(small: Path) 
         ("-1\t0\n", "keys must be numbers from 0"),
         ("0\t40\n", r"its index goes from byte 40 to 40, but it has \d+, from 0"),
         ("0\t0\n1\t400000\n", "its index goes from byte 0 to 400,000"),
-        ("0\t0\n1\t44\n", "record 0 at byte 0 is none: it has 40 bytes, but the next begins, .* after 44"),
-        ("0\t0\n1\t36\n", "record 0 at byte 0 is none"),
-        ("0\t0\n", "record 0 at byte 0 is none"),
+        ("0\t0\n1\t44\n", "record 0 at byte 0 cannot be read: it has 40 bytes, but the next begins, .* after 44"),
+        ("0\t0\n1\t36\n", "record 0 at byte 0 cannot be read"),
+        ("0\t0\n", "record 0 at byte 0 cannot be read"),
     ],
 )
 def test_a_wrong_index_is_refused(small: Path, text: str, message: str) -> None:

@@ -151,7 +151,7 @@ def _read_headers(
                 raise ValueError("it is shorter than its labels")
         except (ValueError, struct.error) as error:
             why = str(error) if isinstance(error, ValueError) else "it is too short"
-            raise ValueError(f"record {records.keys[place]} at byte {starts[place]:,} is none: {why}") from error
+            raise ValueError(f"record {records.keys[place]} at byte {starts[place]:,} cannot be read: {why}") from error
         labels_follow[place], labels[place] = count > 0, (*stored, np.nan)[:2]
 
 

@@ -70,7 +70,8 @@ def index_shards(shards: Sequence[Path], image: str | None, label: str, folder: 
     """Find every sample of tar shards, once: the index is kept, for shards of these sizes and times.
 
     `image` and `label` are the endings of their names, as of `WebDatasetShards`; `folder` holds indices, by default in
-    the user's cache folder. `ValueError` if a shard is compressed, damaged, missing or no tar, or a label is none.
+    the user's cache folder. `ValueError` if a shard is compressed, damaged, missing or not a tar file, or a label is
+    malformed.
     """
     digest = hashlib.sha256(json.dumps([_VERSION, image, label]).encode())
     for shard in shards:
@@ -93,7 +94,7 @@ def index_shards(shards: Sequence[Path], image: str | None, label: str, folder: 
                 tuple(said["examples"]),
             )
     except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile):
-        pass  # there is none, or it is damaged
+        pass  # the file is missing or damaged
     index = _build(shards, image, label)
     said = {"class_names": index.class_names, "without": index.without, "examples": index.examples}
     arrays = {name: getattr(index.pixels, name) for name in ShardPixels.per_image}

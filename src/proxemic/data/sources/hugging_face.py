@@ -214,7 +214,7 @@ class ArrowPixels(Pixels):
 
 
 class ArrowVectors:
-    """Vectors in a column of a data set that gives Arrow's tables, of which the rows of a batch are read."""
+    """Vectors in a column of a data set in Arrow tables; only the rows of a batch are read."""
 
     def __init__(self, table: Any, column: str, name: str) -> None:
         self.table, self.column, self.name = table, column, name
