@@ -265,7 +265,7 @@ def proxy_nca_plus_plus(x: Tensor, w: Tensor, y: list[int], temperature: float =
 
 def hist(inputs: tuple[Tensor, ...], y: list[int], tau: float, alpha: float) -> Tensor:
     """One Gaussian per class; batch norm with weight 1 and bias 0."""
-    x, w, log_variances, enter, leave = inputs
+    x, w, log_variances, enter, enter_bias, leave, leave_bias = inputs
     variances = log_variances[:, 0].clamp(0, 6).exp()
     units = torch.stack([row / row.norm() for row in x])
     means = torch.stack([c[0] / c[0].norm() for c in w])
@@ -284,9 +284,9 @@ def hist(inputs: tuple[Tensor, ...], y: list[int], tau: float, alpha: float) -> 
     )
     dv, de = torch.diag(h.sum(1) ** -0.5), torch.diag(1 / h.sum(0))
     g = dv @ h @ de @ h.T @ dv
-    hidden = g @ (x @ enter.T)
+    hidden = g @ (x @ enter.T + enter_bias)
     normal = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt()
     activated = torch.where(normal > 0, normal, 0.1 * normal)
-    out = g @ (activated @ leave.T)
+    out = g @ (activated @ leave.T + leave_bias)
     graph = torch.stack([-torch.log(torch.exp(out[i, own]) / torch.exp(out[i]).sum()) for i, own in enumerate(y)])
     return total / len(y) + graph.mean()

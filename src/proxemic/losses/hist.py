@@ -57,9 +57,10 @@ class HISTLoss(ProxyLoss):
 
     Classes are Gaussians with unit mean μ_c and variances ``exp(relu6(v_c))``; ``d_ic`` is the squared Mahalanobis
     distance of the unit embedding. Each class in the batch is a hyperedge, ``H_ij`` 1 for its own samples and
-    ``exp(−α d_ij)`` for the others; with `propagation` G, ``X' = leaky_relu(BN(G X Θ1), 0.1)`` and
-    ``out = G X' Θ2``, from embeddings X as they came, with batch norm by the statistics of the batch. Lim et al.,
-    Hypergraph-Induced Semantic Tuplet Loss, CVPR 2022.
+    ``exp(−α d_ij)`` for the others; with `propagation` G, ``X' = leaky_relu(BN(G (X Θ1 + b1)), 0.1)`` and
+    ``out = G (X' Θ2 + b2)``, from embeddings X without normalisation, with batch norm by the statistics of the batch.
+    The biases b1 and b2 are in the authors' code and not in the paper. Lim et al., Hypergraph-Induced Semantic Tuplet
+    Loss, CVPR 2022.
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it is computed in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
@@ -101,9 +102,9 @@ class HISTLoss(ProxyLoss):
         init: Any = {**self.defaults, **options}["init"]
         with torch.no_grad():
             init(self.log_variances)
-        self.enter = nn.Linear(embedding_size, hidden, bias=False)
+        self.enter = nn.Linear(embedding_size, hidden)
         self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
-        self.leave = nn.Linear(hidden, num_classes, bias=False)
+        self.leave = nn.Linear(hidden, num_classes)
 
     def distribute(
         self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False
@@ -141,9 +142,10 @@ class HISTLoss(ProxyLoss):
         scores = dense_class_scores(queries, rows, self.scoring.similarity, self.scoring.pooling)
         membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
         graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))
-        x = graph @ F.linear(embeddings, self.enter.weight.to(embeddings.dtype))
-        leave = classes.rows(self.leave.weight).to(x.dtype)
-        logits = graph @ F.linear(F.leaky_relu(self._normalize(x), 0.1), leave)
+        dtype = embeddings.dtype
+        x = graph @ F.linear(embeddings, self.enter.weight.to(dtype), self.enter.bias.to(dtype))
+        leave, bias = (classes.rows(each).to(x.dtype) for each in (self.leave.weight, self.leave.bias))
+        logits = graph @ F.linear(F.leaky_relu(self._normalize(x), 0.1), leave, bias)
         weights = classes.sampling.weights
         return logits if weights is None else logits + weights.log()
 
