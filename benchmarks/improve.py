@@ -1,8 +1,9 @@
-"""How much a head over stored features gains by labels, by wrong labels, and by correcting these.
+r"""How much a head over stored features gains by labels, by wrong labels, and by correcting these.
 
     proxemic embed MODEL photos --out features.safetensors      # labelled pictures, embedded once
     python benchmarks/improve.py features.safetensors           # five seeds, minutes
     python benchmarks/improve.py features.safetensors --wrong 0.3 --labels 10
+    python benchmarks/improve.py features.safetensors --labels 10 --seeds 10 --table split.csv   # to fine-tune beside
     python benchmarks/improve.py --smoke                        # random features, seconds: does it run?
 
 For each seed half of the classes, drawn at random, are labelled, so many pictures of each; the other half never is.
@@ -11,8 +12,17 @@ pictures of the labelled classes, those beyond the first 20 (``--kept``), search
 the seeds, in percent. With wrong labels, a share of the labels is drawn from the other classes, and a quarter, a half
 and all of them are corrected: in the order of suspicion on the features as they are (`wrong_label_scores`), on the
 vectors of the head, or at random. What is searched among has the labels as they are then.
+
+``--table`` writes the pictures of one split: labelled ones as ``train``, those of the other classes as ``test``. This
+fine-tunes the whole network on them, and the row *stock features* for all pictures as the run embeds them is its cell:
+
+    proxemic train --recipe own-pretrained --data.root split.csv --data.validation_fraction 0 \
+        --evaluation.select_on last --out RUN
+    proxemic embed RUN photos --out tuned.safetensors
+    python benchmarks/improve.py tuned.safetensors --labels 10 --seeds 10
 """
 
+import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from measure import command, print_header, print_row
-from proxemic.data.embeddings import read_embeddings
+from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings
 from proxemic.metrics import nearest_neighbours
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval import improve, trained_head, whitened_head
@@ -103,6 +113,19 @@ def curves(features: Tensor, labels: Tensor, counts: Sequence[int], kept: int, s
         print_row(name, *cells)
 
 
+def write_table(path: Path, read: LabelledEmbeddings, count: int, kept: int, seed: int) -> None:
+    """Write which pictures of a split are labelled and which are of other classes."""
+    rows = read.rows
+    assert rows.labels is not None
+    assert rows.paths is not None, "the features have no paths of pictures"
+    split = Split(rows.labels, count, kept, seed)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "label", "split"))
+        for name, chosen in (("train", split.labelled), ("test", split.new)):
+            writer.writerows((rows.paths[row], int(rows.labels[row]), name) for row in chosen.tolist())
+
+
 def corrections(features: Tensor, labels: Tensor, count: int, wrong: float, kept: int, seeds: Sequence[int]) -> None:
     """Print what corrections gain, by the order in which labels are looked at."""
     checked = (0.0, 0.25, 0.5, 1.0)
@@ -147,6 +170,7 @@ def main(
     seeds: Sequence[int] = (10, 11, 12, 13, 14),
     kept: int = 20,
     wrong: float | None = None,
+    table: Path | None = None,
     smoke: bool = False,
 ) -> None:
     """Print a table."""
@@ -157,6 +181,9 @@ def main(
         read = read_embeddings(features)
         assert read.rows.labels is not None, f"{features} has no labels"
         rows, classes = read.embeddings, read.rows.labels
+        if table is not None:
+            write_table(table, read, labels[0], kept, seeds[0])
+            return
     if wrong is not None:
         for count in labels:
             print(f"{count} labels for each class, {wrong:.0%} of them wrong: Recall@1 of further pictures")
