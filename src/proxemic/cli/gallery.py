@@ -168,3 +168,33 @@ def index(gallery: str, kind: Index, /, *, set: Sequence[str] = ()) -> None:
     opened = Gallery.open(gallery)
     opened.build_index(kind, **settings)
     print(next(line for line in summarize_store(opened.store).lines() if line.startswith("index")))
+
+
+def export(gallery: str, file: str, /) -> None:
+    """Write all of it to a Parquet file: a copy to keep, and the way from one store to another.
+
+    The file has paths, labels, all columns and vectors, but neither the pictures nor the model.
+
+    Args:
+        file (FILE): A .parquet file.
+    """
+    say(f"Exporting {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import export_gallery
+
+    rows = export_gallery(gallery, file, report=say)
+    print(f"{rows:,} pictures in {file}: proxemic gallery import makes the gallery again")
+
+
+def import_(gallery: str, file: str, /) -> None:
+    """Make a gallery of a file that gallery export wrote.
+
+    Args:
+        gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
+            milvus-lite:FILE.
+        file (FILE): The file; nothing in it is run.
+    """
+    say(f"Importing {file}")  # before what takes seconds to import
+    from proxemic.retrieval import import_gallery
+
+    made = import_gallery(gallery, file, report=say)
+    print(f"{len(made):,} in {made.store.address}")
