@@ -125,7 +125,7 @@ def _facts(schema: pa.Schema, path: Path) -> tuple[GalleryInfo, dict[str, Any]]:
     """Check the columns and the metadata of a file; `ValueError` if they are not those of a gallery."""
     try:
         content = json.loads((schema.metadata or {})[_KEY.encode()])
-        info = GalleryInfo.from_json(content["info"])
+        info = GalleryInfo.from_json(content["info"], path)
         roots, index, calibration = content["roots"], content["index"], content.get("calibration")
         if not all(isinstance(text, str) for text in (index, *roots)):
             raise TypeError("its roots and its index are not texts")
