@@ -49,14 +49,20 @@ def create(
 
 @options_of("proxemic.retrieval:Gallery.add", but=["roots"])
 def add(
-    gallery: str, source: Sequence[str], /, *, model: str | None = None, root: Sequence[str] = (), **adding: Any
+    gallery: str, source: Sequence[str] = (), /, *, model: str | None = None, root: Sequence[str] = (), **adding: Any
 ) -> None:
-    """Add pictures or vectors; those that the gallery has, by their paths, stay as they are."""
+    """Add pictures or vectors; those that the gallery has, by their paths, stay as they are.
+
+    If the pictures of a gallery were moved with their folder, give the new one by --root, with or without a source.
+    They are then found there by all commands.
+    """
     say(f"Adding to {without_password(gallery)}")  # before what takes seconds to import
     from proxemic.retrieval import Gallery
 
+    if not source and not root:
+        raise UserError("Nothing says what to add: give pictures or vectors, or where pictures have moved (--root).")
     opened = Gallery.open(gallery, model)
-    _say_added(opened, opened.add(source, roots=root, **adding))
+    _say_added(opened, opened.add(source or None, roots=root, **adding))
 
 
 def _say_added(gallery: "Gallery", added: "Added") -> None:
