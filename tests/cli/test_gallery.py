@@ -11,6 +11,7 @@ from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder
 from ports import free_port
 from proxemic.retrieval import Gallery
+from proxemic.serve.pictures import original
 from shelves import CLASSES, DIM, EACH, SIZE, write_model
 
 ROWS = CLASSES * EACH
@@ -55,6 +56,27 @@ def test_adding_removing_and_looking(shelf: Path, tmp_path: Path, here: Here) ->
 def _enter(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
+
+
+def test_pictures_are_found_where_they_have_moved(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(shelf / "photos", tmp_path / "photos")
+    made = here("gallery", "create", "shop", "photos", "--model", shelf / "model", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    query = tmp_path / "moved" / "class 03" / "0.png"
+    search = ("search", "shop", query, "--html", "found.html", "-k", 1)
+    assert here(*search, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "found.html").read_text().count("<img") == 1  # the query
+    added = here("gallery", "add", "shop", "--root", "moved", cwd=tmp_path)
+    assert added.stdout == f"0 added, {ROWS} in shop\n"
+    found = here(*search, cwd=tmp_path)
+    assert f"{tmp_path}/photos/class 03/0.png" in found.stdout
+    assert (tmp_path / "found.html").read_text().count("<img") == 2
+    (tmp_path / "moved" / "class 03" / "new.png").write_bytes(query.read_bytes())
+    added = here("gallery", "add", "shop", "moved", "--update", cwd=tmp_path)
+    assert added.stdout == f"1 added, {ROWS + 1} in shop\n"
+    assert original(f"{tmp_path}/photos/class 03/0.png", Gallery.open(tmp_path / "shop").store.roots)
+    assert_refused(here("gallery", "add", "shop", cwd=tmp_path), ["Nothing says what to add"])
 
 
 def test_damage_is_told_and_has_its_exit_code(shelf: Path, tmp_path: Path, here: Here) -> None:

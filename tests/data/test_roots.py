@@ -7,7 +7,7 @@ from PIL import Image
 
 from proxemic.data import roots as named
 from proxemic.data.remote import UnreachableError
-from proxemic.data.roots import as_root, is_below, merge_roots, path_and_box, picture_named, roots_of
+from proxemic.data.roots import as_root, find_picture, is_below, merge_roots, path_and_box, picture_named, roots_of
 
 
 def test_links_are_resolved(tmp_path: Path) -> None:
@@ -113,3 +113,17 @@ def test_an_address_that_cannot_be_reached_is_no_picture(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(named, "read_image", read)
     assert picture_named("s3://bucket/a.jpg", 10, ["s3://bucket"]) is None
+
+
+def test_a_moved_picture_is_found_below_the_roots_alone(tmp_path: Path) -> None:
+    for name in ("old", "new/a", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("new/a/1.jpg", "secret.jpg"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "new" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    roots = [f"{tmp_path}/{name}" for name in ("old", "other", "new")]
+    assert find_picture(f"{tmp_path}/old/a/1.jpg", roots) == f"{tmp_path}/new/a/1.jpg"
+    assert find_picture(f"{tmp_path}/new/a/1.jpg", roots) == f"{tmp_path}/new/a/1.jpg"
+    for name in ("old/../secret.jpg", "old/link.jpg", "old/2.jpg", "secret.jpg"):
+        assert find_picture(f"{tmp_path}/{name}", roots) is None
+    assert find_picture("s3://bucket/a/1.jpg", roots) is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from proxemic.metrics import expand_queries, k_reciprocal_distances, nearest_neighbours
+from proxemic.metrics import expand_queries, k_reciprocal_distances, nearest_neighbours, retrieval_metrics
 
 pytestmark = pytest.mark.cpu
 
@@ -80,6 +80,26 @@ def test_reranking_finds_more_of_the_own_class() -> None:
     distances = k_reciprocal_distances(gallery, gallery).scatter(1, everything[:, None], torch.inf)
     precisions = [(labels[hits] == labels[:, None]).double().mean() for hits in (before, distances.argsort(1)[:, :30])]
     assert precisions[1] > precisions[0]
+
+
+def test_metrics_are_those_of_the_reranked_list() -> None:
+    everything, labels, relevant = rows(160, 6, seed=9).double(), torch.arange(160) % 5, 31
+    near = everything / everything.norm(dim=1, keepdim=True)
+    found = retrieval_metrics(everything, labels, recall_at=(1, 3), map=True, mrr=True, rerank=True, chunk_size=50)
+    for query in range(0, 160, 40):
+        order = sorted(set(range(160)) - {query}, key=lambda row: float(-near[query] @ near[row]))
+        first, others = order[:100], order[100:]
+        listed = [near[row].tolist() for row in first]
+        again = reranked([near[query].tolist()], listed, 20, 6, 0.3)[0]
+        ranking = [row for _, row in sorted(zip(again, first, strict=True), key=lambda pair: pair[0])] + others
+        hits = [int(labels[row] == labels[query]) for row in ranking]
+        precisions = [hit * sum(hits[: place + 1]) / (place + 1) for place, hit in enumerate(hits)]
+        expected = {
+            "recall@1": hits[0], "recall@3": max(hits[:3]), "map@r": sum(precisions[:relevant]) / relevant,
+            "map": sum(precisions) / relevant, "mrr": 1 / (hits.index(1) + 1),
+        }  # fmt: skip
+        values = {name: found.per_query[name][query].item() for name in expected}
+        assert values == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])

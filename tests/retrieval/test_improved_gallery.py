@@ -149,3 +149,16 @@ def test_a_query_is_left_out_and_hits_are_ranked_again(shop: Path) -> None:
     assert {hit.id for hit in again} == {hit.id for hit in search_gallery(gallery, query, k=96).answers[0].hits}
     assert again[0].path == str(query)
     assert [hit.distance for hit in again] != sorted(hit.distance for hit in again)
+
+
+def test_a_query_is_expanded_by_its_first_hits_without_itself(shop: Path) -> None:
+    gallery, query = Gallery.open(shop / "shop"), shop / "photos" / "class 05" / "3.png"
+    found = search_gallery(gallery, query, k=96, expand=3).answers[0].hits
+    vectors, items = next(gallery.store.iterate())
+    rows = dict(zip(items["path"].to_pylist(), vectors.astype(np.float64), strict=True))
+    own = rows[str(query)]
+    first = sorted({*rows} - {str(query)}, key=lambda path: float(-rows[path] @ own))[:3]
+    mean = own + sum((rows[path] @ own) ** 3 * rows[path] for path in first)
+    mean /= np.linalg.norm(mean)
+    assert [hit.path for hit in found][:5] == sorted(rows, key=lambda path: float(-rows[path] @ mean))[:5]
+    np.testing.assert_allclose([hit.distance for hit in found], [1 - rows[hit.path] @ mean for hit in found], atol=1e-5)

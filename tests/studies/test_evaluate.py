@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import proxemic
+from proxemic.errors import UserError
 from proxemic.metrics import retrieval_metrics
 
 LABELS = torch.arange(60) % 20
@@ -60,6 +61,19 @@ def test_one_file(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert worst[1].rows[0][0] == queries[0]["query"]
     with per_query.open(newline="") as file:
         assert [row["query"] for row in csv.DictReader(file)] == [str(row["query"]) for row in queries]
+
+
+def test_the_plain_ranking_beside_the_reranked_one(files: Path) -> None:
+    options = {"labels": files / "labels.csv", "resamples": 50, "by": "category"}
+    evaluation = proxemic.evaluate(files / "a.npy", rerank=True, **options)
+    plain = proxemic.evaluate(files / "a.npy", **options)
+    again = retrieval_metrics(torch.from_numpy(np.load(files / "a.npy")), LABELS, ndcg_at=(8,), rerank=True)
+    assert (evaluation.metrics, evaluation.targets[1].metrics) == (plain.metrics, again)
+    assert again["map@r"] != plain.metrics["map@r"]
+    assert f"A: {files / 'a.npy'}\nB: {files / 'a.npy'}, re-ranked" in evaluation.text()
+    assert len(evaluation.categories) == 2
+    with pytest.raises(UserError, match="--rerank is for one model"):
+        proxemic.evaluate([files / "a.npy", files / "b.npy"], rerank=True)
 
 
 def test_the_text_says_what_is_averaged_left_out_and_not_tested(files: Path, tmp_path: Path) -> None:

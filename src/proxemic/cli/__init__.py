@@ -38,7 +38,11 @@ COMMANDS: Addresses = {
     **_in("proxemic.cli.pictures", "embed", "calibrate", "clean"),
     "gallery": (
         "Keep pictures with their vectors, to be searched",
-        _in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "info", "delete", "verify", "index"),
+        {
+            **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "info", "delete", "verify", "index"),
+            "export": "proxemic.cli.gallery:export",
+            "import": "proxemic.cli.gallery:import_",
+        },
     ),
     **_in("proxemic.cli.pictures", "search", "recognize", "improve", "serve", "cluster", "export"),
     **_in("proxemic.cli.studies", "compare", "reality-check", "tune"),

@@ -40,8 +40,8 @@ _SHARED = {
     ),
     "root": (
         "DIR",
-        "A folder or an address of the pictures that files of vectors name, which serve, report and contact sheets may "
-        "then open; may be repeated",
+        "A folder or an address of pictures that files of vectors name, or that were moved there with their folder; "
+        "serve, report and contact sheets open pictures below it; may be repeated",
     ),
     "recipe": ("NAME|FILE", "The name of a recipe (proxemic recipes list), or a YAML file"),
     "model": ("MODEL", "Where the gallery's model is now (default: where it was)"),

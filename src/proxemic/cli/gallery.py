@@ -49,14 +49,20 @@ def create(
 
 @options_of("proxemic.retrieval:Gallery.add", but=["roots"])
 def add(
-    gallery: str, source: Sequence[str], /, *, model: str | None = None, root: Sequence[str] = (), **adding: Any
+    gallery: str, source: Sequence[str] = (), /, *, model: str | None = None, root: Sequence[str] = (), **adding: Any
 ) -> None:
-    """Add pictures or vectors; those that the gallery has, by their paths, stay as they are."""
+    """Add pictures or vectors; those that the gallery has, by their paths, stay as they are.
+
+    If the pictures of a gallery were moved with their folder, give the new one by --root, with or without a source.
+    They are then found there by all commands.
+    """
     say(f"Adding to {without_password(gallery)}")  # before what takes seconds to import
     from proxemic.retrieval import Gallery
 
+    if not source and not root:
+        raise UserError("Nothing says what to add: give pictures or vectors, or where pictures have moved (--root).")
     opened = Gallery.open(gallery, model)
-    _say_added(opened, opened.add(source, roots=root, **adding))
+    _say_added(opened, opened.add(source or None, roots=root, **adding))
 
 
 def _say_added(gallery: "Gallery", added: "Added") -> None:
@@ -168,3 +174,33 @@ def index(gallery: str, kind: Index, /, *, set: Sequence[str] = ()) -> None:
     opened = Gallery.open(gallery)
     opened.build_index(kind, **settings)
     print(next(line for line in summarize_store(opened.store).lines() if line.startswith("index")))
+
+
+def export(gallery: str, file: str, /) -> None:
+    """Write all of it to a Parquet file: a copy to keep, and the way from one store to another.
+
+    The file has paths, labels, all columns and vectors, but neither the pictures nor the model.
+
+    Args:
+        file (FILE): A .parquet file.
+    """
+    say(f"Exporting {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import export_gallery
+
+    rows = export_gallery(gallery, file, report=say)
+    print(f"{rows:,} pictures in {file}: proxemic gallery import makes the gallery again")
+
+
+def import_(gallery: str, file: str, /) -> None:
+    """Make a gallery of a file that gallery export wrote.
+
+    Args:
+        gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
+            milvus-lite:FILE.
+        file (FILE): The file; nothing in it is run.
+    """
+    say(f"Importing {file}")  # before what takes seconds to import
+    from proxemic.retrieval import import_gallery
+
+    made = import_gallery(gallery, file, report=say)
+    print(f"{len(made):,} in {made.store.address}")

@@ -6,7 +6,7 @@ file of its machine and any address of its network.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -103,15 +103,37 @@ def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
     return boxed[1], (left, upper, right, lower)
 
 
-def picture_named(name: str, side: int, roots: Iterable[str]) -> Image.Image | None:
+def find_picture(path: str, roots: Sequence[str]) -> str | None:
+    """Return where a picture lies below the roots, also if its root was moved to another of them; None if nowhere."""
+    if is_below(path, roots) and (is_address(path) or os.path.lexists(path)):
+        return path
+    others = filter(os.path.lexists, other_places(path, roots))
+    return next((other for other in others if is_below(other, roots)), None)
+
+
+def other_places(path: str, roots: Sequence[str]) -> Iterator[str]:
+    """Yield the paths that a picture has if the root above it was moved to each of the others.
+
+    >>> [*other_places("/photos/a/1.jpg", ["/photos", "/disk/photos"])]
+    ['/disk/photos/a/1.jpg']
+    """
+    local = [root for root in roots if not is_address(root)]
+    for name in () if is_address(path) else dict.fromkeys((path, _real(path))):
+        for root in local:
+            if _has_prefix(name, [root]):
+                yield from (_closed(other) + name[len(_closed(root)) :] for other in local if other != root)
+
+
+def picture_named(name: str, side: int, roots: Sequence[str]) -> Image.Image | None:
     """Read the picture of a name, shrunk to ``side`` pixels unless it is a box.
 
     Return None if no such picture lies below the roots, or it cannot be reached or read.
     """
     path, box = path_and_box(name)
-    if not is_below(path, roots):
+    found = find_picture(path, roots)
+    if found is None:
         return None
     try:
-        return read_image(path, side) if box is None else crop(read_image(path), box)
+        return read_image(found, side) if box is None else crop(read_image(found), box)
     except (UserError, ValueError):  # a box may leave what is there now
         return None

@@ -72,7 +72,7 @@ def nearest_neighbours(
         return distances, torch.empty_like(distances, dtype=torch.int64)
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences)
     keys = search.nearest_keys(k, chunk_size)
-    distances, indices = distances_of(keys), keys.bitwise_and_(_INDEX)
+    distances, indices = distances_of(keys), indices_of(keys)
     if search.sequences is not None:
         indices[distances.isinf()] = -1
     return distances.to(queries.device), indices.to(queries.device)
@@ -194,6 +194,11 @@ def _keys(
 ) -> Int64[Tensor, "queries places"]:
     keys = distances.view(torch.int32).long().bitwise_left_shift_(32).bitwise_or_(indices)
     return keys if relevant is None else keys.add_(relevant, alpha=_RELEVANT)
+
+
+def indices_of(keys: Int64[Tensor, "queries places"]) -> Int64[Tensor, "queries places"]:
+    """Return the rows of the gallery of keys."""
+    return keys & _INDEX
 
 
 def distances_of(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "queries places"]:

@@ -72,13 +72,9 @@ def k_reciprocal_distances(
     order = original.argsort(dim=1, stable=True)
     neighbours = _reciprocal(order, k1)
     near = _reciprocal(order, max(1, round(k1 / 2)))
-    expanded = neighbours.clone()
-    sizes = near.sum(1)
-    for row in range(len(rows)):
-        members = neighbours[row].nonzero().squeeze(1)
-        shared = (near[members] & neighbours[row]).sum(1)
-        joined = members[3 * shared >= 2 * sizes[members]]
-        expanded[row] |= near[joined].any(0)
+    shared = neighbours.float() @ near.T.float()
+    joined = neighbours & (3 * shared >= 2 * near.sum(1))
+    expanded = neighbours | (joined.float() @ near.float() > 0)
     described = normalize(torch.exp(-original) * expanded, p=1)
     if k2 > 1:
         described = described[order[:, :k2]].mean(1)

@@ -15,10 +15,14 @@ from proxemic.metrics.clustering import clustering_metrics
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.contingency import expected_nmi
 from proxemic.metrics.exact import Distance
-from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, relevance_of
+from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, distances_of, indices_of, relevance_of
 from proxemic.metrics.ranking import Divisor
 from proxemic.metrics.relevance import ranked_relevance, relevant_counts, relevant_ranks
+from proxemic.metrics.reranking import k_reciprocal_distances
 from proxemic.metrics.results import RetrievalMetrics, averages
+
+RERANKED = 100
+"""Neighbours of a query that re-ranking ranks again."""
 
 _DISTANCES = 2**24  # of some queries to the whole gallery, held at once: 64 MB
 
@@ -48,6 +52,7 @@ def retrieval_metrics(
     query_sequences: Shaped[Tensor, "..."] | None = None,
     gallery_sequences: Shaped[Tensor, "..."] | None = None,
     average: AveragedOver = "queries",
+    rerank: bool = False,
     chunk_size: int | None = None,
 ) -> RetrievalMetrics:
     """Compute how well each query retrieves the gallery items of its class.
@@ -81,6 +86,7 @@ def retrieval_metrics(
         gallery_sequences: Number of the sequence of each row of the gallery.
         average: The mean over `queries`, or over `classes` of the mean over the queries of each, so that small classes
             count as much as large ones.
+        rerank: Rank the first hundred neighbours of each query again by `k_reciprocal_distances` (Zhong et al., 2017).
         chunk_size: As in `nearest_neighbours`, also for the memory.
 
     Returns:
@@ -122,7 +128,7 @@ def retrieval_metrics(
     if not bool((counts > 0).any()):
         raise NoMatches(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
 
-    per_query = _values(search, metrics, counts, chunk_size)
+    per_query = _values(search, metrics, counts, chunk_size, rerank=rerank)
     expected = {name: each.expected(counts.cpu(), sizes.cpu()) for name, each in metrics.items()}
     query_labels, clustering = query_labels.cpu(), None
     values, levels = averages(per_query, query_labels, average), averages(expected, query_labels, average)
@@ -199,7 +205,12 @@ def _metrics(
 
 
 def _values(
-    search: NeighbourSearch, metrics: Mapping[str, _Metric], counts: Int64[Tensor, "queries"], chunk_size: int | None
+    search: NeighbourSearch,
+    metrics: Mapping[str, _Metric],
+    counts: Int64[Tensor, "queries"],
+    chunk_size: int | None,
+    *,
+    rerank: bool,
 ) -> dict[str, Float64[Tensor, "queries"]]:
     """Return the value of each query, on the CPU; NaN where nothing is relevant."""
     values = {name: torch.full(counts.shape, torch.nan, dtype=torch.float64) for name in metrics}
@@ -219,8 +230,12 @@ def _values(
 
     # In the order of R, as a chunk must list as many neighbours as the largest R of its queries.
     order = counts.argsort(stable=True)[int((counts == 0).sum()) :]
-    uncertain = []
+    uncertain = [order[:0]]
+    first = _reranked(search, max(RERANKED, places(order)), chunk_size) if rerank else None
     for rows in search.chunks(order, chunk_size):
+        if first is not None:
+            measure(rows, first[rows])
+            continue
         relevance, certain = ranked_relevance(search, rows, places(rows))
         measure(rows[certain], relevance[certain])
         uncertain.append(rows[~certain])
@@ -234,6 +249,26 @@ def _values(
         for rows in order[unknown[order]].split(max(1, min(EXACT_ROWS, _DISTANCES // len(search.gallery)))):
             if len(rows):
                 ranks = relevant_ranks(search, rows, int(counts[rows].max()))
+                if first is not None:
+                    _replace_first(ranks, first[rows, :RERANKED])
                 for name, value in whole.items():
                     values[name][rows.cpu()] = value(ranks.cpu(), counts[rows].cpu())
     return values
+
+
+def _reranked(search: NeighbourSearch, k: int, chunk_size: int | None) -> Bool[Tensor, "queries k"]:
+    """Return the relevance of the neighbours of each query, the first of them ranked again."""
+    keys = search.nearest_keys(min(k, len(search.gallery) - (search.exclude is not None)), chunk_size)
+    found, relevance, is_there = indices_of(keys), relevance_of(keys), distances_of(keys).isfinite()
+    for query, vector in enumerate(search.queries.rows):
+        near = found[query, :RERANKED][is_there[query, :RERANKED]]
+        distances = k_reciprocal_distances(vector[None], search.gallery.rows[near], distance=search.distance)[0]
+        relevance[query, : len(near)] = relevance[query, : len(near)][distances.argsort(stable=True)]
+    return relevance
+
+
+def _replace_first(ranks: Float64[Tensor, "queries most"], relevance: Bool[Tensor, "queries first"]) -> None:
+    """Replace the ranks of the relevant rows among the first neighbours; the others stay where they are."""
+    for row, hits in enumerate(relevance):
+        places = hits.nonzero().squeeze(1) + 1
+        ranks[row, : len(places)] = places.double()

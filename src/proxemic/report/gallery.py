@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
-from proxemic.data.roots import is_below
+from proxemic.data.roots import find_picture
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.files import write_text
@@ -126,8 +126,9 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
     names = judged.rows.paths
     if names is None or len(names) < 2:
         return None
-    there = all(is_below(name, roots) and Path(name).is_file() for name in names)
-    rows = replace(judged.rows.as_rows(judged.embeddings), pixels=FilePixels([*names]) if there else None)
+    places = [path for name in names if (path := find_picture(name, roots)) is not None and Path(path).is_file()]
+    files = FilePixels(places) if len(places) == len(names) else None
+    rows = replace(judged.rows.as_rows(judged.embeddings), pixels=files)
     found, number = examine(rows, judged.config.distance), {name: row for row, name in enumerate(names)}
     content = Markup("<p>{}</p>").format(found.summary())
     for each in finding_sections(

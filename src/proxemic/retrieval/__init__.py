@@ -9,6 +9,7 @@ from proxemic.extras import optional_dependency
 with optional_dependency("train"):
     from proxemic.data.rows import Rows as Pictures
     from proxemic.data.sources.listing import list_pictures
+    from proxemic.retrieval.backup import export_gallery, import_gallery
     from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
     from proxemic.retrieval.calibration import calibrate
     from proxemic.retrieval.contact_sheet import write_contact_sheet
@@ -60,6 +61,8 @@ __all__ = [
     "embed_to_file",
     "explain_similarity",
     "export",
+    "export_gallery",
+    "import_gallery",
     "improve",
     "improve_gallery",
     "list_pictures",

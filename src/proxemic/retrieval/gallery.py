@@ -18,7 +18,7 @@ from torch import Tensor
 from proxemic.addresses import is_pretrained_name
 from proxemic.arrays import as_tensor
 from proxemic.data import FilePixels
-from proxemic.data.roots import as_root
+from proxemic.data.roots import as_root, other_places, path_and_box
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
@@ -226,7 +226,7 @@ class Gallery:
 
     def add(
         self,
-        source: Source,
+        source: Source | None = None,
         *,
         batch_size: int = 64,
         workers: int = 0,
@@ -244,19 +244,20 @@ class Gallery:
         is begun again. Where the model takes vectors, those of files that it has not made itself go through it.
 
         Args:
-            source: What `list_pictures` takes, or files of vectors, one or several; or the content of these.
+            source: What `list_pictures` takes, or files of vectors, one or several; or the content of these. None only
+                adds `roots`.
             batch_size: Pictures that the network sees at once.
             workers: Processes that read pictures.
             labels: Whether names of folders, and a column `label`, are the labels.
-            roots: Folders or addresses of pictures that files of vectors name. Pages and `proxemic serve` open no
-                others but those whose pictures were added themselves.
+            roots: Folders or addresses where further pictures lie: those that files of vectors name, or that were moved
+                there with the folder that they were added from. Pages and `proxemic serve` open no others.
             update: Whether to embed pictures again whose files have changed.
 
         Raises:
             UserError: If the source cannot be read, or not all could be written; it says what was.
             ValueError: If vectors are not finite, or of another length, or a name comes twice.
         """
-        given = open_sources(source)
+        given = [] if source is None else open_sources(source)
         given_roots = [*map(as_root, roots), *(root for rows in given for root in roots_of_rows(rows))]
         if not {*given_roots} <= {*self.store.roots}:
             self.store.add_roots(given_roots)
@@ -273,7 +274,7 @@ class Gallery:
         is_pictures, given = isinstance(rows.pixels, FilePixels), rows.names
         if is_pictures:
             stamps = [None if size < 0 else f"{size} {time}" for _, size, time in stamps_of(rows)]
-            rows = rows.with_texts(path=[*map(absolute, given)], **{STAMP: stamps})
+            rows = rows.with_texts(path=self._as_known([*map(absolute, given)], stamps), **{STAMP: stamps})
         names = rows.names
         as_given = dict(zip(names, given, strict=True))  # by which messages name them
         if len({*names}) < len(names):
@@ -309,6 +310,20 @@ class Gallery:
             raise UserError(f"{error} {there.format(address, done, len(new))}") from error
         facts = {"rows": count, "known": len(known) - updated, "changed": len(changed) - updated, "updated": updated}
         return replace(added, **facts, unreadable=unreadable)
+
+    def _as_known(self, paths: list[str], stamps: Sequence[str | None]) -> list[str]:
+        """Return the paths by which the gallery knows pictures; unchanged ones may have been moved to another root."""
+        roots = self.store.roots
+        former = {
+            other: place
+            for place, path in (enumerate(paths) if len(roots) > 1 else ())
+            for other in other_places(path, roots)
+            if not os.path.lexists(path_and_box(other)[0])
+        }
+        moved = {
+            former[path]: path for path, stamp in self._stamps_of([*former]).items() if stamp == stamps[former[path]]
+        }
+        return [moved.get(place, path) for place, path in enumerate(paths)]
 
     def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
         """Return the model that rows need: none for vectors made by the gallery's model, or if that is absent."""

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, roots_of_rows
-from proxemic.metrics import k_reciprocal_distances
+from proxemic.metrics import expand_queries, k_reciprocal_distances
+from proxemic.metrics.retrieval import RERANKED
 from proxemic.retrieval.embedding import gather, open_sources
 from proxemic.retrieval.gallery import Gallery, Hit
 from proxemic.retrieval.items import Where, further_columns
 from proxemic.retrieval.stores import Neighbours
 from proxemic.tables import MISSING, Table
-
-_RERANKED = 100
 
 
 @dataclass(frozen=True)
@@ -105,6 +104,7 @@ def search_gallery(
     where: Where | None = None,
     without_self: bool = False,
     rerank: bool = False,
+    expand: int = 0,
     batch_size: int = 64,
     workers: int = 0,
 ) -> SearchResult:
@@ -118,6 +118,8 @@ def search_gallery(
         without_self: Leave out the query itself, where its path is in the gallery.
         rerank: Rank the first hundred hits again by `k_reciprocal_distances`, which finds more of what the first hits
             agree on; the distances stay those to the query.
+        expand: Search a second time by the mean of the query and so many first hits, see
+            `proxemic.metrics.expand_queries`; distances are then those to that mean. 0 searches once.
         batch_size: Queries that are embedded at once.
         workers: Processes that read them.
 
@@ -126,7 +128,8 @@ def search_gallery(
 
     Raises:
         UserError: If no query can be read.
-        ValueError: If k is out of range, or there is no such column.
+        ValueError: If k or `expand` is out of range, there is no such column, or `expand` is given and the gallery is
+            not searched by cosine.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -141,11 +144,14 @@ def search_gallery(
     'hat'
     """
     gallery.check_question(k, where)
+    if expand < 0 or (expand and gallery.store.info.distance != "cosine"):
+        raise ValueError(f"expand is {expand!r}, but must be 0 or more, and 0 for a gallery of euclidean distance.")
     embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
     assert embedded.embeddings is not None
-    k_found = max(k + without_self, _RERANKED) if rerank else k + without_self
-    neighbours = gallery.neighbours(embedded.embeddings, k_found, where)
-    hits = gallery.hits(_reranked(gallery, embedded.embeddings, neighbours) if rerank else neighbours)
+    asked = _expanded(gallery, embedded, expand, where) if expand else embedded.embeddings
+    k_found = max(k + without_self, RERANKED) if rerank else k + without_self
+    neighbours = gallery.neighbours(asked, k_found, where)
+    hits = gallery.hits(_reranked(gallery, asked, neighbours) if rerank else neighbours)
     if without_self:
         own = [{name, absolute(name)} for name in embedded.names]
         hits = [[hit for hit in each if hit.path not in names] for each, names in zip(hits, own, strict=True)]
@@ -155,6 +161,19 @@ def search_gallery(
     columns = further_columns(gallery.store.columns)
     roots = (*gallery.store.roots, *roots_of_rows(embedded))
     return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots)
+
+
+def _expanded(gallery: Gallery, queries: Rows, count: int, where: Where | None) -> Float32[Tensor, "queries dim"]:
+    """Replace each query by the mean of itself and its first hits, without itself among these."""
+    assert queries.embeddings is not None
+    expanded = []
+    found = gallery.neighbours(queries.embeddings, count + 1, where).ids
+    for name, query, ids in zip(queries.names, queries.embeddings, found, strict=True):
+        vectors, items = gallery.store.rows(ids[ids >= 0])
+        others = [row for row, path in enumerate(items["path"].to_pylist()) if path not in (name, absolute(name))]
+        k = min(count, len(others))
+        expanded.append(expand_queries(query[None], torch.from_numpy(vectors[others]), k=k) if k else query[None])
+    return torch.cat(expanded)
 
 
 def _reranked(gallery: Gallery, queries: Float32[Tensor, "queries dim"], found: Neighbours) -> Neighbours:

@@ -146,8 +146,12 @@ class Calibration:
     def write(self, model: str | os.PathLike[str]) -> Path:
         """Write ``calibration.json`` beside a model, and return its path."""
         path = calibration_file(model)
-        write_json(path, without_nan({"format": FORMAT} | asdict(self)))
+        write_json(path, self.to_json())
         return path
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain data."""
+        return without_nan({"format": FORMAT} | asdict(self))
 
     @classmethod
     def read(cls, model: str | os.PathLike[str], checksum: str | None = None) -> "Calibration":
@@ -166,7 +170,7 @@ class Calibration:
                 f"{model} has no thresholds (there is no {path}): learn them with proxemic calibrate {model}, or give "
                 "one (--threshold)."
             )
-        found = cls._of(read_json(path), path)
+        found = cls.from_json(read_json(path), path)
         if checksum is not None and found.model != checksum:
             raise UserError(
                 f"{path} belongs to another model ({found.model[:12]}) than {model} is now ({checksum[:12]}): learn "
@@ -175,7 +179,8 @@ class Calibration:
         return found
 
     @classmethod
-    def _of(cls, content: Mapping[str, Any], path: Path) -> "Calibration":
+    def from_json(cls, content: Mapping[str, Any], path: Path) -> "Calibration":
+        """Read what `to_json` gave; `UserError` about the file if it is anything else."""
         kinds = {"model": str, "classes": int, "images": int, "searched": int, "grouping": float}
         try:
             facts = {**content}

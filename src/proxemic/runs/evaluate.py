@@ -116,6 +116,7 @@ def evaluate_embeddings(
     config: EvaluationConfig,
     *,
     or_nan: bool = False,
+    rerank: bool = False,
 ) -> RetrievalMetrics:
     """Compute retrieval metrics of embeddings: all rows against all, or the queries against the gallery.
 
@@ -129,7 +130,7 @@ def evaluate_embeddings(
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     results = RetrievalResults(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
-    settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
+    settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS} | {"rerank": rerank}
     roles = results.roles
     metrics = retrieval_metrics_or_nan(roles, settings) if or_nan else retrieval_metrics(**roles, **settings)
     metrics.update(compute_own_metrics(config, results.embeddings, results.labels))

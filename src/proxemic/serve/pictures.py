@@ -4,7 +4,7 @@ import io
 import os
 import stat
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from PIL import Image, ImageOps
@@ -13,7 +13,7 @@ from proxemic.allocator import give_back_freed_memory
 from proxemic.data.pixels import crop
 from proxemic.data.reading import UnreadableImageError, cut_thin, read_image
 from proxemic.data.remote import is_address, read_address
-from proxemic.data.roots import is_below, path_and_box
+from proxemic.data.roots import find_picture, path_and_box
 from proxemic.errors import UserError
 from proxemic.image_formats import FORMATS, FORMATS_TEXT
 from proxemic.serve.limits import Refused
@@ -53,7 +53,7 @@ def decoding(pixels: int) -> Iterator[None]:
             give_back_freed_memory()
 
 
-def original(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
+def original(name: str, roots: Sequence[str]) -> tuple[str, bytes]:
     """Return the content type and the content of a row's file, or of the part that the row's box cuts out."""
     content, box = _read(name, roots)
     kind, pixels = _examine(content)
@@ -63,7 +63,7 @@ def original(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
         return "image/jpeg", _jpeg(_cut(content, box))
 
 
-def thumbnail(name: str, roots: Iterable[str]) -> tuple[str, bytes]:
+def thumbnail(name: str, roots: Sequence[str]) -> tuple[str, bytes]:
     """Return the content type and the content of a small copy of a row's picture."""
     content, box = _read(name, roots)
     with decoding(_examine(content)[1]):
@@ -97,13 +97,13 @@ def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
         return None
 
 
-def _read(name: str, roots: Iterable[str]) -> tuple[bytes, tuple[int, int, int, int] | None]:
+def _read(name: str, roots: Sequence[str]) -> tuple[bytes, tuple[int, int, int, int] | None]:
     """Read the file of a row, which must lie below a root; return its content, and its box if it has one."""
     try:
         path, box = path_and_box(name)
-        if not is_below(path, roots):
+        if (found := find_picture(path, roots)) is None:
             raise _gone()
-        return _content(path), box
+        return _content(found), box
     except (OSError, ValueError, UserError) as error:
         raise _gone() from error
 

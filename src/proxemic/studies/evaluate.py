@@ -24,6 +24,7 @@ def evaluate(
     labels: str | Path | None = None,
     gallery_labels: str | Path | None = None,
     open_set: bool = False,
+    rerank: bool = False,
     seed: int = 0,
     strict: bool = False,
     level: float = 0.95,
@@ -51,6 +52,8 @@ def evaluate(
         gallery_labels: Labels of the embeddings, or the vectors, of ``gallery``.
         open_set: Also identify queries in a gallery that lacks half of the classes, at false alarm rates of 0.1, 0.01
             and 0.001: see `proxemic.metrics.open_set_identification`.
+        rerank: Also rank the first hundred neighbours of each query again by their common neighbours, and compare: A is
+            the plain ranking, B the new one. See `proxemic.metrics.k_reciprocal_distances` (Zhong et al., 2017).
         seed: Which classes ``open_set`` leaves out, and which images form the gallery.
         strict: An unreadable image is an error; by default it is skipped.
         level: Confidence level of the intervals, in (0, 1).
@@ -88,8 +91,8 @@ def evaluate(
         raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: evaluate one, or compare two.")
     for path in paths:
         check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
-    of_one = {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings}
-    twice = [name for name, value in of_one.items() if value is not None and len(paths) > 1]
+    of_one = {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings, "rerank": rerank}
+    twice = [name for name, value in of_one.items() if value and len(paths) > 1]
     no_csv = [str(path) for path in (per_class, per_query) if path is not None and path.suffix.lower() != ".csv"]
     for refused, sentence in (
         (not 0 < level < 1, f"--level is {level}, but must be between 0 and 1, as 0.95 is."),
@@ -107,6 +110,7 @@ def evaluate(
     from proxemic.metrics import MOST_RESAMPLES
     from proxemic.models import is_model
     from proxemic.studies.evaluation import Evaluation, choose_images, evaluate_files, evaluate_models
+    from proxemic.studies.evaluation import rerank as evaluate_again
 
     if resamples > MOST_RESAMPLES:
         raise UserError(
@@ -134,6 +138,8 @@ def evaluate(
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
         evaluated = evaluate_files(paths, gallery=gallery, **where, **options)
+    if rerank:
+        evaluated.append(evaluate_again(evaluated[0]))
     evaluation = Evaluation.of(evaluated, level, resamples)
     if out is not None:
         evaluation.write(out)

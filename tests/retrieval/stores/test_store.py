@@ -70,6 +70,14 @@ def test_what_is_not_there_is_not_opened(address: str) -> None:
         open_store(address)
 
 
+def test_a_gallery_of_a_newer_version_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr("proxemic.retrieval.stores.store.FORMAT", 2)
+        create_store(address, GalleryInfo(DIM)).close()
+    with pytest.raises(UserError, match=r"written by a newer version of proxemic: update proxemic \(its format is 2"):
+        open_store(address)
+
+
 def test_ids_ascend_and_are_not_used_again(store: Store) -> None:
     assert store.add(random_vectors(4, DIM), some_items(4)).tolist() == [0, 1, 2, 3]
     assert store.remove({"path": "/3.jpg"}) == 1

@@ -78,7 +78,7 @@ def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
     if suffix == ".parquet":
         rows = read_table(path, known)
         return replace(rows, unused=tuple(name for name in rows.unused if name != "embedding"))
-    with _sound(path, ".safetensors"), safe_open(path, framework="pt") as file:
+    with sound_file(path, ".safetensors"), safe_open(path, framework="pt") as file:
         parts: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys() if name in _TENSORS}  # noqa: SIM118
     for name in filter(parts.__contains__, _TEXTS):
         try:
@@ -116,7 +116,7 @@ def read_metadata(path: Path) -> dict[str, str]:
             return file.metadata() or {}
     if suffix != ".parquet":
         return {}
-    with _sound(path, "Parquet"):
+    with sound_file(path, "Parquet"):
         content = pyarrow.parquet.read_schema(path).metadata or {}
     return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in content.items()}
 
@@ -198,7 +198,8 @@ def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, in
 
 
 @contextmanager
-def _sound(path: Path, kind: str) -> Iterator[None]:
+def sound_file(path: Path, kind: str) -> Iterator[None]:
+    """Turn what readers raise for a file that is not sound into a `ValueError`."""
     try:
         yield
     except (OSError, SafetensorError, pa.ArrowException) as error:
@@ -226,7 +227,7 @@ def _open_npy(path: Path, whole: bool = False) -> VectorReader:
 
 
 def _open_safetensors(path: Path) -> VectorFile:
-    with _sound(path, ".safetensors"):
+    with sound_file(path, ".safetensors"):
         with safe_open(path, framework="pt") as file:  # which checks the header
             names = [*file.keys()]
             tables = [name for name in names if len(file.get_slice(name).get_shape()) == 2]
@@ -262,14 +263,14 @@ def _open_parquet(path: Path, whole: bool) -> VectorReader:
     return _open_npy(cache)
 
 
-def _open_parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
-    # A row group may be as large as the file; read through a buffer, it need not be in memory.
-    return pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False)
+def open_parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
+    """Open a file that is read through a buffer: a row group, which may be as large as it, need not be in memory."""
+    return pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True)
 
 
 def _parquet_shape(path: Path) -> tuple[int, int, str]:
     """Return the rows, the numbers of each, and NumPy's name of the type of the column `embedding`."""
-    with _sound(path, "Parquet"), _open_parquet_file(path) as file:
+    with sound_file(path, "Parquet"), open_parquet_file(path) as file:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
         if "embedding" not in names:
             raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
@@ -286,7 +287,7 @@ def _parquet_shape(path: Path) -> tuple[int, int, str]:
 
 def _parquet_chunks(path: Path, dim: int) -> Iterator[np.ndarray]:
     before = 0
-    with _sound(path, "Parquet"), _open_parquet_file(path) as file:
+    with sound_file(path, "Parquet"), open_parquet_file(path) as file:
         for batch in file.iter_batches(batch_size=8192, columns=["embedding"]):
             column: Any = batch.column(0)
             lengths = pc.call_function("list_value_length", [column]).fill_null(-1).to_numpy()

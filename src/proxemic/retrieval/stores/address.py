@@ -1,7 +1,12 @@
 """Which store an address means."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from proxemic.addresses import GALLERY_ADDRESS, read_scheme, without_password
 from proxemic.errors import UserError
+from proxemic.files import working_folder
 from proxemic.retrieval.stores.store import GalleryInfo, Store
 
 
@@ -9,6 +14,38 @@ def create_store(address: str, info: GalleryInfo) -> Store:
     """Make an empty gallery at an address; see `open_store`."""
     store, address = _resolve(address)
     return store.create(address, info)
+
+
+@contextmanager
+def create_whole_store(address: str, info: GalleryInfo) -> Iterator[Store]:
+    """Make a gallery that is there when the block is done, and not at all if that fails.
+
+    Killed in the block, a folder has no gallery; a server keeps the rows that were added, until they are deleted.
+    """
+    store, address = _resolve(address)
+    from proxemic.retrieval.stores.remote import RemoteStore
+
+    if issubclass(store, RemoteStore):
+        made = store.create(address, info)
+        try:
+            yield made
+        except BaseException:
+            made.close()
+            store.delete(address)
+            raise
+        finally:
+            made.close()
+        return
+    target = Path(address)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"{target} is not a new or empty folder: give one for the gallery.")
+    with working_folder(target) as folder:
+        made = store.create(str(folder / "made"), info)
+        yield made
+        made.close()
+        if target.is_dir():
+            target.rmdir()
+        (folder / "made").rename(target)
 
 
 def open_store(address: str) -> Store:

@@ -487,7 +487,7 @@ def _read(server: Server) -> State:
     state = found[0]["state"]
     try:
         return State(
-            GalleryInfo.from_json(state["info"]),
+            GalleryInfo.from_json(state["info"], shown),
             int(state["next_id"]),
             tuple(state["columns"]),
             state["index"],

@@ -230,7 +230,7 @@ class PostgresStore(RemoteStore):
         if found is None:
             raise UserError(f"{server.address.shown} holds no gallery: create it, or correct the name.")
         try:
-            return cls(server, found[0], GalleryInfo.from_json(found[1]))
+            return cls(server, found[0], GalleryInfo.from_json(found[1], server.address.shown))
         except ValueError as error:
             raise UserError(f"{server.address.shown} is not a gallery that can be read: {error}.") from error
 

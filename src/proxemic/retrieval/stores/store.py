@@ -21,6 +21,7 @@ Distance = Literal["cosine", "euclidean"]
 IndexKind = Literal["exact", "hnsw", "ivfpq"]
 
 FORMAT = 1
+"""The version of how galleries are written, in every store and in exported files."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,25 @@ class GalleryInfo:
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
-    def from_json(cls, content: Any) -> Self:
-        """Read what `to_json` gave; anything else is a `ValueError`."""
+    def from_json(cls, content: Any, owner: object) -> Self:
+        """Read what `to_json` gave; `UserError` if a newer version wrote it, and `ValueError` for anything else."""
         if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            refuse_newer(owner, content.get("format") if isinstance(content, Mapping) else None)
             came = content.get("format") if isinstance(content, Mapping) else type(content).__name__
             raise ValueError(f"its format is {came!r}, but {FORMAT} is what can be read here")
         try:
             return cls(**{name: value for name, value in content.items() if name != "format"})
         except TypeError as error:
             raise ValueError(f"it does not describe a gallery: {error}") from error
+
+
+def refuse_newer(owner: object, version: Any) -> None:
+    """Raise `UserError` if this version of galleries is newer than this program."""
+    if isinstance(version, int) and version > FORMAT:
+        raise UserError(
+            f"{owner} was written by a newer version of proxemic: update proxemic (its format is {version}, and "
+            f"{FORMAT} is the newest that this version reads)."
+        )
 
 
 class Neighbours(NamedTuple):

@@ -276,7 +276,7 @@ class Evaluation:
         if len(summaries) == 1:
             return without_nan(summaries[0] | self.table.bounds() | more)
         models = [
-            {"model": target.name} | each | ({"open_set": target.open_set.content()} if target.open_set else {})
+            {"model": target.title} | each | ({"open_set": target.open_set.content()} if target.open_set else {})
             for target, each in zip(self.targets, summaries, strict=True)
         ]
         return without_nan({"models": models} | self.table.bounds() | more)
@@ -292,7 +292,7 @@ class Evaluation:
         title += computed_in(target.precision)
         if len(self.targets) == 1:
             return title
-        return f"{title}\nA: {readable(target.name)}\nB: {readable(self.targets[1].name)}"
+        return f"{title}\nA: {target.title}\nB: {self.targets[1].title}"
 
     def _notes(self) -> list[str]:
         target = self.targets[0]

@@ -11,6 +11,7 @@ from proxemic.data.formats.vectors import read_metadata
 from proxemic.data.rows import check_distinct
 from proxemic.data.sources import join_query_gallery
 from proxemic.errors import UserError
+from proxemic.files import readable
 from proxemic.metrics import RetrievalMetrics
 from proxemic.recipes.reader import read_evaluation_config
 from proxemic.runs.evaluate import evaluate_embeddings
@@ -25,7 +26,8 @@ class TargetMetrics:
     ``content`` was evaluated by ``config``; ``images`` are those that were embedded in ``precision``, None if it is
     unknown. ``trained_on`` is the number of classes that the models were trained on, if known. ``parts`` are the
     metrics of the unseen and the seen classes, ``categories`` those of the queries of each category, with its name in
-    ``category``. ``stopped`` says where the run of the model stopped, if it is unfinished.
+    ``category``. ``stopped`` says where the run of the model stopped, if it is unfinished. If ``reranked``, neighbours
+    were ranked again by `k_reciprocal_distances`.
     """
 
     name: str
@@ -41,6 +43,12 @@ class TargetMetrics:
     open_set: OpenSet | None = None
     precision: str | None = None
     stopped: str | None = None
+    reranked: bool = False
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        return readable(self.name) + ", re-ranked" * self.reranked
 
     @property
     def rows(self) -> RowLabels:
@@ -91,6 +99,14 @@ def evaluate_rows(
     if open_set_seed is None:
         return target
     return replace(target, open_set=identify_open_set(str(name), content, config.distance, open_set_seed))
+
+
+def rerank(target: TargetMetrics) -> TargetMetrics:
+    """Evaluate the same rows again, with the first neighbours of each query re-ranked."""
+    metrics = evaluate_embeddings(target.content.embeddings, target.content.rows, target.config, rerank=True)
+    parts = tuple(map(rerank, target.parts))
+    again = replace(target, metrics=metrics, reranked=True, open_set=None, parts=parts, categories=())
+    return again.with_categories() if target.categories else again
 
 
 def evaluate_files(

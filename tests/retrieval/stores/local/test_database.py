@@ -116,11 +116,11 @@ def test_a_checksum_that_is_another(folder: Path) -> None:
 
 
 def test_a_newer_schema_is_refused(folder: Path) -> None:
-    rewrite(folder, f"PRAGMA user_version={database.SCHEMA_VERSION + 1}", "CREATE TABLE decisions(a)")
+    rewrite(folder, f"PRAGMA user_version={database.FORMAT + 1}", "CREATE TABLE decisions(a)")
     for use in (LocalStore.open, LocalStore.delete):
-        with pytest.raises(UserError, match=r"newer proxemic \(its schema is 2, but 1 .*: update proxemic"):
+        with pytest.raises(UserError, match=r"was written by a newer version of proxemic: update"):
             use(str(folder))
-    rewrite(folder, "DROP TABLE decisions", f"PRAGMA user_version={database.SCHEMA_VERSION}")
+    rewrite(folder, "DROP TABLE decisions", f"PRAGMA user_version={database.FORMAT}")
     assert LocalStore.open(str(folder)).verify() == []
 
 

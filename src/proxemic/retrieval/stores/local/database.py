@@ -17,9 +17,8 @@ from jaxtyping import Bool, Int64
 from proxemic.addresses import GALLERY_FILE
 from proxemic.errors import UserError
 from proxemic.files import may_not_be_read
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind
+from proxemic.retrieval.stores.store import FORMAT, GalleryInfo, IndexKind, refuse_newer
 
-SCHEMA_VERSION = 1
 APPLICATION = 0x50524F58
 PATIENCE = 60.0  # seconds: longer than any commit takes
 EXTENSIONS = {"vectors": "npy", "items": "arrow", "index": "faiss"}
@@ -167,22 +166,18 @@ def read_state(db: sqlite3.Connection, folder: Path) -> State:
     path = folder / GALLERY_FILE
     if pragma(db, "application_id") != APPLICATION:
         raise UserError(f"{folder} holds no gallery ({GALLERY_FILE} is not a gallery's): give the folder of one.")
-    if (version := pragma(db, "user_version")) > SCHEMA_VERSION:
-        raise UserError(
-            f"{folder} was written by a newer proxemic (its schema is {version}, but {SCHEMA_VERSION} is the newest "
-            "that is known here): update proxemic."
-        )
+    refuse_newer(folder, version := pragma(db, "user_version"))
     # With exactly our tables there are no views and triggers of a stranger.
     schema = [sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
-    if version != SCHEMA_VERSION or schema != _SCHEMA or pragma(db, "journal_mode") != "delete":
+    if version != FORMAT or schema != _SCHEMA or pragma(db, "journal_mode") != "delete":
         raise Damaged(path, "its tables are not those of a gallery")
     try:
-        return _parse(db)
+        return _parse(db, folder)
     except _MALFORMED as error:
         raise Damaged(path, error) from error
 
 
-def _parse(db: sqlite3.Connection) -> State:
+def _parse(db: sqlite3.Connection, folder: Path) -> State:
     checksum = _checksum(db)
     values = dict(db.execute("SELECT key, value FROM gallery"))
     if values.pop("sha256") != checksum:
@@ -199,7 +194,7 @@ def _parse(db: sqlite3.Connection) -> State:
     ]
     state = State(
         values["token"],
-        GalleryInfo.from_json(values["info"]),
+        GalleryInfo.from_json(values["info"], folder),
         values["next_id"],
         tuple(values["columns"]),
         tuple(values["roots"]),
@@ -243,7 +238,7 @@ def create_tables(db: sqlite3.Connection, info: GalleryInfo) -> None:
     for statement in _SCHEMA:
         db.execute(statement)
     db.execute(f"PRAGMA application_id={APPLICATION}")
-    db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    db.execute(f"PRAGMA user_version={FORMAT}")
     write_state(db, (), State(secrets.token_hex(8), info))
 
 

@@ -1,0 +1,171 @@
+"""A gallery as one Parquet file: to back it up, and to move it from one store to another."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from jaxtyping import Float32
+
+from proxemic.addresses import is_pretrained_name
+from proxemic.data.embeddings import MADE_BY, PRECISION
+from proxemic.data.formats.vectors import open_parquet_file, sound_file
+from proxemic.errors import UserError
+from proxemic.files import write_atomically
+from proxemic.retrieval.embedder import checksum_of
+from proxemic.retrieval.gallery import Gallery
+from proxemic.retrieval.stores import GalleryInfo, create_whole_store
+from proxemic.retrieval.thresholds import Calibration, calibration_file
+from proxemic.runs.pretrained import kept_at
+
+_KEY = "proxemic_gallery"
+"""The key of the metadata of a file whose JSON says what a gallery knows besides its rows."""
+_VECTORS = "embedding"
+_ROWS = 8192  # of a row group
+
+
+def export_gallery(
+    gallery: Gallery | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    report: Callable[[str], object] | None = None,
+) -> int:
+    """Write a gallery to a Parquet file, from which `import_gallery` makes it again in any store.
+
+    It has the columns ``path`` and ``label``, all further ones, and ``embedding``; its metadata say as JSON what model
+    made the vectors and where that was, the distance, the index, the folders of pictures and, if the model has any,
+    its thresholds. `read_embeddings` and other programs read it, too. Neither the pictures nor the model are in it.
+
+    Args:
+        gallery: The gallery, or its address.
+        out: A file, .parquet, which is there when it is whole.
+        report: Called with notes for the user. None logs them.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UserError: If the gallery cannot be read, or the file cannot be written.
+    """
+    path = Path(out)
+    if path.suffix.lower() != ".parquet":
+        raise UserError(f"{path} is to hold a gallery, but its name must end in .parquet.")
+    gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
+    store, info = gallery.store, gallery.store.info
+    names = [name for name in store.columns if name != "id"]
+    facts: dict[str, Any] = {"info": info.to_json(), "roots": store.roots, "index": store.index["kind"]}
+    if info.model is not None:
+        with suppress(UserError):
+            facts["calibration"] = Calibration.read(kept_at(info.model), info.embedder).to_json()
+        if not is_pretrained_name(info.model):
+            report = report or getLogger("proxemic").info
+            report(f"The model of its vectors is not in the file: keep {info.model}, too.")
+    texts = {_KEY: json.dumps(facts), MADE_BY: info.embedder, PRECISION: info.precision}
+    kind = pa.list_(pa.float32(), info.dim)
+    schema = pa.schema(
+        [*((name, pa.string()) for name in names), (_VECTORS, kind)], {key: text for key, text in texts.items() if text}
+    )
+    rows = 0
+    with (
+        write_atomically(path) as temporary,
+        pyarrow.parquet.ParquetWriter(temporary, schema, write_page_checksum=True) as file,
+    ):
+        for vectors, items in store.iterate(_ROWS):
+            numbers = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=kind)
+            file.write_table(pa.table([*items.select(names).columns, numbers], schema))
+            rows += len(vectors)
+    return rows
+
+
+def import_gallery(
+    address: str | os.PathLike[str], file: str | os.PathLike[str], *, report: Callable[[str], object] | None = None
+) -> Gallery:
+    """Make a gallery of a file that `export_gallery` wrote; it finds the same, and numbers its rows anew.
+
+    Args:
+        address: Where, in any store: a new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``.
+        file: The file. It may come from a stranger: nothing in it is run.
+        report: Called with notes for the user. None logs them.
+
+    Raises:
+        UserError: If the file is not such a file, or is damaged, or there is a gallery already; nothing is made then.
+    """
+    path = Path(file)
+    try:
+        with sound_file(path, "Parquet"), open_parquet_file(path) as opened:
+            schema = opened.schema_arrow
+            info, facts = _facts(schema, path)
+            with create_whole_store(os.fspath(address), info) as store:
+                store.add_roots(facts["roots"])
+                for vectors, items in _batches(opened, info, path):
+                    store.add(vectors, items)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    gallery = Gallery.open(address)
+    if (kind := facts["index"]) != "exact":
+        try:
+            gallery.build_index(kind)
+        except (UserError, ValueError) as error:
+            (report or getLogger("proxemic").info)(f"Its index is not built: {error}")
+    if (calibration := facts["calibration"]) is not None:
+        model = kept_at(info.model or "")
+        with suppress(ValueError):  # another model, or none, is there now
+            if not calibration_file(model).exists() and checksum_of(model) == calibration.model:
+                calibration.write(model)
+    return gallery
+
+
+def _facts(schema: pa.Schema, path: Path) -> tuple[GalleryInfo, dict[str, Any]]:
+    """Check the columns and the metadata of a file; `ValueError` if they are not those of a gallery."""
+    try:
+        content = json.loads((schema.metadata or {})[_KEY.encode()])
+        info = GalleryInfo.from_json(content["info"], path)
+        roots, index, calibration = content["roots"], content["index"], content.get("calibration")
+        if not all(isinstance(text, str) for text in (index, *roots)):
+            raise TypeError("its roots and its index are not texts")
+        if calibration is not None:
+            calibration = Calibration.from_json(calibration, path)
+    except KeyError:
+        raise ValueError(f"{path} does not hold a gallery: give a file of proxemic gallery export.") from None
+    except (TypeError, ValueError, RecursionError, AttributeError) as error:
+        raise ValueError(f"{path} does not hold a gallery that can be read: {error}.") from error
+    *names, last = schema.names
+    texts = {schema.field(place).type for place in range(len(names))} <= {pa.string()}
+    known = texts and names[:2] == ["path", "label"] and len({*names}) == len(names) and "id" not in names
+    if not known or last != _VECTORS or schema.field(len(names)).type != pa.list_(pa.float32(), info.dim):
+        raise ValueError(
+            f"{path} has other columns than the texts path, label and further ones and lists of {info.dim} float32: "
+            "export the gallery anew."
+        )
+    return info, {"roots": roots, "index": index, "calibration": calibration}
+
+
+def _batches(
+    opened: pyarrow.parquet.ParquetFile, info: GalleryInfo, path: Path
+) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+    seen, before = set[str](), 0
+    for batch in opened.iter_batches(_ROWS):
+        batch.validate(full=True)
+        table = pa.Table.from_batches([batch])
+        items, column = table.drop_columns([_VECTORS]), batch.column(_VECTORS)
+        paths = items["path"].to_pylist()
+        numbers = column.flatten()
+        if column.null_count or numbers.null_count or None in paths or "" in paths:
+            raise ValueError(f"{path} lacks a path or a number from row {before + 1:,} on: export the gallery anew.")
+        seen.update(paths)
+        if len(seen) < before + len(paths):
+            raise ValueError(f"{path} names a picture twice, up to row {before + len(batch):,}: export it anew.")
+        vectors = numbers.to_numpy(zero_copy_only=False).reshape(len(batch), info.dim)
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        if not np.isfinite(lengths).all() or (info.distance == "cosine" and (abs(lengths - 1) > 1e-3).any()):
+            raise ValueError(f"{path} has vectors that no gallery has from row {before + 1:,} on: export it anew.")
+        yield vectors, items
+        before += len(batch)
+    if before != opened.metadata.num_rows:
+        raise ValueError(f"{path} has {before:,} rows of {opened.metadata.num_rows:,}: export the gallery anew.")
