@@ -11,7 +11,7 @@ import platformdirs
 from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
 from proxemic.data import Preprocessing
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
-from proxemic.models.backbones.transformers_models import expected_images, find_folder
+from proxemic.models.backbones.transformers_models import expected_images, find_folder, has_text_tower
 from proxemic.models.model import without_head
 
 DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
@@ -54,15 +54,15 @@ def kept_at(model: str) -> Path:
 def load_pretrained(name: str) -> tuple[EmbeddingModel, Preprocessing]:
     """Load a pretrained network without its classifier, and the preprocessing that it was trained with.
 
-    Its embeddings are its pooled features, of unit length. The arguments and errors are those of `model_path`.
+    Its embeddings are its pooled features, of unit length; those of a network with a text tower (CLIP, SigLIP) are the
+    features that images and texts share. The arguments and errors are those of `model_path`.
     """
     of_timm = name.startswith(TIMM)
     backbone = name.removeprefix(TIMM)
     preprocessing = _of_timm(backbone) if of_timm else _of_transformers(name)
     # A vision transformer of timm is built for the size of its images; the head is taken off again.
-    config = ModelConfig(
-        backbone, pooling="avg" if of_timm else "pooler", pretrained=True, image_size=preprocessing.size
-    )
+    pooling = "avg" if of_timm else "joint" if has_text_tower(find_folder(name, weights=True)) else "pooler"
+    config = ModelConfig(backbone, pooling=pooling, pretrained=True, image_size=preprocessing.size)
     return without_head(build_model(config)).eval(), preprocessing
 
 
