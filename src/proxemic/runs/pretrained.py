@@ -3,13 +3,14 @@
 import hashlib
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import platformdirs
 
 from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
 from proxemic.data import Preprocessing
+from proxemic.data.transforms import Interpolation
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
 from proxemic.models.backbones.transformers_models import expected_images, find_folder, has_text_tower
 from proxemic.models.model import without_head
@@ -75,18 +76,17 @@ def _of_timm(name: str) -> Preprocessing:
 
     known = get_pretrained_cfg(name)
     said = resolve_data_config({}, pretrained_cfg=known.to_dict() if known else {})
-    size = said["input_size"][-1]
-    squeezed = said["crop_mode"] == "squash"
-    return _preprocessing(size, None if squeezed else int(size / said["crop_pct"]), said["mean"], said["std"])
+    size, method = said["input_size"][-1], said["interpolation"]
+    resize = None if said["crop_mode"] == "squash" else int(size / said["crop_pct"])
+    # Networks that were trained with random methods are evaluated with timm's default.
+    return Preprocessing(
+        size, resize, mean=said["mean"], std=said["std"], interpolation="bilinear" if method == "random" else method
+    )
 
 
 def _of_transformers(name: str) -> Preprocessing:
     said = expected_images(find_folder(name, weights=True))
-    return _preprocessing(said.size or 224, "auto", said.mean, said.std)
-
-
-def _preprocessing(
-    size: int, resize: int | str | None, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> Preprocessing:
-    normalization = {} if mean is None or std is None else {"mean": tuple(mean), "std": tuple(std)}
-    return Preprocessing(size=size, resize=resize, **normalization)  # type: ignore[arg-type]
+    resize = "auto" if said.size is None else said.resize
+    known = {} if said.mean is None or said.std is None else {"mean": said.mean, "std": said.std}
+    method = get_args(Interpolation)[2 if said.resample is None else said.resample]
+    return Preprocessing(said.size or 224, resize, interpolation=method, **known)

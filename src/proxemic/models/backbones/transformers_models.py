@@ -21,9 +21,11 @@ from proxemic.models.backbones.text_towers import TOKENIZER, TOKENIZER_SETTINGS,
 from proxemic.models.config import SIZE, ModelConfig
 from proxemic.models.weights_files import load_weights_file
 
-_CONFIG, _PROCESSOR = "config.json", "preprocessor_config.json"
+_CONFIG, _PROCESSOR, _PROCESSORS = "config.json", "preprocessor_config.json", "processor_config.json"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LARGEST_FILE = 2**20  # bytes of JSON; published ones have a few thousand
+_CONVNEXT_CROPS = 384  # pixels, below which ConvNeXT's image processor crops
+_RESAMPLINGS = 6  # in Pillow, by number
 _LARGEST, _MOST_LAYERS = 2**20, 2**10
 # What says how a network is stored or called rather than what it computes; code and paths of others are among it.
 _DROPPED = ("auto_map", "_name_or_path", "dtype", "torch_dtype", "quantization_config", "architectures")
@@ -252,22 +254,48 @@ def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, An
 
 
 class ExpectedImages(NamedTuple):
-    """The images that a network was trained with, if its folder says: side, and mean and std per colour, 0 to 1."""
+    """The images that a network was trained with, if its folder says.
+
+    Args:
+        size: Side in pixels.
+        mean: Per colour, 0 to 1.
+        std: Likewise.
+        resize: The shorter side, or height and width, before the crop; None if the image is squeezed to the square.
+        resample: Pillow's number of the interpolation.
+    """
 
     size: int | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    resize: int | list[int] | None
+    resample: int | None
 
 
 def expected_images(folder: Path) -> ExpectedImages:
-    """Read `preprocessor_config.json`; a value that is absent, or in a form that we do not read, is None."""
-    said = _read_json(folder / _PROCESSOR) if (folder / _PROCESSOR).is_file() else {}
-    size = said.get("crop_size") if said.get("do_center_crop") else said.get("size")
-    sides = [*size.values()] if isinstance(size, dict) else [size]
-    side = sides[0] if sides and isinstance(sides[0], int) else None
+    """Read `preprocessor_config.json`, or the same in `processor_config.json`; what is absent or unknown is None."""
+    file = next((each for name in (_PROCESSOR, _PROCESSORS) if (each := folder / name).is_file()), None)
+    said = {} if file is None else _read_json(file)
+    said = said["image_processor"] if isinstance(said.get("image_processor"), dict) else said
+    cropped, part, size = said.get("do_center_crop") is True, said.get("crop_pct"), said.get("size")
+    # Of old files, a number is the shorter side if the image is cropped, and else that of the square.
+    shorter = _side(size, "shortest_edge") if cropped or isinstance(size, dict) else None
+    whole = _side(size, "height"), _side(size, "width")
+    side = _side(said.get("crop_size"), "height") if cropped else shorter or whole[0]
+    resize: Any = shorter
+    if cropped and shorter is None:
+        resize = [*whole] if all(whole) else None
+    elif side is not None and isinstance(part, float) and 0 < part <= 1:
+        resize = int(side / part) if side < _CONVNEXT_CROPS else None
+    mean, std = _colours(said.get("image_mean")), _colours(said.get("image_std"))
     if said.get("do_normalize") is False:
-        return ExpectedImages(side, (0.0,) * 3, (1.0,) * 3)
-    return ExpectedImages(side, _colours(said.get("image_mean")), _colours(said.get("image_std")))
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    resample = said.get("resample")
+    return ExpectedImages(side, mean, std, resize, resample if resample in range(_RESAMPLINGS) else None)
+
+
+def _side(size: Any, name: str) -> int | None:
+    side = size.get(name) if isinstance(size, dict) else size
+    return side if isinstance(side, int) and side > 0 else None
 
 
 def _colours(values: Any) -> tuple[float, ...] | None:
@@ -290,7 +318,7 @@ def find_folder(backbone: str, *, weights: bool) -> Path:
         )
     with optional_dependency("transformers"):
         import huggingface_hub
-    wanted = [_CONFIG, _PROCESSOR]
+    wanted = [_CONFIG, _PROCESSOR, _PROCESSORS]
     if weights:
         wanted += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS]
     with suppress(Exception):  # not there
