@@ -30,6 +30,7 @@ from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.comparison.entries import find_names
 from proxemic.studies.comparison.sweep import read_sweeps
+from towers import SIDE, write_towers
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "losses"
@@ -40,6 +41,7 @@ LOSSES: dict[str, Any] = {
     if inspect.isclass(kind := getattr(proxemic.losses, name))
     and (kind is PairwiseLoss or (issubclass(kind, ProxyLoss) and not inspect.isabstract(kind)))
 }
+TOWERS = {"clip": "openai/clip-vit-base-patch32", "siglip": "google/siglip-base-patch16-224"}
 INDEX = (FOLDER / "README.md").read_text()
 OTHERS = (FOLDER / "regularizers-and-pooling.md").read_text()
 
@@ -448,7 +450,7 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
     assert commands.pop(0) == "pip install '.[train,pretrained,retrieval]'"
     done = []
     for words in (shlex.split(line)[1:] for line in commands):
-        if words[0] == "serve":  # which tests/serve does
+        if words[0] == "serve" or "--text" in words:  # which tests/serve and the next test do
             continue
         result = warm_proxemic(*words, cwd=here)
         done.append(words[0])
@@ -456,5 +458,18 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
             continue  # with so few pictures, perhaps no head helps
         assert result.returncode == 0, result.stderr
     assert done == ["search", "gallery", "clean", "gallery", "improve", "search"]
-    names = run_page("start-photos.md", {})
+    names = run_page("start-photos.md", part="improve_gallery")
     assert names["found"].labelled == 9
+
+
+def test_photos_are_searched_by_words(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    write_folder(here / "photos", classes=3, images=2, size=SIDE)
+    Image.new("RGB", (SIDE, SIDE)).save(here / "query.jpg")
+    hub = {f"hf:{name}": f"hf:{write_towers(here / kind, kind)}" for kind, name in TOWERS.items()}
+    text = (DOCS / "start-photos.md").read_text()
+    for command in re.findall(r"^proxemic search .*--text .*$", text, re.MULTILINE):
+        assert main([hub.get(word, word) for word in shlex.split(command)[1:]]) == 0, command
+    named = f"hf:{TOWERS['clip']}"
+    assert run_page("start-photos.md", {named: hub[named]}, part="embed_texts")["vectors"].shape == (2, 12)

@@ -14,7 +14,7 @@ from proxemic.cli import build_parser, completion
 OTHERS = {
     *("ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "DEVICE", "FUNCTIONS", "HOST", "K", "KEY", "LIST"),
     *("KEY[,KEY...]=LIST", "METRIC", "N", "N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE"),
-    *("STUDY", "TOKEN", "URL", "W", "X"),
+    *("STUDY", "TEXT", "TOKEN", "URL", "W", "X"),
 }
 
 

@@ -255,11 +255,12 @@ IMAGES = [
 ]
 
 
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "nearest"])
 @pytest.mark.parametrize("size", [64, 41, 1, (50, 70), (64, 64)])
-def test_resizing(size: int | tuple[int, int]) -> None:
-    theirs = v2.Resize(size, v2.InterpolationMode.BILINEAR)
+def test_resizing(size: int | tuple[int, int], method: str) -> None:
+    theirs = v2.Resize(size, v2.InterpolationMode[method.upper()])
     for image in IMAGES[:-1]:
-        assert Resize(size)(image) == theirs(image)
+        assert Resize(size, Image.Resampling[method.upper()])(image) == theirs(image)
 
 
 @pytest.mark.parametrize("across", [True, False])

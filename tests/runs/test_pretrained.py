@@ -4,14 +4,17 @@ import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from proxemic.data import Preprocessing
 from proxemic.errors import UserError
 from proxemic.models import load_model
-from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at, load_pretrained, model_path
+from proxemic.runs.pretrained import DEFAULT_MODEL, _of_timm, _of_transformers, kept_at, load_pretrained, model_path
 
 pytestmark = pytest.mark.cpu
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
@@ -46,7 +49,7 @@ def test_the_default_network_needs_no_download(cache: Path, monkeypatch: pytest.
     model, preprocessing = load_model(folder)
     assert model.config.embedding_size == 1280
     # As timm says that it was trained.
-    expected = Preprocessing(size=224, resize=256, mean=(0.5,) * 3, std=(0.5,) * 3)
+    expected = Preprocessing(size=224, resize=256, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bicubic")
     assert Preprocessing(**preprocessing) == Preprocessing(**json.loads(json.dumps(expected.as_dict())))
     made = (folder / "model.safetensors").stat().st_mtime_ns
     assert model_path(DEFAULT_MODEL) == folder
@@ -64,6 +67,48 @@ def test_a_folder_of_transformers_is_prepared_as_it_says(folder: Path) -> None:
         expected = transformers.Dinov2Model.from_pretrained(folder).eval()(images).pooler_output
         found = network(images)
     torch.testing.assert_close(found, torch.nn.functional.normalize(expected))
+
+
+ROUGH = np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8)
+IMAGE = Image.fromarray(ROUGH).resize((400, 300), Image.Resampling.BICUBIC)
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("kind", "given", "nested"),
+    [
+        ("CLIP", {}, False),
+        ("Siglip", {}, True),  # as processors of several kinds are saved, all in one file
+        ("ViT", {}, False),
+        ("Bit", {"size": {"shortest_edge": 256}}, False),  # as DINOv2
+        ("ConvNext", {"size": {"shortest_edge": 224}}, False),
+        ("ConvNext", {"size": {"shortest_edge": 384}}, False),
+        ("DeiT", {}, False),
+        ("CLIP", {"do_normalize": False, "resample": 0}, False),
+    ],
+)
+def test_images_are_prepared_as_the_processor_of_a_network_does(
+    kind: str, given: dict[str, Any], nested: bool, tmp_path: Path
+) -> None:
+    import transformers
+
+    processor = getattr(transformers, f"{kind}ImageProcessorPil")(**given)
+    processor.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    if nested:
+        file = tmp_path / "preprocessor_config.json"
+        (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": json.loads(file.read_text())}))
+        file.unlink()
+    prepared = _of_transformers(f"hf:{tmp_path}").evaluation()(IMAGE)
+    torch.testing.assert_close(prepared, processor(IMAGE, return_tensors="pt")["pixel_values"][0])
+
+
+@pytest.mark.parametrize("name", ["resnet18.a1_in1k", "vit_base_patch16_clip_224.openai", "test_resnet.r160_in1k"])
+def test_images_are_prepared_as_timm_does(name: str) -> None:
+    import timm
+
+    said = timm.data.resolve_data_config({}, pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())  # type: ignore[union-attr]
+    torch.testing.assert_close(_of_timm(name).evaluation()(IMAGE), timm.data.create_transform(**said)(IMAGE))
 
 
 @needs_transformers

@@ -156,10 +156,11 @@ def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) 
         word = words[0]
         meant = f"--recipe own-pretrained --data.root {word}" if Path(word).is_dir() else f"--recipe {word}"
         parser.error(f"{word} needs its flag: write {parser.prog} {meant}.")
-    last = values.get(command.words[-1]) if command.words else None
-    if not isinstance(last, list):
+    # argparse leaves out a list that may be empty once flags follow the word before it.
+    many = {action.dest for action in parser._actions if action.nargs in ("*", "+")}
+    if not words or not many.intersection(command.words[-1:]):
         return words + others
-    last += words
+    values[command.words[-1]] = [*values.get(command.words[-1], []), *words]
     return others
 
 

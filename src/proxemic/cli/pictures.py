@@ -189,9 +189,10 @@ def export(
 @options_of("proxemic.retrieval:search_gallery")
 def search(
     gallery: str,
-    query: Sequence[str],
+    query: Sequence[str] = (),
     /,
     *,
+    text: Sequence[str] = (),
     where: Sequence[str] = (),
     format: Literal["table", "json", "csv"] = "table",
     html: Path | None = None,
@@ -199,12 +200,14 @@ def search(
     model: str | None = None,
     **options: Any,
 ) -> None:
-    """Find the pictures of a gallery that are nearest to others.
+    """Find the pictures of a gallery that are nearest to others, or to a text.
 
     Of a plain folder of pictures a gallery is made first, kept in the user's cache, and brought up to date in later
-    searches. Queries are pictures or vectors. Those that cannot be read are listed; the exit code is 2 if none can.
+    searches. Queries are pictures, vectors or texts. Those that cannot be read are listed; the exit code is 2 if
+    none can.
 
     Args:
+        text (TEXT)
         where (COLUMN=VALUE): A condition on hits, as label=shoe; may be repeated. Values of one column are
             alternatives; different columns must all match; label= means those without a label.
         html: Also write a contact sheet: one web page, .html.
@@ -219,7 +222,7 @@ def search(
     from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
 
     opened = open_gallery(gallery, model, report=say)
-    result = search_gallery(opened, *query, where=conditions, **options)
+    result = search_gallery(opened, *query, text=text, where=conditions, **options)
     say_unreadable(result.unreadable, "query", "queries")
     if not any(answer.hits for answer in result.answers):
         lacking = "no pictures that meet the conditions" if len(opened) else "no pictures: add some first"

@@ -115,12 +115,12 @@ def cut_thin(image: Image.Image) -> Image.Image:
     return image.crop((left, top, left + width, top + height))
 
 
-def resize_shorter(image: Image.Image, side: int) -> Image.Image:
+def resize_shorter(image: Image.Image, side: int, method: Image.Resampling = Image.Resampling.BILINEAR) -> Image.Image:
     """Resize an image to a shorter side, as torchvision's `Resize` does."""
     shorter = min(image.size)
     if shorter == side:
         return image
-    return image.resize((side * image.width // shorter, side * image.height // shorter), Image.Resampling.BILINEAR)
+    return image.resize((side * image.width // shorter, side * image.height // shorter), method)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from proxemic.data.reading import ImageInput, cut_thin, read_image, resize_short
 from proxemic.extras import optional_dependency
 
 Transform = Callable[[ImageInput], Tensor]
+Interpolation = Literal[
+    "nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"
+]  # in the order of Pillow's numbers
 CustomTransform = nn.Module | Callable[..., Any]
 
 
@@ -38,6 +41,8 @@ class Preprocessing:
             larger, in training too. JPEG files are then decoded at 1/2, 1/4 or 1/8 of their size where that is no
             smaller than this, which takes a fraction of the time, and the cache of decoded images (`CacheConfig`)
             changes no pixel. Tensors of large images differ a little from those that are made in one step.
+        interpolation: How the image is resized to `resize`, by Pillow's name; pretrained networks are often trained
+            with `bicubic`.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -55,6 +60,7 @@ class Preprocessing:
     channel_order: Literal["rgb", "bgr"] = "rgb"
     white: Literal[1, 255] = 1
     reduce: bool = False
+    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -69,6 +75,9 @@ class Preprocessing:
         for name, allowed in (("channels", (1, 3)), ("channel_order", ("rgb", "bgr")), ("white", (1, 255))):
             if (value := getattr(self, name)) not in allowed:
                 raise ValueError(f"{name} is {value!r}, but it must be {allowed[0]} or {allowed[1]}.")
+        if self.interpolation not in get_args(Interpolation):
+            methods = ", ".join(get_args(Interpolation))
+            raise ValueError(f"interpolation is {self.interpolation!r}, but it must be one of {methods}.")
         if self.channel_order == "bgr" and self.channels != 3:
             raise ValueError(f"channel_order is bgr, but channels={self.channels} has no colours: set channels to 3.")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -252,10 +261,10 @@ class Augmentation:
 
 
 def _fit(preprocessing: Preprocessing) -> list[Callable[[Any], Any]]:
-    size = preprocessing.size
+    size, method = preprocessing.size, Image.Resampling[preprocessing.interpolation.upper()]
     if preprocessing.resized is None:
-        return [Resize((size, size))]
-    return [Resize(preprocessing.resized), CenterCrop(size)]
+        return [Resize((size, size), method)]
+    return [Resize(preprocessing.resized, method), CenterCrop(size)]
 
 
 def _torchvision() -> Any:
@@ -322,13 +331,14 @@ class Resize:
     """Resize to a shorter side, or to height and width; of a thin image (`cut_thin`), the middle."""
 
     size: int | tuple[int, ...]
+    method: Image.Resampling = Image.Resampling.BILINEAR
 
     def __call__(self, image: Image.Image) -> Image.Image:
         image = cut_thin(image)
         if isinstance(self.size, int):
-            return resize_shorter(image, self.size)
+            return resize_shorter(image, self.size, self.method)
         height, width = self.size
-        return image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BILINEAR)
+        return image if image.size == (width, height) else image.resize((width, height), self.method)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from proxemic.models.lora import LoRA
 
 # Not Any: a parser would instantiate the classes that a recipe names there.
 Scalar = bool | int | float | str | None
-Pooling = Literal["avg", "max", "avg+max", "gem", "cubic-gem", "pooler"]
+Pooling = Literal["avg", "max", "avg+max", "gem", "cubic-gem", "pooler", "joint"]
 Head = Literal["linear", "linear+layer_norm", "mlp", "residual", "none"]
 HeadInit = Literal["kaiming_normal", "identity", "pca", "pca-whitened"]
 
@@ -52,7 +52,8 @@ class ModelConfig:
         pooling: Pooling of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem`
             with the power 3; an IResNet, which has a map of one place, requires `avg`. Of networks of transformers
             the map is that of the patches, without class and register tokens; `pooler` is their own pooling: their
-            `pooler_output`, or else the class token, or the mean of a network that has neither.
+            `pooler_output`, or else the class token, or the mean of a network that has neither; `joint`, for networks
+            with a text tower (CLIP, SigLIP), the features that images and texts share.
         layer_norm: Normalise the pooled features, without trained weights, before the last layer.
         normalize: Scale embeddings to unit length.
         in_channels: Channels of the images: 1 (grey) or 3 (colour).
@@ -195,8 +196,8 @@ class ModelConfig:
             f"pooling is {pooling!r} but {pools}; take avg, which leaves its output as it is",
         )
         yield (
-            pooling == "pooler" and not name.startswith(TRANSFORMERS),
-            f"pooling is 'pooler' but {name!r} is no network of transformers (hf:NAME); take avg or another",
+            pooling in ("pooler", "joint") and not name.startswith(TRANSFORMERS),
+            f"pooling is {pooling!r} but {name!r} is no network of transformers (hf:NAME); take avg or another",
         )
         yield (
             self.input_size and not self.takes_vectors,

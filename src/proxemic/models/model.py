@@ -32,7 +32,7 @@ POOLINGS = {
     "avg+max": AvgMaxPool,
     "gem": GeM,
     "cubic-gem": partial(GeM, train_p=False),
-    "pooler": AvgPool,  # of the one place that the backbone then gives
+    **dict.fromkeys(("pooler", "joint"), AvgPool),  # of the one place that the backbone then gives
 }
 Backbone = (
     ConvNet | BNInception | IResNet | TimmBackbone | TransformersBackbone | OnnxBackbone | CustomBackbone | NoBackbone

@@ -19,6 +19,7 @@ from proxemic.addresses import TRANSFORMERS
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
+from proxemic.models.backbones.text_towers import TOKENIZER
 from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.config import ONNX, ModelConfig
 from proxemic.models.model import EmbeddingModel, build_model
@@ -33,7 +34,8 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
     """Save a model such that `load_model` returns one with bit-identical embeddings.
 
     Each file is replaced atomically; `model.json` holds the checksum of the weights, so that an interrupted save is
-    detected when loading. The network of an ONNX file is kept beside them, as `backbone.onnx`.
+    detected when loading. The network of an ONNX file is kept beside them, as `backbone.onnx`, and the
+    tokenizer of a text tower as `tokenizer.json`.
 
     The plain network is saved, without `torch.compile`, `DataParallel`, `DistributedDataParallel` or `AveragedModel`
     around the model or a part of it. Parametrized weights, as of `torch.nn.utils.parametrizations.weight_norm`, are
@@ -90,8 +92,10 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ValueError(f"preprocessing is not plain JSON data: {error}") from error
-    frozen = ((FROZEN, backbone.content),) if isinstance(backbone, OnnxBackbone) else ()
-    for name, content in (*frozen, (WEIGHTS, weights), (DESCRIPTION, text.encode())):
+    beside = [(FROZEN, backbone.content)] if isinstance(backbone, OnnxBackbone) else []
+    if isinstance(backbone, TransformersBackbone) and backbone.tokenizer is not None:
+        beside = [(TOKENIZER, backbone.tokenizer.encode())]
+    for name, content in (*beside, (WEIGHTS, weights), (DESCRIPTION, text.encode())):
         with write_atomically(Path(directory) / name) as temporary:
             temporary.write_bytes(content)
 
@@ -169,6 +173,8 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
         message = " ".join(str(error).split())[:200]
         raise ValueError(f"{weights_file} does not fit {config.backbone_name}: {message}") from error
     model.config = config
+    if isinstance(model.backbone, TransformersBackbone) and file.with_name(TOKENIZER).is_file():
+        model.backbone.tokenizer = file.with_name(TOKENIZER).read_text(encoding="utf-8")
     return model.eval(), preprocessing
 
 

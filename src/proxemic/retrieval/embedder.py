@@ -31,6 +31,7 @@ from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
 from proxemic.models.backbones.onnx_backbone import read_note, read_onnx
+from proxemic.models.backbones.text_towers import no_text_tower, parse_tokenizer, tokenize
 from proxemic.models.backbones.timm_models import TimmBackbone
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
@@ -297,6 +298,16 @@ class Embedder:
         """Whether the model is only a head, which takes vectors ``[B, F]`` instead of images."""
         return isinstance(self.model, EmbeddingModel) and self.model.config.takes_vectors
 
+    @property
+    def takes_texts(self) -> bool:
+        """Whether the model has a text tower, so that texts are embedded among the pictures."""
+        return self._tokenizer is not None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        content = getattr(getattr(self.model, "backbone", None), "tokenizer", None)
+        return None if content is None else parse_tokenizer(content)
+
     @cached_property
     def checksum(self) -> str:
         """Identifies the model that made embeddings: SHA-256 of the weights, unless it was given."""
@@ -358,6 +369,28 @@ class Embedder:
             batches = (batch for batch, _, _ in self.prepare.batches(listed, batch_size, workers, strict=True))
         return torch.cat([torch.empty(0, 0), *self.embed_prepared(batches)][1:] or [torch.empty(0, self.dim)])
 
+    def embed_texts(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Float32[Tensor, "texts dim"]:
+        """Embed texts, in order, in the space of the pictures, as float32 on the CPU.
+
+        Args:
+            texts: One or several; what exceeds the length that the model takes (CLIP: 77 tokens) is left out.
+            batch_size: Texts that the network sees at once.
+
+        Raises:
+            UserError: If the model has no text tower; CLIP and SigLIP (``hf:NAME``) have one.
+            ValueError: If a text is empty.
+        """
+        texts = [texts] if isinstance(texts, str) else [*texts]
+        if not all(text.strip() for text in texts):
+            raise ValueError("a text is empty, but must say what pictures are searched for.")
+        if not texts:
+            return torch.empty(0, self.dim)
+        if not self.takes_texts:
+            has_tower = getattr(getattr(self.model, "backbone", None), "has_text_tower", False)
+            raise no_text_tower(self.path or "The model", has_tower=has_tower)
+        tokens = tokenize(self._tokenizer, texts).split(batch_size)
+        return torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)])
+
     def embed_prepared(self, batches: Iterable[Tensor]) -> Iterator[Float32[Tensor, "batch dim"]]:
         """Embed one batch of prepared images after the other."""
         return embed_batches(self.network, batches, self.precision)
@@ -416,6 +449,17 @@ class _Tensors(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return embeddings_in(self.model(images))
+
+
+class _Texts(nn.Module):
+    """From tokens to embeddings: the head is that of the images."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model.embed_features(self.model.backbone.text_features(tokens))
 
 
 def _device(named: str | torch.device) -> torch.device:

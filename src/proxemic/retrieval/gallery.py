@@ -382,10 +382,11 @@ class Gallery:
 
     def search(
         self,
-        queries: Picture | Sequence[Picture],
+        queries: Picture | Sequence[Picture] = (),
         k: int = 10,
         where: Where | None = None,
         *,
+        text: str | Sequence[str] = (),
         batch_size: int = 64,
         workers: int = 0,
     ) -> list[list[Hit]]:
@@ -395,6 +396,7 @@ class Gallery:
             queries: One or several pictures, as `Embedder.embed` takes them.
             k: Hits of each, 1 or more; a gallery of fewer gives fewer.
             where: Values that columns must have, all of them; of several values for a column one is enough.
+            text: One or several texts, whose hits follow those of the pictures; see `Embedder.embed_texts`.
             batch_size: Queries that are embedded at once.
             workers: Processes that read them.
 
@@ -403,10 +405,13 @@ class Gallery:
 
         Raises:
             UnreadableImageError: If a query cannot be read; `search_gallery` leaves these out.
+            UserError: If there are texts, but the model has no text tower.
             ValueError: If k is out of range, or there is no such column.
         """
         self.check_question(k, where)
-        return self.search_vectors(self.embedder.embed(queries, batch_size=batch_size, workers=workers), k, where)
+        texts = self.embedder.embed_texts(text, batch_size=batch_size)
+        pictures = self.embedder.embed(queries, batch_size=batch_size, workers=workers)
+        return self.search_vectors(torch.cat([pictures, texts]), k, where)
 
     def search_vectors(
         self,

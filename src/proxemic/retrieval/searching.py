@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, roots_of_rows
+from proxemic.errors import UserError
 from proxemic.metrics import expand_queries, k_reciprocal_distances
 from proxemic.metrics.retrieval import RERANKED
 from proxemic.retrieval.embedding import gather, open_sources
@@ -27,7 +28,7 @@ class Answer:
     """What was found for a query.
 
     Args:
-        query: The path of the picture, or the name of the row.
+        query: The path of the picture, the name of the row, or the text.
         label: Its label, where the source of the queries gives it one.
         hits: Nearest first.
     """
@@ -100,6 +101,7 @@ class SearchResult:
 def search_gallery(
     gallery: Gallery,
     *queries: str | os.PathLike[str] | Rows,
+    text: str | Sequence[str] = (),
     k: int = 10,
     where: Where | None = None,
     without_self: bool = False,
@@ -113,6 +115,7 @@ def search_gallery(
     Args:
         gallery: What is searched.
         queries: What `list_pictures` takes, or files of vectors; a picture that is its own gallery's finds itself.
+        text: What pictures show, in words, for a model with a text tower (CLIP, SigLIP); may be repeated.
         k: Hits for each query, 1 or more.
         where: Conditions on hits, as in `Gallery.search`.
         without_self: Leave out the query itself, where its path is in the gallery.
@@ -124,10 +127,10 @@ def search_gallery(
         workers: Processes that read them.
 
     Returns:
-        Answers in the order of the queries, those of files of vectors last.
+        Answers in the order of the queries, then those of files of vectors, then those of texts.
 
     Raises:
-        UserError: If no query can be read.
+        UserError: If no query can be read, or there are texts, but the model has no text tower.
         ValueError: If k or `expand` is out of range, there is no such column, or `expand` is given and the gallery is
             not searched by cosine.
 
@@ -146,7 +149,7 @@ def search_gallery(
     gallery.check_question(k, where)
     if expand < 0 or (expand and gallery.store.info.distance != "cosine"):
         raise ValueError(f"expand is {expand!r}, but must be 0 or more, and 0 for a gallery of euclidean distance.")
-    embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
+    embedded = embed_queries(gallery, *queries, text=text, batch_size=batch_size, workers=workers)
     assert embedded.embeddings is not None
     asked = _expanded(gallery, embedded, expand, where) if expand else embedded.embeddings
     k_found = max(k + without_self, RERANKED) if rerank else k + without_self
@@ -190,11 +193,24 @@ def _reranked(gallery: Gallery, queries: Float32[Tensor, "queries dim"], found: 
 
 
 def embed_queries(
-    gallery: Gallery, *queries: str | os.PathLike[str] | Rows, batch_size: int = 64, workers: int = 0
+    gallery: Gallery,
+    *queries: str | os.PathLike[str] | Rows,
+    text: str | Sequence[str] = (),
+    batch_size: int = 64,
+    workers: int = 0,
 ) -> Rows:
     """Embed queries as `search_gallery` takes them; `UserError` if none can be read."""
+    texts = [text] if isinstance(text, str) else [*text]
+    if not (queries or texts):
+        raise UserError("Nothing says what to search for: give pictures, files of vectors, or texts (--text).")
+    described = Rows.of(path=texts, label=[None] * len(texts))
+    if texts:
+        described = replace(described, embeddings=gallery.embedder.embed_texts(texts, batch_size=batch_size))
+    if not queries:
+        return described
     opened = open_sources(queries, missing=True)
     info, address = gallery.store.info, gallery.store.address
     embedder = gallery.embedder_for(opened)
     reading = {"checksum": info.embedder, "owner": address, "batch_size": batch_size, "workers": workers}
-    return gather(opened, embedder, info.distance, **reading)
+    found = gather(opened, embedder, info.distance, **reading)
+    return replace(Rows.join([found, described]), folders=roots_of_rows(found)) if texts else found

@@ -3,15 +3,16 @@
 import hashlib
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import platformdirs
 
 from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
 from proxemic.data import Preprocessing
+from proxemic.data.transforms import Interpolation
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
-from proxemic.models.backbones.transformers_models import expected_images, find_folder
+from proxemic.models.backbones.transformers_models import expected_images, find_folder, has_text_tower
 from proxemic.models.model import without_head
 
 DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
@@ -54,15 +55,15 @@ def kept_at(model: str) -> Path:
 def load_pretrained(name: str) -> tuple[EmbeddingModel, Preprocessing]:
     """Load a pretrained network without its classifier, and the preprocessing that it was trained with.
 
-    Its embeddings are its pooled features, of unit length. The arguments and errors are those of `model_path`.
+    Its embeddings are its pooled features, of unit length; those of a network with a text tower (CLIP, SigLIP) are the
+    features that images and texts share. The arguments and errors are those of `model_path`.
     """
     of_timm = name.startswith(TIMM)
     backbone = name.removeprefix(TIMM)
     preprocessing = _of_timm(backbone) if of_timm else _of_transformers(name)
     # A vision transformer of timm is built for the size of its images; the head is taken off again.
-    config = ModelConfig(
-        backbone, pooling="avg" if of_timm else "pooler", pretrained=True, image_size=preprocessing.size
-    )
+    pooling = "avg" if of_timm else "joint" if has_text_tower(find_folder(name, weights=True)) else "pooler"
+    config = ModelConfig(backbone, pooling=pooling, pretrained=True, image_size=preprocessing.size)
     return without_head(build_model(config)).eval(), preprocessing
 
 
@@ -75,18 +76,17 @@ def _of_timm(name: str) -> Preprocessing:
 
     known = get_pretrained_cfg(name)
     said = resolve_data_config({}, pretrained_cfg=known.to_dict() if known else {})
-    size = said["input_size"][-1]
-    squeezed = said["crop_mode"] == "squash"
-    return _preprocessing(size, None if squeezed else int(size / said["crop_pct"]), said["mean"], said["std"])
+    size, method = said["input_size"][-1], said["interpolation"]
+    resize = None if said["crop_mode"] == "squash" else int(size / said["crop_pct"])
+    # Networks that were trained with random methods are evaluated with timm's default.
+    return Preprocessing(
+        size, resize, mean=said["mean"], std=said["std"], interpolation="bilinear" if method == "random" else method
+    )
 
 
 def _of_transformers(name: str) -> Preprocessing:
     said = expected_images(find_folder(name, weights=True))
-    return _preprocessing(said.size or 224, "auto", said.mean, said.std)
-
-
-def _preprocessing(
-    size: int, resize: int | str | None, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> Preprocessing:
-    normalization = {} if mean is None or std is None else {"mean": tuple(mean), "std": tuple(std)}
-    return Preprocessing(size=size, resize=resize, **normalization)  # type: ignore[arg-type]
+    resize = "auto" if said.size is None else said.resize
+    known = {} if said.mean is None or said.std is None else {"mean": said.mean, "std": said.std}
+    method = get_args(Interpolation)[2 if said.resample is None else said.resample]
+    return Preprocessing(said.size or 224, resize, interpolation=method, **known)

@@ -20,7 +20,7 @@ from proxemic.serve.limits import Limits, Refused
 
 with optional_dependency("serve"):
     import python_multipart  # noqa: F401 - which FastAPI needs for uploads
-    from fastapi import Depends, FastAPI, File, Query, Request, Response, UploadFile
+    from fastapi import Depends, FastAPI, File, Form, Query, Request, Response, UploadFile
     from fastapi import Path as InPath
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import HTMLResponse, JSONResponse
@@ -36,6 +36,7 @@ Where = Annotated[
 Neighbours = Annotated[int, Query(ge=1, le=1000, description="neighbours")]
 Id = Annotated[int, InPath(alias="id", ge=0, lt=2**63, description="the picture's number in the gallery")]
 Picture = Annotated[UploadFile, File(description=FORMATS_TEXT)]
+Text = Annotated[str, Form(max_length=1000, description="what pictures show, in words")]
 
 
 def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
@@ -64,6 +65,7 @@ def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
         title=f"Search {title}",
         scripts=[],
         bytes=limits.bytes,
+        takes_texts=engine.takes_texts,
         endings=",".join(ENDINGS),
         policy=POLICY.replace("frame-ancestors 'none'; ", ""),  # which only a header may have
     )
@@ -124,6 +126,11 @@ def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
         """Return the neighbours of a picture, and its label unless it is unknown."""
         return await engine.query(await picture.read(), k, _conditions(where))
 
+    @app.post("/search/text")
+    async def search_by_text(text: Text, k: Neighbours = 10, where: Where = []) -> answers.Found:  # noqa: B006
+        """Return the pictures nearest to a text, if the gallery's model has a text tower."""
+        return await engine.query(text, k, _conditions(where))
+
     @app.post("/embed")
     async def embed(picture: Picture) -> answers.Embedding:
         """Return the vector of a picture by the gallery's model."""
@@ -167,11 +174,11 @@ def _sentence(problem: Mapping[str, Any]) -> str:
     'item is missing: the request must have it.'
     """
     place, name = problem["loc"][0], next(part for part in reversed(problem["loc"]) if isinstance(part, str))
-    if place == "body":
+    if (place, name) == ("body", "picture"):
         return "picture is missing: send a file by this name, as multipart/form-data."
     if problem["input"] is None:
         return f"{name} is missing: the request must have it."
-    return f"{name} is {str(problem['input'])[:100]!r}, but {problem['msg'].removeprefix('Input ').rstrip('.')}."
+    return f"{name} is {str(problem['input'])[:100]!r}, but {problem['msg'].partition(' ')[2].rstrip('.')}."
 
 
 def _conditions(where: list[str]) -> Conditions:

@@ -38,7 +38,7 @@ Conditions = dict[str, list[str | None]]
 
 
 class _Query(NamedTuple):
-    prepared: Tensor
+    prepared: Tensor | str
     k: int  # 0 asks for the vector
     where: Conditions
 
@@ -71,6 +71,7 @@ class Engine:
         self._notes: list[str] = []  # for clients, who must not learn where things lie on this machine
         self.messages: list[str] = []
         self.takes_pictures = self._warm_up(model)
+        self.takes_texts = self.takes_pictures and self.gallery.embedder.takes_texts
         self._rate: float | None = None
         self._threshold = self._settle_threshold(rate, threshold)
 
@@ -133,8 +134,8 @@ class Engine:
     async def _run(self, pool: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads[pool], function, *arguments)
 
-    async def query(self, content: bytes, k: int = 0, where: Conditions | None = None) -> Any:
-        """Search for the content of a picture's file, or return its vector if `k` is 0."""
+    async def query(self, content: bytes | str, k: int = 0, where: Conditions | None = None) -> Any:
+        """Search for the content of a picture's file, or for a text, or return its vector if `k` is 0."""
         async with self._request("query"):
             prepared = await self._run("query", self._prepare, content)
             loop = asyncio.get_running_loop()
@@ -169,7 +170,13 @@ class Engine:
         except TimeoutError:
             raise Refused(503, "No thread has been free for too long.") from None
 
-    def _prepare(self, content: bytes) -> Tensor:
+    def _prepare(self, content: bytes | str) -> Tensor | str:
+        if isinstance(content, str):
+            if not self.takes_texts:
+                raise Refused(422, "The gallery's model has no text tower, as CLIP and SigLIP have: send a picture.")
+            if not content.strip():
+                raise Refused(422, "text is empty: say in words what pictures show.")
+            return content
         if not self.takes_pictures:
             raise Refused(422, f"{' '.join(self._notes[:1])} Give the id of one.")
         pixels = check_query(content, self._limits.pixels)
@@ -183,7 +190,8 @@ class Engine:
         """Answer queries; those of one shape and the same conditions are embedded and searched together."""
         groups = defaultdict(list)
         for place, query in enumerate(queries):
-            groups[query.prepared.shape, query.k > 0, str(query.where)].append(place)
+            shape = None if isinstance(query.prepared, str) else query.prepared.shape
+            groups[shape, query.k > 0, str(query.where)].append(place)
         answers: dict[int, Any] = {}
         for places in groups.values():
             try:
@@ -194,26 +202,32 @@ class Engine:
         return [answers[place] for place in range(len(queries))]
 
     def _answer_alike(self, queries: Sequence[_Query]) -> list[Any]:
-        vectors = self.gallery.embedder.embed(torch.stack([query.prepared for query in queries]))
+        prepared = [query.prepared for query in queries]
+        texts = [text for text in prepared if isinstance(text, str)]
+        pictures = [picture for picture in prepared if not isinstance(picture, str)]
+        embedder = self.gallery.embedder
+        vectors = embedder.embed_texts(texts) if texts else embedder.embed(torch.stack(pictures))
         useless = useless_vectors(vectors, self.gallery.store.info.distance)
         good = [place for place in range(len(queries)) if place not in useless]
         ks = [queries[place].k for place in good]
         if any(ks):
-            found = iter(self._search(vectors[good], ks, queries[0].where))
+            # Texts lie farther away than pictures of a class do, from which thresholds are learnt.
+            found = iter(self._search(vectors[good], ks, queries[0].where, None if texts else self._threshold))
         else:
-            checksum = self.gallery.embedder.checksum
-            found = iter([{"vector": vector, "model": checksum} for vector in vectors[good].tolist()])
+            found = iter([{"vector": vector, "model": embedder.checksum} for vector in vectors[good].tolist()])
         return [
-            Refused(422, f"The picture's vector {useless[place]}: send another.") if place in useless else next(found)
+            Refused(422, f"The query's vector {useless[place]}: send another.") if place in useless else next(found)
             for place in range(len(queries))
         ]
 
-    def _search(self, vectors: Tensor, ks: Sequence[int], where: Conditions) -> list[dict[str, Any]]:
+    def _search(
+        self, vectors: Tensor, ks: Sequence[int], where: Conditions, threshold: float | None
+    ) -> list[dict[str, Any]]:
         recognitions: Sequence[Recognition | None] = [None] * len(ks)
         with self._store:
             hits = self.gallery.search_vectors(vectors, max(ks), where)
-            if self._threshold is not None:
-                recognitions = self.gallery.recognize_vectors(vectors, self._threshold)
+            if threshold is not None:
+                recognitions = self.gallery.recognize_vectors(vectors, threshold)
         return [
             {"hits": [*map(_hit, row[:k])], "recognition": recognition and self._describe(recognition)}
             for k, row, recognition in zip(ks, hits, recognitions, strict=True)
@@ -280,6 +294,7 @@ class Engine:
             "labels": labels[:_LABELS],
             "label_count": len(labels),
             "takes_pictures": self.takes_pictures,
+            "takes_texts": self.takes_texts,
             "threshold": self._threshold,
             "rate": self._rate,
             "notes": self._notes,

@@ -3,7 +3,7 @@
 const at = (id) => document.getElementById(id);
 const conditions = [];
 let gallery = { columns: [], labels: [], takes_pictures: true };
-let query = null; // a file, or a picture of the gallery
+let query = null; // a file, a text, or a picture of the gallery
 let asking = new AbortController();
 
 function make(tag, properties, ...children) {
@@ -39,7 +39,7 @@ function card(row) {
   };
   const lines = [make("b", {}, row.label ?? "no label")];
   if (row.distance !== undefined) {
-    const far = gallery.threshold !== null && gallery.threshold >= 0 && row.distance > gallery.threshold;
+    const far = typeof query !== "string" && gallery.threshold !== null && gallery.threshold >= 0 && row.distance > gallery.threshold;
     lines.push(make("span", {}, ` ${row.distance.toFixed(4)}`), make("small", {}, far ? " beyond the threshold" : ""));
   }
   const original = make("a", { href: `items/${row.id}/picture`, target: "_blank", rel: "noopener" }, row.name);
@@ -49,6 +49,7 @@ function card(row) {
 }
 
 function verdict(recognition, row) {
+  if (typeof row === "string") return [make("b", {}, row), ", and the pictures nearest to these words"];
   if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and what is nearest to it"];
   if (!recognition) return ["There is no threshold: nothing is named."];
   const { label, distance, threshold } = recognition;
@@ -61,6 +62,7 @@ function verdict(recognition, row) {
 async function search(wanted) {
   query = wanted;
   const file = wanted instanceof File ? wanted : null;
+  const text = typeof wanted === "string" ? wanted : null;
   if (!at("count").reportValidity()) return;
   if (file && !gallery.takes_pictures) return say(gallery.notes.join(" "));
   const most = Number(at("file").dataset.most);
@@ -74,16 +76,16 @@ async function search(wanted) {
   const k = at("count").value;
   try {
     let found;
-    if (file) {
+    if (file || text) {
       const body = new FormData();
-      body.append("picture", file);
-      found = await ask(`search?${parameters({ k })}`, { method: "POST", body, signal });
+      body.append(file ? "picture" : "text", wanted);
+      found = await ask(`search${file ? "" : "/text"}?${parameters({ k })}`, { method: "POST", body, signal });
     } else {
       found = await ask(`search?${parameters({ k, item: wanted.id })}`, { signal });
     }
     if (at("query").src.startsWith("blob:")) URL.revokeObjectURL(at("query").src);
-    at("query").hidden = false;
-    at("query").src = file ? URL.createObjectURL(file) : `items/${wanted.id}/thumbnail`;
+    at("query").hidden = text !== null;
+    if (!text) at("query").src = file ? URL.createObjectURL(file) : `items/${wanted.id}/thumbnail`;
     at("query").alt = file ? "Your picture" : "The chosen picture";
     at("verdict").replaceChildren(...verdict(found.recognition, file ? null : wanted));
     at("hits").replaceChildren(...found.hits.map(card));
@@ -148,6 +150,7 @@ at("filters").onsubmit = (event) => {
   at("value").value = "";
   changed();
 };
+at("words")?.addEventListener("submit", (event) => (event.preventDefault(), search(at("text").value)));
 document.onpaste = (event) => event.clipboardData.files.length && take(event.clipboardData.files);
 document.ondragover = (event) => (event.preventDefault(), at("drop").classList.add("over"));
 document.ondragleave = () => at("drop").classList.remove("over");

@@ -123,7 +123,7 @@ def test_the_script_refuses_what_training_does(tmp_path: Path) -> None:
     [
         {"resize": None, "reduce": True},
         {"resize": 32, "reduce": True, "channel_order": "bgr", "white": 255},
-        {"resize": [40, 30]},
+        {"resize": [40, 30], "interpolation": "bicubic"},
         {"channels": 1, "mean": [0.5], "std": [0.25], "reduce": True},
     ],
 )

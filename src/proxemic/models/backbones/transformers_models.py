@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from proxemic.addresses import TRANSFORMERS
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.models.backbones.text_towers import TOKENIZER, TOKENIZER_SETTINGS, read_tokenizer
 from proxemic.models.config import SIZE, ModelConfig
 from proxemic.models.weights_files import load_weights_file
 
-_CONFIG, _PROCESSOR = "config.json", "preprocessor_config.json"
+_CONFIG, _PROCESSOR, _PROCESSORS = "config.json", "preprocessor_config.json", "processor_config.json"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LARGEST_FILE = 2**20  # bytes of JSON; published ones have a few thousand
+_CONVNEXT_CROPS = 384  # pixels, below which ConvNeXT's image processor crops
+_RESAMPLINGS = 6  # in Pillow, by number
 _LARGEST, _MOST_LAYERS = 2**20, 2**10
 # What says how a network is stored or called rather than what it computes; code and paths of others are among it.
 _DROPPED = ("auto_map", "_name_or_path", "dtype", "torch_dtype", "quantization_config", "architectures")
@@ -32,7 +35,9 @@ class TransformersBackbone(nn.Module):
     """A vision network of transformers, whose output is always `[B, num_features, h, w]`.
 
     That of a transformer is `[B, num_features, tokens, 1]`, without class and register tokens, or with ``pooler``
-    `[B, num_features, 1, 1]`: the network's `pooler_output`, or its class token, or else the mean of the others.
+    `[B, num_features, 1, 1]`: the network's `pooler_output`, or its class token, or else the mean of the others. Of a
+    network for texts and images (CLIP, SigLIP) these are the features that both share, and ``tokenizer`` is the
+    content of its `tokenizer.json`, if that is known.
 
     Parameters that the output does not depend on, such as the token that stands for masked patches, are not trained.
     """
@@ -41,6 +46,8 @@ class TransformersBackbone(nn.Module):
         super().__init__()
         self.network = network
         self.pooler, self.prefix_tokens, self.num_features = pooler, prefix_tokens, num_features
+        self.has_text_tower = _has_text_tower(type(network))
+        self.tokenizer: str | None = None
         self._interpolates = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
@@ -58,11 +65,16 @@ class TransformersBackbone(nn.Module):
 
     def output(self, images: Tensor) -> Any:
         """Return what the network itself returns."""
-        config = self.network.config
+        config = _vision(self.network.config)
         if images.shape[1] == 1 and getattr(config, "num_channels", 3) == 3:
             images = images.expand(-1, 3, -1, -1)
         other = self._interpolates and getattr(config, "image_size", None) != images.shape[-1]
-        return self.network(images, return_dict=True, **({"interpolate_pos_encoding": True} if other else {}))
+        forward = self.network.get_image_features if self.has_text_tower else self.network
+        return forward(images, return_dict=True, **({"interpolate_pos_encoding": True} if other else {}))
+
+    def text_features(self, tokens: Int64[Tensor, "texts length"]) -> Float[Tensor, "texts features"]:
+        """Compute features of texts, in the space of those of images."""
+        return self.network.get_text_features(tokens).pooler_output
 
     def description(self) -> dict[str, Any]:
         """Return the configuration of the network as plain data, from which it is built again without its folder."""
@@ -78,16 +90,17 @@ def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | No
     """
     with optional_dependency("transformers"):
         from transformers import AutoModel
-    name, folder = config.backbone_name, None
+    name, folder, joint = config.backbone_name, None, config.pooling == "joint"
     if described is None:
         folder = find_folder(name, weights=config.pretrained)
-        network_config, kind = _read_config(name, _read_json(folder / _CONFIG), config.backbone_args)
+        network_config, kind = _read_config(name, _read_json(folder / _CONFIG), config.backbone_args, joint=joint)
     else:
-        network_config, kind = _read_config(name, described, {})
+        network_config, kind = _read_config(name, described, {}, joint=joint)
     # ViT's pooler is a layer for classification, which few of the published weights have.
     pools = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
     options = {"dtype": torch.float32, "trust_remote_code": False, **({"add_pooling_layer": False} if pools else {})}
-    pooler, side = config.pooling == "pooler", config.image_size or getattr(network_config, "image_size", None)
+    pooler, vision = config.pooling in ("pooler", "joint"), _vision(network_config)
+    side = config.image_size or getattr(vision, "image_size", None)
     # A pass over two images that takes no memory for weights.
     with torch.device("meta"), torch.enable_grad():
         trial = TransformersBackbone(AutoModel.from_config(network_config, **options).eval(), pooler=pooler)
@@ -104,13 +117,41 @@ def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | No
     for key, gradient in zip(trained, gradients, strict=True):
         if gradient is None:
             network.get_parameter(key).requires_grad_(False)
-    return TransformersBackbone(
+    made = TransformersBackbone(
         network, pooler=pooler, prefix_tokens=trial.prefix_tokens, num_features=features.shape[1]
     )
+    if joint and folder is not None:
+        settings = _read_json(folder / TOKENIZER_SETTINGS) if (folder / TOKENIZER_SETTINGS).is_file() else {}
+        text = network_config.text_config
+        made.tokenizer = read_tokenizer(folder, settings, text.max_position_embeddings, text.pad_token_id or 0)
+    return made
 
 
-def _read_config(name: str, described: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the configuration that a `config.json` or a `model.json` describes, and its class of networks."""
+def _vision(config: Any) -> Any:
+    """Return the configuration of the vision tower of CLIP or SigLIP, or that of any other network as it is."""
+    return getattr(config, "vision_config", config)
+
+
+def _has_text_tower(kind: Any) -> bool:
+    return hasattr(kind, "get_text_features") and hasattr(kind, "get_image_features")
+
+
+def has_text_tower(folder: Path) -> bool:
+    """Return whether the network in a folder of transformers is one for texts and images, such as CLIP."""
+    with optional_dependency("transformers"):
+        from transformers.models.auto import CONFIG_MAPPING, MODEL_MAPPING
+    kind = _read_json(folder / _CONFIG).get("model_type")
+    known = isinstance(kind, str) and kind in CONFIG_MAPPING
+    return known and _has_text_tower(MODEL_MAPPING.get(CONFIG_MAPPING[kind], None))
+
+
+def _read_config(
+    name: str, described: Mapping[str, Any], arguments: Mapping[str, Any], *, joint: bool
+) -> tuple[Any, Any]:
+    """Return the configuration that a `config.json` or a `model.json` describes, and its class of networks.
+
+    Of a network for texts and images, that is its vision tower, or with `joint` the whole.
+    """
     from transformers.models.auto import CONFIG_MAPPING, MODEL_MAPPING
 
     described = {key: value for key, value in described.items() if key not in _DROPPED}
@@ -126,7 +167,7 @@ def _read_config(name: str, described: Mapping[str, Any], arguments: Mapping[str
     except Exception as error:  # each architecture has checks of its own
         message = " ".join(str(error).split())[:200]
         raise ValueError(f"backbone {name!r} has a configuration that is none of {kind}: {message}") from error
-    config = getattr(config, "vision_config", config)  # of the two towers of CLIP and SigLIP
+    whole, config = config, _vision(config)
     known = {key for key in config.to_dict() if key not in _DROPPED}
     for key, value in arguments.items():
         if key not in known:
@@ -138,6 +179,10 @@ def _read_config(name: str, described: Mapping[str, Any], arguments: Mapping[str
         setattr(config, key, value)
     if hasattr(config, "mask_ratio"):
         config.mask_ratio = 0.0  # a masked autoencoder would embed a random part of the image
+    if joint:
+        if not _has_text_tower(made := MODEL_MAPPING.get(type(whole), None)):
+            raise ValueError(f"pooling is 'joint' but {name!r} has no text tower; take pooler")
+        return whole, made
     made = MODEL_MAPPING.get(type(config), None)
     if getattr(made, "main_input_name", None) != "pixel_values":
         raise ValueError(f"backbone {name!r} is {kind!r} of transformers, which is no network for images")
@@ -159,7 +204,7 @@ def _try(backbone: TransformersBackbone, channels: int, side: int, name: str) ->
     """Run two images through the network to check the map, and count class and register tokens."""
     try:
         output = backbone.output(torch.zeros(2, channels, side, side))
-        hidden, patch = output.last_hidden_state, getattr(backbone.network.config, "patch_size", None)
+        hidden, patch = output.last_hidden_state, getattr(_vision(backbone.network.config), "patch_size", None)
         if hidden.ndim == 3:
             patches = (side // patch) ** 2 if isinstance(patch, int) and patch > 0 else 0
             tokens = hidden.shape[1]
@@ -209,22 +254,48 @@ def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, An
 
 
 class ExpectedImages(NamedTuple):
-    """The images that a network was trained with, if its folder says: side, and mean and std per colour, 0 to 1."""
+    """The images that a network was trained with, if its folder says.
+
+    Args:
+        size: Side in pixels.
+        mean: Per colour, 0 to 1.
+        std: Likewise.
+        resize: The shorter side, or height and width, before the crop; None if the image is squeezed to the square.
+        resample: Pillow's number of the interpolation.
+    """
 
     size: int | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    resize: int | list[int] | None
+    resample: int | None
 
 
 def expected_images(folder: Path) -> ExpectedImages:
-    """Read `preprocessor_config.json`; a value that is absent, or in a form that we do not read, is None."""
-    said = _read_json(folder / _PROCESSOR) if (folder / _PROCESSOR).is_file() else {}
-    size = said.get("crop_size") if said.get("do_center_crop") else said.get("size")
-    sides = [*size.values()] if isinstance(size, dict) else [size]
-    side = sides[0] if sides and isinstance(sides[0], int) else None
+    """Read `preprocessor_config.json`, or the same in `processor_config.json`; what is absent or unknown is None."""
+    file = next((each for name in (_PROCESSOR, _PROCESSORS) if (each := folder / name).is_file()), None)
+    said = {} if file is None else _read_json(file)
+    said = said["image_processor"] if isinstance(said.get("image_processor"), dict) else said
+    cropped, part, size = said.get("do_center_crop") is True, said.get("crop_pct"), said.get("size")
+    # Of old files, a number is the shorter side if the image is cropped, and else that of the square.
+    shorter = _side(size, "shortest_edge") if cropped or isinstance(size, dict) else None
+    whole = _side(size, "height"), _side(size, "width")
+    side = _side(said.get("crop_size"), "height") if cropped else shorter or whole[0]
+    resize: Any = shorter
+    if cropped and shorter is None:
+        resize = [*whole] if all(whole) else None
+    elif side is not None and isinstance(part, float) and 0 < part <= 1:
+        resize = int(side / part) if side < _CONVNEXT_CROPS else None
+    mean, std = _colours(said.get("image_mean")), _colours(said.get("image_std"))
     if said.get("do_normalize") is False:
-        return ExpectedImages(side, (0.0,) * 3, (1.0,) * 3)
-    return ExpectedImages(side, _colours(said.get("image_mean")), _colours(said.get("image_std")))
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    resample = said.get("resample")
+    return ExpectedImages(side, mean, std, resize, resample if resample in range(_RESAMPLINGS) else None)
+
+
+def _side(size: Any, name: str) -> int | None:
+    side = size.get(name) if isinstance(size, dict) else size
+    return side if isinstance(side, int) and side > 0 else None
 
 
 def _colours(values: Any) -> tuple[float, ...] | None:
@@ -247,7 +318,9 @@ def find_folder(backbone: str, *, weights: bool) -> Path:
         )
     with optional_dependency("transformers"):
         import huggingface_hub
-    wanted = [_CONFIG, _PROCESSOR, *(["model*.safetensors", "model.safetensors.index.json"] if weights else [])]
+    wanted = [_CONFIG, _PROCESSOR, _PROCESSORS]
+    if weights:
+        wanted += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS]
     with suppress(Exception):  # not there
         cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True))
         if (cached / _CONFIG).is_file() and (not weights or any(cached.glob("*.safetensors"))):

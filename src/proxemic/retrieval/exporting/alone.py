@@ -47,21 +47,22 @@ def cut_thin(image: Image.Image) -> Image.Image:
     return image.crop((left, top, left + width, top + height))
 
 
-def resize_shorter(image: Image.Image, side: int) -> Image.Image:
+def resize_shorter(image: Image.Image, side: int, method: Image.Resampling = Image.Resampling.BILINEAR) -> Image.Image:
     """Resize to a shorter side."""
     shorter = min(image.size)
     size = (side * image.width // shorter, side * image.height // shorter)
-    return image if shorter == side else image.resize(size, Image.Resampling.BILINEAR)
+    return image if shorter == side else image.resize(size, method)
 
 
 def prepare(path: str, how: dict[str, Any]) -> np.ndarray:
     """Make the float32 array [channels, size, size] that the network is given."""
     image, size, resize = cut_thin(read(path, how)), how["size"], how["resize"]
+    method = Image.Resampling[how.get("interpolation", "bilinear").upper()]
     if isinstance(resize, int):
-        image = resize_shorter(image, resize)
+        image = resize_shorter(image, resize, method)
     else:
         height, width = resize or (size, size)
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = image.resize((width, height), method)
     left, top = (round((side - size) / 2) for side in image.size)
     pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float32).reshape(size, size, -1)
     if how["channel_order"] == "bgr":

@@ -1,0 +1,74 @@
+"""Tokenizers of networks for texts and images: read from a folder of transformers, and kept as one JSON text."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+
+TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_PUNCTUATION = r"[!-/:-@\[-`{-~]"
+
+
+def read_tokenizer(folder: Path, settings: Mapping[str, Any], length: int, padding: int) -> str | None:
+    """Read `tokenizer.json`, if a folder has one, and have it cut and pad texts to the length of its network.
+
+    Args:
+        folder: A folder of transformers.
+        settings: Content of its `tokenizer_config.json`.
+        length: Tokens of a text.
+        padding: The token that fills shorter texts, if the settings name none.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    if not (folder / TOKENIZER).is_file():
+        return None
+    from tokenizers import Regex, normalizers
+
+    tokenizer = parse_tokenizer((folder / TOKENIZER).read_text(encoding="utf-8"), folder / TOKENIZER)
+    named = settings.get("pad_token")
+    named = named.get("content") if isinstance(named, Mapping) else named
+    number = tokenizer.token_to_id(named) if isinstance(named, str) else None
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding(length=length, pad_id=padding if number is None else number)
+    if settings.get("tokenizer_class") == "SiglipTokenizer":  # whose code prepares texts before the file does
+        steps = [
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(_PUNCTUATION), ""),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([*steps, *own])
+    return tokenizer.to_str()
+
+
+def parse_tokenizer(content: str, file: object = TOKENIZER) -> Any:
+    """Return the tokenizer that a JSON text describes; `ValueError` if it is damaged."""
+    with optional_dependency("transformers"):
+        from tokenizers import Tokenizer
+    try:
+        return Tokenizer.from_str(content)
+    except Exception as error:  # the only class that tokenizers raises
+        raise ValueError(f"{file} is no tokenizer: {' '.join(str(error).split())[:200]}") from error
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str]) -> Int64[Tensor, "texts length"]:
+    """Return the tokens of texts, all of one length; what is too long is cut."""
+    return torch.tensor([each.ids for each in tokenizer.encode_batch([*texts])])
+
+
+def no_text_tower(owner: object, *, has_tower: bool) -> UserError:
+    """Return the error that a model cannot embed texts."""
+    if has_tower:
+        return UserError(f"{owner} has no {TOKENIZER}: fetch it into the folder of the model, and give that folder.")
+    return UserError(
+        f"{owner} embeds no texts: take a model with a text tower, such as hf:openai/clip-vit-base-patch32 or "
+        "hf:google/siglip-base-patch16-224 (--model)."
+    )
