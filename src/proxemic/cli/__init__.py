@@ -38,7 +38,10 @@ COMMANDS: Addresses = {
     **_in("proxemic.cli.pictures", "embed", "calibrate", "clean"),
     "gallery": (
         "Keep pictures with their vectors, to be searched",
-        _in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "info", "delete", "verify", "index"),
+        {
+            **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "decisions", "apply"),
+            **_in("proxemic.cli.gallery", "info", "delete", "verify", "index"),
+        },
     ),
     **_in("proxemic.cli.pictures", "search", "recognize", "improve", "serve", "cluster", "export"),
     **_in("proxemic.cli.studies", "compare", "reality-check", "tune"),
