@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from command_line import ENVIRONMENT, command
+from command_line import ENVIRONMENT, command, warm_start
 
 
 def own_address() -> str:
@@ -43,14 +43,23 @@ class Serving:
     Args:
         folder: Where its output goes.
         words: Of the command line, after ``proxemic serve``.
+        forked: Whether its process need not import.
     """
 
-    def __init__(self, folder: Path, *words: str | Path) -> None:
+    def __init__(self, folder: Path, *words: str | Path, forked: bool = False) -> None:
         self.log = folder / "serve.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command("serve", *words, "--port", "0"), stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True
-            )
+        if forked:
+            self.process = warm_start("serve", *words, "--port", "0")
+            self.log = self.process.outputs[1]
+        else:
+            with self.log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    command("serve", *words, "--port", "0"),
+                    stdout=log,
+                    stderr=log,
+                    env=ENVIRONMENT,
+                    start_new_session=True,
+                )
         found = None
         while found is None:
             assert self.process.poll() is None, self.log.read_text()
@@ -64,4 +73,8 @@ class Serving:
         """End it as Ctrl-C does, which a terminal sends to all of its processes, and return its exit code."""
         self.client.close()
         os.killpg(self.process.pid, number)
-        return self.process.wait(60)
+        if isinstance(self.process, subprocess.Popen):
+            return self.process.wait(60)
+        printed = self.process.communicate(60)
+        assert "Traceback" not in "".join(printed), printed
+        return self.process.returncode or 0

@@ -77,10 +77,10 @@ class Process:
     ) -> None:
         self.arguments = list(map(str, arguments))
         self._folder = Path(tempfile.mkdtemp())
-        outputs = [self._folder / "out", self._folder / "err"]
-        for output in outputs:
+        self.outputs = [self._folder / "out", self._folder / "err"]
+        for output in self.outputs:
             output.touch()
-        settings = (self.arguments, outputs, dict(environment or {}), cwd or Path.cwd(), largest_file)
+        settings = (self.arguments, self.outputs, dict(environment or {}), cwd or Path.cwd(), largest_file)
         self._process = _server().Process(target=_interpret, args=settings)
         self._process.start()
         assert self._process.pid is not None

@@ -39,8 +39,8 @@ COMMANDS: Addresses = {
     "gallery": (
         "Keep pictures with their vectors, to be searched",
         {
-            **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "info", "delete", "verify", "index"),
-            "export": "proxemic.cli.gallery:export",
+            **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "decisions", "apply"),
+            **_in("proxemic.cli.gallery", "info", "delete", "verify", "index", "export"),
             "import": "proxemic.cli.gallery:import_",
         },
     ),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from proxemic.retrieval import Added, Gallery
 
 Index = Literal["exact", "hnsw", "ivfpq"]
+_SHOWN = 10
 
 
 @options_of("proxemic.retrieval:Gallery.add", but=["roots", "update"])
@@ -117,6 +118,55 @@ def relabel(gallery: str, labels: str, /) -> None:
 
     opened = Gallery.open(gallery)
     print(f"{relabel(opened, labels):,} of {len(opened):,} pictures of {opened.store.address} have another label")
+
+
+def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = None) -> None:
+    """List what people have decided in proxemic serve --review, or write it.
+
+    Args:
+        out (FILE): Write the decisions to this .csv table.
+        relabel (FILE): Write a .csv table of all labelled pictures to train on, with the columns path and label, after
+            all decisions; pictures to remove are left out.
+    """
+    say(f"Reading {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import Gallery
+    from proxemic.retrieval.curation.decisions import (
+        decision_table,
+        list_decisions,
+        write_corrected_table,
+        write_decisions,
+    )
+
+    for flag, path in {"--out": out, "--relabel": relabel}.items():
+        if path is not None and not path.lower().endswith(".csv"):
+            raise UserError(f"{flag} is {path}, but must end in .csv.")
+    opened = Gallery.open(gallery)
+    found = list_decisions(opened)
+    if out is not None:
+        write_decisions(found, out)
+        print(f"{len(found):,} decisions in {out}")
+    if relabel is not None:
+        print(f"{write_corrected_table(opened, relabel):,} pictures in {relabel}")
+    if out is None and relabel is None:
+        print(decision_table(found).text() if found else "Nobody has decided anything: proxemic serve --review")
+
+
+def apply(gallery: str, /) -> None:
+    """Put what people have decided in proxemic serve --review into the labels; no file is moved or deleted."""
+    say(f"Applying the decisions about {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import Gallery
+    from proxemic.retrieval.curation import apply_decisions
+
+    opened = Gallery.open(gallery)
+    done = apply_decisions(opened)
+    for each in done.outdated[:_SHOWN]:
+        say(f"Not applied, as the picture has another label now or is gone: {each.path}")
+    if len(done.outdated) > _SHOWN:
+        say(f"{len(done.outdated) - _SHOWN:,} more were not applied: proxemic gallery decisions lists them as outdated")
+    print(
+        f"{done.relabelled:,} relabelled, {done.removed:,} removed, {done.kept:,} kept: {len(opened):,} pictures in "
+        f"{opened.store.address}"
+    )
 
 
 def info(gallery: str, /, *, format: Literal["table", "json"] = "table") -> None:

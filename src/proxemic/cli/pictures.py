@@ -295,7 +295,8 @@ def serve(
     """Show a gallery in a browser, and answer searches over HTTP.
 
     A page takes a picture that is dropped, pasted or chosen, and shows its neighbours; /openapi.json describes the same
-    as JSON. Only this machine reaches it, unless --host is given.
+    as JSON. Only this machine reaches it, unless --host is given. With --review, another page shows suspected labels,
+    duplicates and outliers, about which people decide; proxemic gallery apply corrects the labels.
 
     Args:
         token: What clients must give, 16 characters or more; the variable PROXEMIC_TOKEN does not show it to others on

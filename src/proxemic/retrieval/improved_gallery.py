@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -189,7 +189,7 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
     """Give pictures other labels.
 
     Args:
-        gallery: It changes in one step for some thousand pictures at a time.
+        gallery: It changes in one step, in a folder and in PostgreSQL.
         labels: A .csv or .parquet table with the columns ``path``, relative to its folder, and ``label``, where an
             empty cell takes a label away.
 
@@ -207,15 +207,20 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
     known = gallery.store.known_paths([*given])
     if missing := [path for path in given if path not in known]:
         raise UserError(f"{missing[0]} is not in {gallery.store.address}, but {labels} gives it a label: add it first.")
-    changed = 0
-    for vectors, items in gallery.store.iterate():
+    return set_labels(gallery, given)
+
+
+def set_labels(gallery: Gallery, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
+    """Give rows other labels, by their paths, and remove further ones; return how many labels changed."""
+    vectors, tables = [np.empty((0, gallery.store.info.dim), np.float32)], []
+    for some, items in gallery.store.iterate():
         paths, before = items["path"].to_pylist(), items["label"].to_pylist()
-        rows = [row for row, path in enumerate(paths) if path in given and given[path] != before[row]]
-        if not rows:
-            continue
-        part = items.take(rows)
-        texts = pa.array([given[paths[row]] for row in rows], pa.string())
-        place = part.column_names.index("label")
-        gallery.store.replace_rows(vectors[rows], part.set_column(place, "label", texts).drop_columns(["id"]))
-        changed += len(rows)
+        rows = [row for row, path in enumerate(paths) if path in labels and labels[path] != before[row]]
+        texts = pa.array([labels[paths[row]] for row in rows], pa.string())
+        part = items.take(pa.array(rows, pa.int64()))
+        tables.append(part.set_column(part.column_names.index("label"), "label", texts).drop_columns(["id"]))
+        vectors.append(some[rows])
+    changed = sum(map(len, tables))
+    if changed or removed:
+        gallery.store.replace_rows(np.concatenate(vectors), pa.concat_tables(tables), removed)
     return changed

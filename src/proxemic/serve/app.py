@@ -1,7 +1,7 @@
 """The routes: the page, and the JSON interface that it uses itself."""
 
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -12,18 +12,20 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.image_formats import ENDINGS, FORMATS_TEXT
 from proxemic.pages import environment
+from proxemic.retrieval.curation.doubts import Doubt
 from proxemic.serve import answers
 from proxemic.serve.access import Access
 from proxemic.serve.engine import Conditions, Engine
 from proxemic.serve.guard import POLICY, Guard
 from proxemic.serve.limits import Limits, Refused
+from proxemic.serve.reviewing import add_review
 
 with optional_dependency("serve"):
     import python_multipart  # noqa: F401 - which FastAPI needs for uploads
     from fastapi import Depends, FastAPI, File, Form, Query, Request, Response, UploadFile
     from fastapi import Path as InPath
     from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import HTMLResponse, JSONResponse
+    from fastapi.responses import JSONResponse
     from fastapi.security import HTTPBearer
     from starlette.exceptions import HTTPException
 
@@ -39,8 +41,11 @@ Picture = Annotated[UploadFile, File(description=FORMATS_TEXT)]
 Text = Annotated[str, Form(max_length=1000, description="what pictures show, in words")]
 
 
-def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
-    """Make the application that serves a gallery, and closes it at its end, behind its guard."""
+def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Doubt] | None = None) -> Guard:
+    """Make the application that serves a gallery, and closes it at its end, behind its guard.
+
+    With doubts, even none, it also serves their review.
+    """
     title = engine.about()["name"]
 
     @asynccontextmanager
@@ -60,16 +65,10 @@ def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
         docs_url=None,  # pages that load their scripts from elsewhere
         redoc_url=None,
     )
-    template = environment(_FOLDER).get_template("page.html")
-    page = template.render(
-        title=f"Search {title}",
-        scripts=[],
-        bytes=limits.bytes,
-        takes_texts=engine.takes_texts,
-        endings=",".join(ENDINGS),
-        policy=POLICY.replace("frame-ancestors 'none'; ", ""),  # which only a header may have
-    )
-    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
+    pages = {"": ("page.html", f"Search {title}")}
+    if doubts is not None:
+        pages["review"] = ("review.html", f"Review {title}")
+        add_review(app, engine, doubts)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameters(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -89,13 +88,28 @@ def make_app(engine: Engine, access: Access, limits: Limits) -> Guard:
         traceback.print_exception(error)
         return JSONResponse({"detail": "The answer failed; the server's terminal says why."}, 500)
 
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def show() -> HTMLResponse:
-        return HTMLResponse(page)
+    def add_file(path: str, content: str, kind: str) -> None:
+        @app.get(path, response_class=Response, include_in_schema=False)
+        async def show() -> Response:
+            return Response(content, media_type=kind)
 
-    @app.get("/page.js", include_in_schema=False)
-    async def run() -> Response:
-        return Response(script, media_type="text/javascript")
+    for path, (name, heading) in pages.items():
+        shown = (
+            environment(_FOLDER)
+            .get_template(name)
+            .render(
+                title=heading,
+                scripts=[],
+                bytes=limits.bytes,
+                takes_texts=engine.takes_texts,
+                endings=",".join(ENDINGS),
+                policy=POLICY.replace("frame-ancestors 'none'; ", ""),  # which only a header may have
+                has_review=doubts is not None,
+            )
+        )
+        add_file(f"/{path}", shown, "text/html")
+    for name in ("page.js", "review.js", "shared.js"):
+        add_file(f"/{name}", (_FOLDER / name).read_text(encoding="utf-8"), "text/javascript")
 
     @app.get("/favicon.ico", include_in_schema=False)
     async def no_icon() -> Response:

@@ -6,9 +6,9 @@ import re
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
@@ -245,19 +245,29 @@ class Engine:
         """Return the neighbours of a row, without itself."""
         vector, _ = self._row(number)
         with self._store:
-            (hits,) = self.gallery.search_vectors(vector, k + 1, where)
-        return {"hits": [_hit(hit) for hit in hits if hit.id != number][:k], "recognition": None}
+            hits = self.nearest(vector, k + 1, where)
+        return {"hits": [hit for hit in hits if hit["id"] != number][:k], "recognition": None}
+
+    def nearest(self, vector: np.ndarray, k: int, where: Conditions) -> list[dict[str, Any]]:
+        """Return the neighbours of a vector; the store must be locked."""
+        return [*map(_hit, self.gallery.search_vectors(vector, k, where)[0])]
+
+    @contextmanager
+    def locked(self) -> Iterator[Gallery]:
+        """Yield the gallery, which no other thread then uses."""
+        with self._store:
+            yield self.gallery
 
     def browse(self, after: int, count: int, where: Conditions) -> dict[str, Any]:
         """Return the first rows after an id that meet all conditions."""
         with self._store:
             ids = self.gallery.store.next_ids(after, count + 1, where)  # one more, to know whether others follow
             rows = self.gallery.store.rows(ids[:count])[1].to_pylist()
-        return {"items": [*map(_item, rows)], "more": len(ids) > count}
+        return {"items": [*map(as_item, rows)], "more": len(ids) > count}
 
     def item(self, number: int) -> dict[str, Any]:
         """Return the metadata of a row."""
-        return _item(self._row(number)[1])
+        return as_item(self._row(number)[1])
 
     def original(self, number: int) -> tuple[str, bytes]:
         """Return the content type and the content of a row's file."""
@@ -301,7 +311,7 @@ class Engine:
         }
 
 
-def _item(row: dict[str, Any]) -> dict[str, Any]:
+def as_item(row: dict[str, Any]) -> dict[str, Any]:
     """Describe a row without the folder of its file, which clients must not learn."""
     return {
         "id": row["id"],
@@ -313,4 +323,4 @@ def _item(row: dict[str, Any]) -> dict[str, Any]:
 
 def _hit(hit: Hit) -> dict[str, Any]:
     row = {**asdict(hit), **hit.columns}
-    return {**_item({key: row[key] for key in ("id", "path", "label", *hit.columns)}), "distance": hit.distance}
+    return {**as_item({key: row[key] for key in ("id", "path", "label", *hit.columns)}), "distance": hit.distance}

@@ -1,23 +1,11 @@
 // The page of proxemic serve. Text of others only ever becomes the text of elements, never HTML.
 
-const at = (id) => document.getElementById(id);
+import { ask, at, make } from "./shared.js";
+
 const conditions = [];
 let gallery = { columns: [], labels: [], takes_pictures: true };
 let query = null; // a file, a text, or a picture of the gallery
 let asking = new AbortController();
-
-function make(tag, properties, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
-}
-
-async function ask(path, options) {
-  const answer = await fetch(path, options);
-  const content = await answer.json().catch(() => ({}));
-  if (answer.ok) return content;
-  throw new Error(content.detail ?? `The server answers ${answer.status}.`);
-}
 
 function say(text) {
   at("status").textContent = text;

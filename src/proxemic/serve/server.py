@@ -19,6 +19,10 @@ from proxemic.serve.limits import Limits
 
 # Workers import this module before they answer uvicorn's health checks, so what takes seconds is imported later.
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from proxemic.retrieval.curation.doubts import Doubt
+    from proxemic.serve.engine import Engine
     from proxemic.serve.guard import Guard
 
 _Settings = tuple[str, str | None, float | None, float | None, Limits]
@@ -35,6 +39,7 @@ def serve(
     names: Collection[str] = (),
     rate: float | None = None,
     threshold: float | None = None,
+    review: bool = False,
     limits: Limits = Limits(),
     workers: int = 1,
     report: Callable[[str], object] | None = None,
@@ -54,13 +59,17 @@ def serve(
         rate: The false accept rate whose calibrated threshold says what is unknown; None takes 0.01,
             or the smallest that was learnt.
         threshold: A distance instead.
+        review: Whether people may review suspected labels, duplicates and outliers, on the page ``/review``. They are
+            found before the server begins; decisions are kept beside the gallery, see
+            `proxemic.retrieval.curation.apply_decisions`.
         limits: What requests to each worker may ask for.
         workers: Processes that answer, each with the gallery and its model. One that ends is started again. A file of
             Milvus Lite allows one.
         report: Called with lines for the user, once the gallery is open. None logs them.
 
     Raises:
-        UserError: If there is no such gallery, its model is not there, the port is taken, or a token is missing.
+        UserError: If there is no such gallery, its model is not there, the port is taken, a token is missing, or the
+            gallery cannot be reviewed.
         ValueError: If `threshold` is no distance, `port` no port, or `workers` less than 1.
         ImportError: If FastAPI, uvicorn or python-multipart is not installed.
 
@@ -84,10 +93,13 @@ def serve(
         settings = (os.fspath(gallery), moved, rate, threshold, limits)
         engine = Engine(*settings)  # also if workers open it again, so that a mistake is reported once
         about = engine.about()
+        doubts = _find_doubts(engine, say) if review else None
         if workers > 1:
             engine.close()
         config = uvicorn.Config(
-            partial(_work, settings, access, workers) if workers > 1 else make_app(engine, access, limits),
+            partial(_work, settings, access, workers, doubts)
+            if workers > 1
+            else make_app(engine, access, limits, doubts),
             factory=workers > 1,
             workers=workers,
             http=ImpatientProtocol,
@@ -104,6 +116,8 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"Serving {about['name']}, {about['rows']:,} pictures, at {address} (Ctrl-C ends)")
+        if doubts is not None:
+            say(f"Review its labels at {address}review")
         try:
             if workers == 1:
                 uvicorn.Server(config).run(sockets=[listener])
@@ -116,7 +130,17 @@ def serve(
             pass  # how it is meant to end
 
 
-def _work(settings: "_Settings", access: Access, workers: int) -> "Guard":
+def _find_doubts(engine: "Engine", say: Callable[[str], object]) -> "Sequence[Doubt]":
+    """Find what people should look at; refuse galleries that cannot keep decisions before that takes minutes."""
+    from proxemic.retrieval.curation.decisions import list_decisions
+    from proxemic.retrieval.curation.doubts import find_doubts
+
+    list_decisions(engine.gallery)
+    say("Looking for suspected labels, duplicates and outliers")
+    return find_doubts(engine.gallery, report=say)
+
+
+def _work(settings: "_Settings", access: Access, workers: int, doubts: "Sequence[Doubt] | None") -> "Guard":
     """Make the application in a worker process."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # uvicorn's handler waits until the gallery is open
     keep_freed_memory()
@@ -131,7 +155,7 @@ def _work(settings: "_Settings", access: Access, workers: int) -> "Guard":
     end_with_parent()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     try:
-        return make_app(Engine(*settings), access, settings[-1])
+        return make_app(Engine(*settings), access, settings[-1], doubts)
     except (UserError, ValueError, OSError) as error:
         print(f"A worker cannot open the gallery: {error}", file=sys.stderr, flush=True)
         sys.exit(STARTUP_FAILURE)  # else uvicorn starts another one, which would fail likewise

@@ -48,6 +48,12 @@ SHOWN, _SIDE = 100, 96  # findings of a kind on the page, and pixels of a pictur
 _KEPT = 65_536  # small pictures in memory, of 4 kB at most
 _WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond which the model, and not the labels, is probably wrong
 
+HOW_TO_CORRECT = "Make a gallery of the pictures, decide about each by a key in the browser, and apply it:"
+CORRECTING = """\
+proxemic gallery create shop PHOTOS --model MODEL
+proxemic serve shop --review
+proxemic gallery apply shop"""
+
 NOT_FOUND = "Copies that are cropped, rotated or turned upside down are not found."
 """What `clean` cannot do."""
 
@@ -188,6 +194,7 @@ class Cleaning:
             lines = [f"{name}: {why}" for name, why in self.unreadable.items()][:SHOWN]
             items = Markup().join(Markup("<li>{}</li>").format(line) for line in lines)
             sections.append(Section("Unreadable", Markup("<ul>{}</ul>").format(items)))
+        sections.append(Section("Correct them", Markup("<p>{}</p><pre>{}</pre>").format(HOW_TO_CORRECT, CORRECTING)))
         write_text(folder / "index.html", render_page("proxemic clean", sections, summary=self.summary()))
         return folder / "index.html"
 

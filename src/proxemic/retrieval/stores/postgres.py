@@ -4,7 +4,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, LiteralString, Self, TypeVar, cast
 from urllib.parse import unquote, urlunsplit
 
 import numpy as np
@@ -17,7 +17,7 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
 from proxemic.retrieval.stores.remote import RemoteStore, Row, State
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, check_settings
+from proxemic.retrieval.stores.store import DECISIONS, GalleryInfo, IndexKind, check_settings
 
 with optional_dependency("postgres"):
     import psycopg
@@ -188,6 +188,11 @@ class PostgresStore(RemoteStore):
         self._server, self._number = server, number
         self._name = f"proxemic_gallery_{number}"
         self._table = Identifier(self._name)
+        self._decisions = {
+            "decisions": Identifier(f"proxemic_decisions_{number}"),
+            "active": Identifier(f"proxemic_decisions_{number}_active"),
+            "key": SQL("bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+        }
 
     @classmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
@@ -240,7 +245,7 @@ class PostgresStore(RemoteStore):
 
         def work(cursor: Cursor) -> None:
             store._line(cursor, lock=True)
-            cursor.execute(SQL("DROP TABLE IF EXISTS {}").format(store._table))
+            cursor.execute(SQL("DROP TABLE IF EXISTS {}, {}").format(store._table, store._decisions["decisions"]))
             cursor.execute("DELETE FROM proxemic_galleries WHERE number = %s", (store._number,))
 
         try:
@@ -311,6 +316,27 @@ class PostgresStore(RemoteStore):
         def work(cursor: Cursor) -> int:
             conditions, values = _conditions(check_where(where, self._line(cursor).columns))
             return cursor.execute(SQL("DELETE FROM {} {}").format(self._table, conditions), values).rowcount
+
+        return self._server.run(work)
+
+    def replace_rows(
+        self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table, removed: Sequence[str] = ()
+    ) -> Int64[np.ndarray, " rows"]:
+        # The transactions of both become parts of this one.
+        replace = super().replace_rows
+        return self._server.run(lambda _: replace(vectors, items, removed))
+
+    def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        def composed(text: str) -> Composed:
+            return SQL(cast("LiteralString", text.replace("?", "%s"))).format(**self._decisions)
+
+        def work(cursor: Cursor) -> list[tuple[Any, ...]]:
+            name = f"proxemic_decisions_{self._number}"
+            if not cursor.execute("SELECT WHERE to_regclass(%s) IS NOT NULL", (name,)).fetchone():
+                self._line(cursor, lock=True)  # two at once would fail
+                for line in DECISIONS:
+                    cursor.execute(composed(line))
+            return cursor.execute(composed(statement), values).fetchall()
 
         return self._server.run(work)
 

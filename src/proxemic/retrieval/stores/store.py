@@ -23,6 +23,13 @@ IndexKind = Literal["exact", "hnsw", "ivfpq"]
 FORMAT = 1
 """The version of how galleries are written, in every store and in exported files."""
 
+DECISIONS = (
+    "CREATE TABLE IF NOT EXISTS {decisions}(number {key}, path TEXT NOT NULL, state TEXT NOT NULL, time TEXT NOT NULL, "
+    "session TEXT NOT NULL, reviewer TEXT, action TEXT, previous TEXT, label TEXT)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS {active} ON {decisions}(path) WHERE state IN ('looking', 'open', 'applying')",
+)
+"""The table of what people have decided about rows, see `proxemic.retrieval.curation.decisions`."""
+
 
 @dataclass(frozen=True)
 class GalleryInfo:
@@ -163,9 +170,11 @@ class Store(ABC):
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions, and give their number."""
 
-    def replace_rows(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
-        """Add rows and remove those with the same paths, in one step if the store can; give the new ids."""
-        self.remove({"path": items["path"].to_pylist()})
+    def replace_rows(
+        self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table, removed: Sequence[str] = ()
+    ) -> Int64[np.ndarray, " rows"]:
+        """Add rows and remove those with the same paths, and others, in one step if the store can; give the ids."""
+        self.remove({"path": [*items["path"].to_pylist(), *removed]})
         return self.add(vectors, items)
 
     @abstractmethod
@@ -209,6 +218,10 @@ class Store(ABC):
     @abstractmethod
     def verify(self) -> list[str]:
         """Read everything, and describe each damage in a sentence; an intact gallery gives none."""
+
+    def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement of SQL that returns rows on the table ``{decisions}``; each ``?`` is a value."""
+        raise UserError(f"{self.address} cannot keep decisions: review a gallery in a folder or in PostgreSQL.")
 
     def close(self) -> None:  # noqa: B027
         """Give back connections and files."""

@@ -17,9 +17,10 @@ from jaxtyping import Bool, Int64
 from proxemic.addresses import GALLERY_FILE
 from proxemic.errors import UserError
 from proxemic.files import may_not_be_read
-from proxemic.retrieval.stores.store import FORMAT, GalleryInfo, IndexKind, refuse_newer
+from proxemic.retrieval.stores.store import DECISIONS, FORMAT, GalleryInfo, IndexKind, refuse_newer
 
 APPLICATION = 0x50524F58
+DECISIONS_FILE = "decisions.sqlite"
 PATIENCE = 60.0  # seconds: longer than any commit takes
 EXTENSIONS = {"vectors": "npy", "items": "arrow", "index": "faiss"}
 FILE_NAME = re.compile(r"(vectors|items|index)-([0-9a-f]{16})-[0-9a-f]{16}\.(npy|arrow|faiss)")
@@ -126,13 +127,15 @@ class State:
 
 
 @contextmanager
-def connect(folder: Path, action: str, *, timeout: float = PATIENCE, mode: str = "rw") -> Iterator[sqlite3.Connection]:
-    """Connect to the database of a folder; a transaction that is not committed in the block is rolled back.
+def connect(
+    folder: Path, action: str, *, timeout: float = PATIENCE, mode: str = "rw", name: str = GALLERY_FILE
+) -> Iterator[sqlite3.Connection]:
+    """Connect to a database of a folder; a transaction that is not committed in the block is rolled back.
 
     Each use has its own connection, which threads do not share and forks do not inherit, and so notices a database that
     was deleted or replaced. Errors of SQLite become `UserError`: the database could not be ``action``.
     """
-    path = folder / GALLERY_FILE
+    path = folder / name
     if mode == "rw" and not path.is_file():
         raise UserError(
             f"{folder} holds no gallery (there is no {GALLERY_FILE} in it): give the folder of one, or make one with "
@@ -256,3 +259,20 @@ def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: Sta
     for key, value in gallery.items():
         db.execute("REPLACE INTO gallery VALUES (?, ?)", (key, json.dumps(value)))
     db.execute("REPLACE INTO gallery VALUES ('sha256', ?)", (_checksum(db),))
+
+
+def run_on_decisions(folder: Path, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run a statement on the table of decisions, a database of its own that writers of the gallery do not lock."""
+    names = {"decisions": "decisions", "active": "active", "key": "INTEGER PRIMARY KEY"}
+    schema = [line.format(**names) for line in DECISIONS]
+    with connect(folder, "written", mode="rwc", name=DECISIONS_FILE) as db:
+        db.execute("BEGIN IMMEDIATE")
+        for line in schema:
+            db.execute(line)
+        known = [sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
+        if known != [line.replace(" IF NOT EXISTS", "") for line in schema]:
+            why = "its tables are not those of decisions"
+            raise Damaged(folder / DECISIONS_FILE, why, "move it away; the gallery itself needs none")
+        found = db.execute(statement.format(**names), values).fetchall()
+        db.execute("COMMIT")
+        return found

@@ -27,6 +27,7 @@ from proxemic.files import write_errors
 from proxemic.retrieval.items import Where, check_where
 from proxemic.retrieval.stores.local.database import (
     APPLICATION,
+    DECISIONS_FILE,
     FILE_NAME,
     PATIENCE,
     Damaged,
@@ -36,6 +37,7 @@ from proxemic.retrieval.stores.local.database import (
     is_unchanged,
     pragma,
     read_state,
+    run_on_decisions,
     write_state,
 )
 from proxemic.retrieval.stores.local.segments import BLOCK, Segment, Snapshot, as_numbers, check_file, write_segment
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 
 _WRITER = ".writer.json"
+_DECISIONS = (f"{DECISIONS_FILE}-journal", DECISIONS_FILE)
 
 
 class Change:
@@ -165,6 +168,11 @@ def _remove_files(folder: Path, token: str | None, named: set[str]) -> None:
                 path.unlink(missing_ok=True)
 
 
+def _remove_decisions(folder: Path) -> None:
+    for name in _DECISIONS:
+        (folder / name).unlink(missing_ok=True)
+
+
 def _refuse_full(folder: Path) -> None:
     is_gallery = False
     with suppress(UserError), connect(folder, "read") as db:
@@ -200,7 +208,7 @@ class LocalStore(Store):
             raise UserError(f"{folder} is a file: choose a new or an empty folder for a gallery.")
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        own = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER)
+        own = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER, *_DECISIONS)
         if any(path.name not in own and not FILE_NAME.fullmatch(path.name) for path in folder.iterdir()):
             _refuse_full(folder)
         with _only_writer(folder, "rwc") as db:
@@ -208,6 +216,7 @@ class LocalStore(Store):
                 _refuse_full(folder)
             _sign(folder)
             _remove_files(folder, None, set())
+            _remove_decisions(folder)
             create_tables(db, info)
             db.execute("COMMIT")
         return cls(folder)
@@ -226,6 +235,7 @@ class LocalStore(Store):
             # removed when a gallery is made here.
             (folder / GALLERY_FILE).unlink()
             _remove_files(folder, token, set())
+            _remove_decisions(folder)
             (folder / _WRITER).unlink(missing_ok=True)
         with suppress(OSError):  # it has other files
             folder.rmdir()
@@ -279,10 +289,15 @@ class LocalStore(Store):
         with self._changing() as change:
             return change.remove(where)
 
-    def replace_rows(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+    def replace_rows(
+        self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table, removed: Sequence[str] = ()
+    ) -> Int64[np.ndarray, " rows"]:
         with self._changing() as change:
-            change.remove({"path": items["path"].to_pylist()})
+            change.remove({"path": [*items["path"].to_pylist(), *removed]})
             return change.add(vectors, items)
+
+    def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return run_on_decisions(self.folder, statement, values)
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
         snapshot = self._now()

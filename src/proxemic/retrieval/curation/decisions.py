@@ -1,0 +1,242 @@
+"""Decisions of people about the pictures of a gallery: kept beside it, listed, and put into its labels."""
+
+import csv
+import os
+from collections import Counter
+from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from proxemic.data.formats.tables import CORNERS
+from proxemic.data.roots import path_and_box
+from proxemic.files import check_folder, write_atomically, write_csv
+from proxemic.retrieval.gallery import Gallery
+from proxemic.retrieval.improved_gallery import set_labels
+from proxemic.retrieval.items import further_columns
+from proxemic.retrieval.stores import Store
+from proxemic.tables import Table
+
+Action = Literal["keep", "relabel", "remove"]
+_SHOWN_FOR = timedelta(minutes=5)  # a picture that one reviewer looks at is shown to no other
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person has decided about a picture.
+
+    Args:
+        number: Its number.
+        time: When, in UTC, as ISO 8601 has it.
+        reviewer: The name that the person gave, or None.
+        path: The picture.
+        action: ``keep`` its label, ``relabel`` or ``remove`` it.
+        previous: Its label at that time, or None.
+        label: The label that it is to have; None for a picture that is to be removed or that keeps none.
+        state: ``open``; ``applying``, if that was stopped; ``applied``; or ``outdated``, where the picture had yet
+            another label, or was gone, when the decisions were applied.
+    """
+
+    number: int
+    time: str
+    reviewer: str | None
+    path: str
+    action: Action
+    previous: str | None
+    label: str | None
+    state: str
+
+
+_COLUMNS = [column.name for column in fields(Decision)]
+_CLAIM = """
+INSERT INTO {decisions} AS known (path, state, time, session) VALUES (?, 'looking', ?, ?)
+ON CONFLICT (path) WHERE state IN ('looking', 'open', 'applying') DO UPDATE
+SET time = excluded.time, session = excluded.session
+WHERE known.state = 'looking' AND (known.session = excluded.session OR known.time < ?) RETURNING number"""
+_DECIDE = """
+INSERT INTO {decisions} AS known (path, state, time, session, reviewer, action, previous, label)
+VALUES (?, 'open', ?, ?, ?, ?, ?, ?)
+ON CONFLICT (path) WHERE state IN ('looking', 'open', 'applying') DO UPDATE
+SET state = 'open', time = excluded.time, session = excluded.session, reviewer = excluded.reviewer,
+action = excluded.action, previous = excluded.previous, label = excluded.label
+WHERE known.state = 'looking' RETURNING number"""
+_WITHDRAW = """
+UPDATE {decisions} SET state = 'looking', time = ?, session = ?, action = NULL WHERE number = ? AND state = 'open'
+RETURNING number"""
+_LIST = f"SELECT {', '.join(_COLUMNS)} FROM {{decisions}} WHERE state <> 'looking' ORDER BY time, number"
+_TAKE = f"""
+UPDATE {{decisions}} SET state = 'applying' WHERE state IN ('open', 'applying') RETURNING {", ".join(_COLUMNS)}"""
+_CLOSE = "UPDATE {{decisions}} SET state = ? WHERE number IN ({}) RETURNING number"
+_AT_ONCE = 500  # values of a statement
+
+
+def _now(before: timedelta = timedelta()) -> str:
+    return (datetime.now(UTC) - before).isoformat(timespec="milliseconds")
+
+
+def looked_at(store: Store) -> dict[str, tuple[str, bool]]:
+    """Return which session was shown each undecided picture last, and whether others are not shown it yet."""
+    found = store.decisions("SELECT path, session, time FROM {decisions} WHERE state = 'looking' ORDER BY time")
+    return {path: (session, time >= _now(_SHOWN_FOR)) for path, session, time in found}
+
+
+def claim(store: Store, path: str, session: str) -> bool:
+    """Show an undecided picture to one session; False if another is shown it, or someone has decided."""
+    return bool(store.decisions(_CLAIM, (path, _now(), session, _now(_SHOWN_FOR))))
+
+
+def decide(
+    store: Store,
+    path: str,
+    session: str,
+    action: Action,
+    previous: str | None,
+    label: str | None,
+    reviewer: str | None = None,
+) -> int | None:
+    """Keep a decision, at once and for good, and return its number; None if someone has decided already."""
+    values = (path, _now(), session, reviewer, action, previous, label)
+    return next((number for (number,) in store.decisions(_DECIDE, values)), None)
+
+
+def withdraw(store: Store, number: int, session: str) -> bool:
+    """Take a decision back, and show its picture to a session; False if it is applied, or was taken back."""
+    return bool(store.decisions(_WITHDRAW, (_now(), session, number)))
+
+
+def list_decisions(gallery: Gallery | str | os.PathLike[str]) -> tuple[Decision, ...]:
+    """List what people have decided about the pictures of a gallery, oldest first.
+
+    Args:
+        gallery: In a folder or in PostgreSQL.
+
+    Raises:
+        UserError: If there is no such gallery, or its store cannot keep decisions.
+
+    >>> import tempfile
+    >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0]], ["hat.jpg"], ["shoe"])
+    >>> _ = decide(gallery.store, "hat.jpg", "session", "relabel", "shoe", "hat")
+    >>> [(each.path, each.previous, each.label) for each in list_decisions(gallery)]
+    [('hat.jpg', 'shoe', 'hat')]
+    """
+    gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
+    return tuple(Decision(*row) for row in gallery.store.decisions(_LIST))
+
+
+def decision_table(decisions: tuple[Decision, ...]) -> Table:
+    """Show decisions as a table for people."""
+    columns = ["time", "reviewer", "path", "action", "previous", "label", "state"]
+    return Table(columns, [[getattr(each, name) for name in columns] for each in decisions], align="l" * len(columns))
+
+
+def write_decisions(decisions: tuple[Decision, ...], out: str | os.PathLike[str]) -> None:
+    """Write decisions to a .csv table, whole or not at all."""
+    check_folder(Path(out).parent)
+    write_csv(Path(out), _COLUMNS, map(astuple, decisions))
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Result of applying decisions.
+
+    Args:
+        relabelled: Number of pictures that have another label now.
+        removed: Number of rows that left the gallery.
+        kept: Number of pictures whose label was right.
+        outdated: Decisions that were not applied: their pictures have yet another label, or are gone.
+    """
+
+    relabelled: int
+    removed: int
+    kept: int
+    outdated: tuple[Decision, ...]
+
+
+def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
+    """Put the open decisions into the labels of a gallery, in one step, and mark them as applied.
+
+    Removed pictures leave the gallery; no file is moved or deleted. A process that is killed leaves all decisions
+    unapplied or applied, and the next call finishes.
+
+    Args:
+        gallery: In a folder or in PostgreSQL.
+
+    Raises:
+        UserError: If there is no such gallery, its store cannot keep decisions, or another process writes to it.
+
+    >>> import tempfile
+    >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0], [0.0, 1.0]], ["hat.jpg", "dust.jpg"], ["shoe", "hat"])
+    >>> _ = decide(gallery.store, "hat.jpg", "session", "relabel", "shoe", "hat")
+    >>> _ = decide(gallery.store, "dust.jpg", "session", "remove", "hat", None)
+    >>> found = apply_decisions(gallery)
+    >>> found.relabelled, found.removed, gallery.store.count_labels()
+    (1, 1, Counter({'hat': 1}))
+    """
+    gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
+    store = gallery.store
+    taken = [Decision(*row) for row in store.decisions(_TAKE)]
+    now: dict[str, str | None] = {}
+    for _, items in store.iterate():
+        now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
+    # A label that is there already was written by a call that was killed before it could say so.
+    outdated = tuple(
+        each
+        for each in taken
+        if each.action != "remove" and (each.path not in now or now[each.path] not in (each.previous, each.label))
+    )
+    valid = [each for each in taken if each not in {*outdated}]
+    removed = [each.path for each in valid if each.action == "remove" and each.path in now]
+    set_labels(gallery, {each.path: each.label for each in valid if each.action == "relabel"}, removed)
+    for state, closed in (("applied", valid), ("outdated", outdated)):
+        for first in range(0, len(closed), _AT_ONCE):
+            numbers = [each.number for each in closed[first : first + _AT_ONCE]]
+            store.decisions(_CLOSE.format(", ".join("?" * len(numbers))), (state, *numbers))
+    counts = Counter(each.action for each in valid)
+    return Applied(counts["relabel"], counts["remove"], counts["keep"], outdated)
+
+
+def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
+    """Write the labels of a gallery after all decisions, also open ones, as a table to train on.
+
+    The table has the columns ``path`` and ``label`` and the gallery's further ones. Pictures that are to be removed,
+    and those without a label, are left out.
+
+    Args:
+        gallery: In a folder or in PostgreSQL. It stays as it is.
+        out: A .csv file.
+
+    Returns:
+        Number of pictures in the table.
+
+    Raises:
+        UserError: If there is no such gallery, its store cannot keep decisions, or the file cannot be written.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> gallery = Gallery.create(folder / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0]], ["hat.jpg"], ["shoe"])
+    >>> _ = decide(gallery.store, "hat.jpg", "session", "relabel", "shoe", "hat")
+    >>> write_corrected_table(gallery, folder / "photos.csv")
+    1
+    >>> print((folder / "photos.csv").read_text().strip())
+    path,label
+    hat.jpg,hat
+    """
+    gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
+    check_folder(Path(out).parent)
+    waiting = {each.path: each for each in list_decisions(gallery) if each.state in ("open", "applying")}
+    rows, further = [], further_columns(gallery.store.columns)
+    for _, items in gallery.store.iterate():
+        for row in items.to_pylist():
+            decision = waiting.get(row["path"])
+            label = row["label"] if decision is None else decision.label
+            if label is not None:
+                path, box = path_and_box(row["path"])
+                rows.append([path, label, *(row[name] for name in further), *(box or [None] * len(CORNERS))])
+    width = 2 + len(further) + (len(CORNERS) if any(row[-1] is not None for row in rows) else 0)
+    # Not by write_csv, which changes texts that a spreadsheet would take for formulas.
+    with write_atomically(Path(out)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(row[:width] for row in [["path", "label", *further, *CORNERS], *rows])
+    return len(rows)

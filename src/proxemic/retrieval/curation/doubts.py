@@ -1,0 +1,99 @@
+"""Doubts about the pictures of a gallery, which people review."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from logging import getLogger
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from proxemic.data import FilePixels
+from proxemic.data.remote import path_or_address
+from proxemic.data.roots import is_below, path_and_box
+from proxemic.data.rows import Rows
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.curation.cleaning import examine
+from proxemic.retrieval.gallery import Gallery
+
+with optional_dependency("train"):
+    import pyarrow as pa
+
+_REPEATS = {"exact": "has the same pixels as", "near": "looks nearly like", "mirrored": "is the mirror image of"}
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A picture whose label may be wrong, which repeats another, or which is like no other.
+
+    Args:
+        path: The picture.
+        label: Its label, or None.
+        suggested: The label that it perhaps should have, or None.
+        reasons: A sentence on each finding.
+        repeats: The picture that it repeats, or None.
+    """
+
+    path: str
+    label: str | None
+    suggested: str | None = None
+    reasons: tuple[str, ...] = ()
+    repeats: str | None = None
+
+
+def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = None) -> tuple[Doubt, ...]:
+    """Find what people should look at in a gallery: suspected labels, then duplicates, then outliers, worst first.
+
+    They are those of `clean`, by the gallery's vectors. A picture comes once, with all that was found about it.
+    Pictures that may be opened are read in full, to find duplicates.
+
+    Args:
+        gallery: Of vectors as a network made them: those that were improved by labels hide wrong labels.
+        report: Is told what was found. None logs it.
+
+    Raises:
+        UserError: If the vectors were improved by the gallery's labels.
+
+    >>> import tempfile
+    >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
+    >>> vectors = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0], [0.2, 1.0]]
+    >>> _ = gallery.add_vectors(vectors, [*"abcdef"], ["hat", "hat", "shoe", "shoe", "shoe", "shoe"])
+    >>> [(doubt.path, doubt.suggested) for doubt in find_doubts(gallery, report=str)]
+    [('c', 'hat')]
+    """
+    info, address = gallery.store.info, gallery.store.address
+    if info.model is not None and Path(info.model).absolute() == Path(address).absolute():
+        raise UserError(
+            f"{address} has vectors that were improved by its labels, which hides wrong ones: review the gallery that "
+            "it was made from, and improve that again."
+        )
+    parts = [*gallery.store.iterate()]
+    if not parts:
+        return ()
+    table = pa.concat_tables([items for _, items in parts]).drop_columns(["id"])
+    rows = Rows(table, embeddings=torch.from_numpy(np.concatenate([vectors for vectors, _ in parts])))
+    roots = gallery.store.roots
+    places, boxes = zip(*map(path_and_box, rows.names), strict=True)
+    if all(is_below(place, roots) for place in places):
+        rows = replace(rows, pixels=FilePixels([path_or_address(place) for place in places], boxes))
+    found = examine(rows, info.distance)
+    (report or getLogger("proxemic").info)(found.summary())
+    doubts = {
+        each.path: Doubt(
+            each.path,
+            each.label,
+            each.suggested,
+            (f"It is nearer to pictures of {each.suggested} than to those of {each.label} (score {each.score:.2f}).",),
+        )
+        for each in found.labels
+    }
+    for each in found.duplicates:
+        doubt = doubts.get(each.path, Doubt(each.path, each.label, each.label_of if each.labels_differ else None))
+        reason = f"It {_REPEATS[each.kind]} another picture" + ", of another split" * each.across_splits + "."
+        doubts[each.path] = replace(doubt, reasons=(*doubt.reasons, reason), repeats=each.of)
+    for each in found.outliers:
+        doubt = doubts.get(each.path, Doubt(each.path, each.label))
+        reason = f"It is far from all other pictures (outlier score {each.score:.1f})."
+        doubts[each.path] = replace(doubt, reasons=(*doubt.reasons, reason))
+    return tuple(doubts.values())

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from images import write_folder
+from proxemic.errors import UserError
+from proxemic.retrieval import Gallery, clean
+from proxemic.retrieval.curation import find_doubts
+from proxemic.retrieval.stores import GalleryInfo, create_store
+from shelves import SIZE, write_model
+
+
+def test_doubts_are_what_clean_finds_worst_first(tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", classes=4, images=6, size=SIZE)
+    (photos / "class 00" / "5.png").rename(photos / "class 01" / "wrong.png")
+    copy = photos / "class 02" / "copy.png"
+    copy.write_bytes((photos / "class 02" / "0.png").read_bytes())
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)).save(photos / "noise.png")
+    gallery = Gallery.create(tmp_path / "shop", write_model(tmp_path / "model"), photos)
+    said: list[str] = []
+    doubts = find_doubts(gallery, report=said.append)
+    found = clean(photos, tmp_path / "model", report=str)
+    assert said == [found.summary()]
+    findings = [(each.path, each.label, each.suggested) for each in found.labels]
+    assert [(each.path, each.label, each.suggested) for each in doubts[: len(findings)]] == findings
+    paths = [each.path for kind in (found.labels, found.duplicates, found.outliers) for each in kind]
+    assert [each.path for each in doubts] == [*dict.fromkeys(paths)], "each once"
+    by_path = {each.path: each for each in doubts}
+    assert by_path[str(photos / "class 01" / "wrong.png")].suggested == "class 00"
+    repeated = [each.repeats for each in doubts if each.repeats]
+    assert {str(copy), str(photos / "class 02" / "0.png")} & {*repeated}
+    assert sum(len(each.reasons) for each in doubts) == len(paths)
+
+
+def test_pictures_elsewhere_are_not_opened(tmp_path: Path) -> None:
+    """A row of a stranger's database may name any file."""
+    photos = write_folder(tmp_path / "photos", classes=1, images=2, size=SIZE)
+    gallery = Gallery.create(tmp_path / "shop", dim=2)
+    same = (photos / "class 00" / "0.png").read_bytes()
+    (photos / "class 00" / "1.png").write_bytes(same)
+    gallery.add_vectors([[1.0, 0.0], [0.0, 1.0]], [str(photos / "class 00" / f"{n}.png") for n in range(2)])
+    assert find_doubts(gallery, report=str) == ()
+    gallery.store.add_roots([str(photos)])
+    (doubt,) = find_doubts(gallery, report=str)
+    assert doubt.reasons == ("It has the same pixels as another picture.",)
+
+
+def test_improved_vectors_are_refused(tmp_path: Path) -> None:
+    address = str(tmp_path / "better")
+    store = create_store(address, GalleryInfo(2, "cosine", None, address))
+    with pytest.raises(UserError, match="improved by its labels"):
+        find_doubts(Gallery(store))
