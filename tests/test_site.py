@@ -131,6 +131,42 @@ def test_the_search_finds_a_loss_by_keyboard(browse: Opened, site: Path) -> None
         assert "SoftTripleLoss" in page.inner_text("main")
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("--training.class_balance", "reference/recipe-keys"),
+        ("finetune", "fine-tuning"),
+        ("initialization", "losses/regularizers-and-pooling"),
+    ],
+)
+def test_the_search_finds_flags_and_other_spellings(browse: Opened, site: Path, words: str, page: str) -> None:
+    with browse((site / "index.html").as_uri(), allowed=site.as_uri()) as shown:
+        shown.keyboard.press("/")
+        shown.keyboard.type(words)
+        shown.wait_for_selector(".md-search-result__link")
+        found = shown.eval_on_selector_all(".md-search-result__link", "all => all.map(each => each.href)")
+        assert any(page in address for address in found[:8]), found
+        assert shown.get_attribute("[role=dialog]", "aria-label") == "Search"
+
+
+def test_wide_tables_show_that_they_go_on_and_keep_their_first_column(browse: Opened, site: Path) -> None:
+    with browse((site / "losses" / "ArcFaceLoss.html").as_uri(), allowed=site.as_uri(), **PHONE) as page:
+        page.wait_for_selector(".md-typeset__scrollwrap[data-more]")
+        table = page.locator(".md-typeset__scrollwrap").first
+        table.evaluate("each => { each.scrollLeft = each.scrollWidth }")
+        page.wait_for_function("!document.querySelector('.md-typeset__scrollwrap').hasAttribute('data-more')")
+        kept, moved = (table.locator("tbody td").nth(number).bounding_box() for number in (0, 1))
+        assert kept is not None
+        assert moved is not None
+        assert moved["x"] < kept["x"] + kept["width"]
+        assert kept["x"] >= 0
+
+
+def test_formulas_of_docstrings_are_mathml(site: Path, pages: dict[Path, Elements]) -> None:
+    assert "math" in pages[site / "reference" / "proxemic.metrics.html"].tags
+    assert not [path.name for path in (site / "reference").glob("*.html") if "$$" in path.read_text(encoding="utf-8")]
+
+
 def test_what_is_copied_of_an_example_can_be_run(browse: Opened, site: Path) -> None:
     address = (site / "losses" / "ProxyAnchorLoss.html").as_uri()
     with browse(address, allowed=site.as_uri()) as page:

@@ -11,7 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
+from formulas import as_mathml
+from generated import commands_page, recipe_keys_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -25,6 +26,11 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
+# Words by which a page is looked for, and which it spells otherwise.
+SPELLINGS = {"fine-tuning.md": "finetune finetuning", "losses/regularizers-and-pooling.md": "initialization"}
+_PLOTTED = ("analysis.md", "characteristics.md", "experiments/", "losses/", "results/")
+_PLOT = re.compile(r"<img (?=[^>]*\.png)")
+_NO_HEADER = re.compile(r"<th[^>]*></th>")
 _LINK = re.compile(r"(?<=\]\()([\w./-]+)")
 _FORMULA = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^```(?:python)?\n(?=>>> )", re.MULTILINE)
@@ -39,7 +45,11 @@ def on_config(config: MkDocsConfig) -> None:
     # In the order in which they are to be read.
     tutorials = runpy.run_path(str(ROOT / "docs" / "make_notebooks.py"))["TUTORIALS"]
     sections = {
-        "reference": [{name.removeprefix("proxemic."): _place(name)} for name in public_names()],
+        "reference": [
+            {"Commands": "reference/commands.md"},
+            {"Recipe keys": "reference/recipe-keys.md"},
+            {"Python": [{name.removeprefix("proxemic."): _place(name)} for name in public_names()]},
+        ],
         "tutorials": ["tutorials/README.md", *(f"tutorials/{path.stem}.md" for path in tutorials)],
     }
 
@@ -82,6 +92,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         add(f"files/{target}.md", _as_page(target))
     for name, package in public_names().items():
         add(_place(name), _reference(name, package))
+    add("reference/commands.md", commands_page())
+    add("reference/recipe-keys.md", recipe_keys_page())
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -92,19 +104,15 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             return link[0]
         return posixpath.relpath(_inside(target), posixpath.dirname(page.file.src_uri))
 
-    def formula(latex: re.Match[str]) -> str:
-        # GitHub aligns by aligned, latex2mathml by align*.
-        return f'<div class="formula">{convert(latex[1].replace("aligned}", "align*}"), display="block")}</div>'
-
     if not page.file.src_uri.startswith(("files/", "reference/")):
-        markdown = _FORMULA.sub(formula, _LINK.sub(relink, markdown))
+        markdown = _FORMULA.sub(lambda found: as_mathml(found[1]), _LINK.sub(relink, markdown))
         markdown = _COMMANDS.sub("```bash\n", _EXAMPLE.sub("```pycon\n", markdown))
     described = _by_spelling().get(Path(page.file.src_uri).stem)
     return f"{markdown}\n\nIn the reference: [`{described}`][{described}]" if described else markdown
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Links from public names in running text to the reference."""
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Links from public names in running text to the reference; plots that dark pages may invert; further spellings."""
     known = _by_spelling()
 
     def link(found: re.Match[str]) -> str:
@@ -112,7 +120,16 @@ def on_page_content(html: str, **_: Any) -> str:
             return found[0]
         return f'<autoref identifier="{name}" optional><code>{found[2]}</code></autoref>'
 
-    return _NAME.sub(link, html)
+    if page.file.src_uri.startswith(_PLOTTED):
+        html = _PLOT.sub('<img class="plot" ', html)
+    spelled = f"<p hidden>{words}</p>" if (words := SPELLINGS.get(page.file.src_uri)) else ""
+    return _NAME.sub(link, _NO_HEADER.sub("<td></td>", html)) + spelled
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """A name for the dialog of the theme's search."""
+    unnamed = 'data-md-component="search" role="dialog"'
+    return output.replace(unnamed, f'{unnamed} aria-label="Search"')
 
 
 def _outside(page: str, link: str) -> str | None:
