@@ -40,7 +40,7 @@ COMMANDS: Addresses = {
         "Keep pictures with their vectors, to be searched",
         {
             **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "info", "delete", "verify", "index"),
-            "export": "proxemic.cli.gallery:export",
+            **_in("proxemic.cli.gallery", "suggest", "export"),
             "import": "proxemic.cli.gallery:import_",
         },
     ),

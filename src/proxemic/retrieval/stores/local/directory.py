@@ -24,6 +24,7 @@ from proxemic.addresses import GALLERY_FILE
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError, UserNote
 from proxemic.files import write_errors
+from proxemic.models.saving import DESCRIPTION, FROZEN, WEIGHTS
 from proxemic.retrieval.items import Where, check_where
 from proxemic.retrieval.stores.local.database import (
     APPLICATION,
@@ -39,13 +40,14 @@ from proxemic.retrieval.stores.local.database import (
     write_state,
 )
 from proxemic.retrieval.stores.local.segments import BLOCK, Segment, Snapshot, as_numbers, check_file, write_segment
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, Store, check_settings
+from proxemic.retrieval.stores.store import OWN_MODEL, GalleryInfo, IndexKind, Neighbours, Store, check_settings
 
 if TYPE_CHECKING:
     from proxemic.retrieval.stores.local.index import FaissIndex
 
 
 _WRITER = ".writer.json"
+_MODEL_FILES = (WEIGHTS, DESCRIPTION, FROZEN, "calibration.json")
 
 
 class Change:
@@ -56,21 +58,31 @@ class Change:
         self.state = snapshot.state
         self._segments = [*snapshot.segments]
 
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+    def add(
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+    ) -> Int64[np.ndarray, " rows"]:
         """Add rows and return their ids."""
+        assert (features is None) == (self.state.info.features is None)
         ids = self.state.next_id + np.arange(len(vectors))
         if not len(ids):
             return ids
         # Small segments at the end are written again together with the new rows: there are never more than some dozens
         # of them, and the large ones stay as they are.
         parts, all_ids, tables = [vectors], [ids], [items]
+        kept = [] if features is None else [features]
         while self._segments and len(self._segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
             last = self._segments.pop()
             last.check()
             parts.insert(0, last.vectors[last.live])
+            if last.features is not None:
+                kept.insert(0, last.features[last.live])
             all_ids.insert(0, last.ids[last.live])
             tables.insert(0, last.read(None, np.flatnonzero(last.live)))
-        self._write(np.concatenate(all_ids), np.concatenate(parts), pa.concat_tables(tables, promote_options="default"))
+        table = pa.concat_tables(tables, promote_options="default")
+        self._write(np.concatenate(all_ids), np.concatenate(parts), table, np.concatenate(kept) if kept else None)
         columns = tuple(dict.fromkeys((*self.state.columns, *items.column_names)))
         self._update(next_id=int(ids[-1]) + 1, columns=columns)
         return ids
@@ -89,13 +101,18 @@ class Change:
                 self._segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
             elif live.any():  # most rows are removed: the others are written again
                 segment.check()
-                self._write(segment.ids[live], segment.vectors[live], segment.read(None, np.flatnonzero(live)))
+                features = None if segment.features is None else segment.features[live]
+                items = segment.read(None, np.flatnonzero(live))
+                self._write(segment.ids[live], segment.vectors[live], items, features)
         self._update()
         return count
 
-    def _write(self, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table) -> None:
+    def _write(
+        self, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table, features: np.ndarray | None
+    ) -> None:
         folder, state = self.snapshot.folder, self.state
-        self._segments.append(Segment(folder, write_segment(folder, state, ids, vectors, items), state.info.dim))
+        entry = write_segment(folder, state, ids, vectors, items, features)
+        self._segments.append(Segment(folder, entry, state.info))
 
     def _update(self, **changes: Any) -> None:
         self.state = replace(self.state, segments=tuple(segment.entry for segment in self._segments), **changes)
@@ -191,7 +208,8 @@ class LocalStore(Store):
         self.folder = folder
         self._index: tuple[IndexEntry | None, FaissIndex | None] = (None, None)
         self._snapshot = self._read(None)
-        super().__init__(str(folder), self._snapshot.state.info)
+        info = self._snapshot.state.info
+        super().__init__(str(folder), replace(info, model=str(folder.absolute())) if info.model == OWN_MODEL else info)
 
     @classmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
@@ -220,13 +238,14 @@ class LocalStore(Store):
     def delete(cls, address: str) -> None:
         folder = Path(address)
         with _only_writer(folder) as db, write_errors(folder):
-            token = read_state(db, folder).token
+            state = read_state(db, folder)
             _sign(folder)
             # Without its database there is no gallery. A process that is killed from here on leaves files that are
             # removed when a gallery is made here.
             (folder / GALLERY_FILE).unlink()
-            _remove_files(folder, token, set())
-            (folder / _WRITER).unlink(missing_ok=True)
+            _remove_files(folder, state.token, set())
+            for name in (_WRITER, *(_MODEL_FILES if state.info.model == OWN_MODEL else ())):
+                (folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # it has other files
             folder.rmdir()
 
@@ -271,18 +290,31 @@ class LocalStore(Store):
         with self._changing() as change:
             change.state = replace(change.state, roots=merge_roots([*change.state.roots, *roots]))
 
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+    def add(
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+    ) -> Int64[np.ndarray, " rows"]:
         with self._changing() as change:
-            return change.add(vectors, items)
+            return change.add(vectors, items, features)
 
     def remove(self, where: Where) -> int:
         with self._changing() as change:
             return change.remove(where)
 
-    def replace_rows(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+    def replace_rows(
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+    ) -> Int64[np.ndarray, " rows"]:
         with self._changing() as change:
             change.remove({"path": items["path"].to_pylist()})
-            return change.add(vectors, items)
+            return change.add(vectors, items, features)
+
+    def features(self, ids: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, "rows features"] | None:
+        return self._snapshot.features_of(ids)
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
         snapshot = self._now()
