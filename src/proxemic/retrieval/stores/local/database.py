@@ -250,8 +250,8 @@ def create_tables(db: sqlite3.Connection, info: GalleryInfo) -> None:
     write_state(db, (), State(secrets.token_hex(8), info))
 
 
-def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: State) -> None:
-    """Replace a state by another; unchanged segments stay where they are."""
+def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: State) -> str:
+    """Replace a state by another and return its checksum; unchanged segments stay where they are."""
     for entry in {*before} - {*now.segments}:
         db.execute("DELETE FROM segments WHERE first = ?", (entry.first,))
     for entry in {*now.segments} - {*before}:
@@ -263,4 +263,6 @@ def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: Sta
     gallery |= {"info": now.info.to_json(), "index": index}
     for key, value in gallery.items():
         db.execute("REPLACE INTO gallery VALUES (?, ?)", (key, json.dumps(value)))
-    db.execute("REPLACE INTO gallery VALUES ('sha256', ?)", (_checksum(db),))
+    checksum = _checksum(db)
+    db.execute("REPLACE INTO gallery VALUES ('sha256', ?)", (checksum,))
+    return checksum

@@ -56,7 +56,7 @@ class Change:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.state = snapshot.state
-        self._segments = [*snapshot.segments]
+        self.segments = [*snapshot.segments]
 
     def add(
         self,
@@ -73,8 +73,8 @@ class Change:
         # of them, and the large ones stay as they are.
         parts, all_ids, tables = [vectors], [ids], [items]
         kept = [] if features is None else [features]
-        while self._segments and len(self._segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
-            last = self._segments.pop()
+        while self.segments and len(self.segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
+            last = self.segments.pop()
             last.check()
             parts.insert(0, last.vectors[last.live])
             if last.features is not None:
@@ -90,15 +90,15 @@ class Change:
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions and return their number."""
         conditions, count = check_where(where, ("id", *self.state.columns)), 0
-        before, self._segments = self._segments, []
+        before, self.segments = self.segments, []
         for segment in before:
             going = segment.meeting(conditions)
             live = segment.live & ~going
             count += int(going.sum())
             if not going.any():
-                self._segments.append(segment)
+                self.segments.append(segment)
             elif live.mean() > 0.5:
-                self._segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
+                self.segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
             elif live.any():  # most rows are removed: the others are written again
                 segment.check()
                 features = None if segment.features is None else segment.features[live]
@@ -112,10 +112,10 @@ class Change:
     ) -> None:
         folder, state = self.snapshot.folder, self.state
         entry = write_segment(folder, state, ids, vectors, items, features)
-        self._segments.append(Segment(folder, entry, state.info))
+        self.segments.append(Segment(folder, entry, state.info))
 
     def _update(self, **changes: Any) -> None:
-        self.state = replace(self.state, segments=tuple(segment.entry for segment in self._segments), **changes)
+        self.state = replace(self.state, segments=tuple(segment.entry for segment in self.segments), **changes)
 
 
 @contextmanager
@@ -126,16 +126,18 @@ def changing(folder: Path, before: Snapshot | None = None) -> Iterator[Change]:
         UserError: If another process writes there; it says which, and since when.
     """
     with _only_writer(folder) as db:
-        state = read_state(db, folder)
+        is_known = before is not None and is_unchanged(db, before.state)
+        state = before.state if before is not None and is_known else read_state(db, folder)
         if before is not None and state.token != before.state.token:
             raise _another_gallery(folder)
         _sign(folder)
         _remove_files(folder, state.token, state.names())
-        change = Change(Snapshot(folder, state, before))
+        change = Change(Snapshot(folder, state, before.segments if before else ()))
         yield change
         if change.state != state:
-            write_state(db, state.segments, change.state)
+            checksum = write_state(db, state.segments, change.state)
             db.execute("COMMIT")
+            change.state = replace(change.state, checksum=checksum)
 
 
 def _another_gallery(folder: Path) -> UserError:
@@ -258,7 +260,7 @@ class LocalStore(Store):
             state = read_state(db, self.folder)
             if before is not None and state.token != before.state.token:
                 raise _another_gallery(self.folder)
-            return Snapshot(self.folder, state, before)
+            return Snapshot(self.folder, state, before.segments if before else ())
 
     def _now(self) -> Snapshot:
         """Return the state that other processes may have changed."""
@@ -269,7 +271,7 @@ class LocalStore(Store):
     def _changing(self) -> Iterator[Change]:
         with changing(self.folder, self._snapshot) as change:
             yield change
-        self._now()
+        self._snapshot = Snapshot(self.folder, change.state, change.segments)
 
     def __len__(self) -> int:
         return self._now().rows

@@ -201,11 +201,11 @@ _WORTH_FAISS = 2**20  # comparisons of rows, which NumPy makes in less time than
 class Snapshot:
     """The files that a state names, opened: it stays whole when a writer replaces the state."""
 
-    def __init__(self, folder: Path, state: State, before: "Snapshot | None" = None) -> None:
+    def __init__(self, folder: Path, state: State, before: Sequence[Segment] = ()) -> None:
         self.folder = folder
         self.state = state
         self.columns = ("id", *state.columns)
-        opened = {(each.entry.vectors, each.entry.items): each for each in before.segments} if before else {}
+        opened = {(each.entry.vectors, each.entry.items): each for each in before}
         self.segments: list[Segment] = []
         for entry in state.segments:
             same = opened.get((entry.vectors, entry.items))
@@ -256,23 +256,26 @@ class Snapshot:
         return np.concatenate([np.empty(0, np.int64), *(each.ids[each.live] for each in self.segments)])
 
     def vectors_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
-        """Return the vectors of rows that the segments have."""
-        return self._numbers_of(ids, self.state.info.dim, [segment.vectors for segment in self.segments])
+        """Return the vectors of rows; zeros for rows that the segments do not have."""
+        return self._numbers_of(ids, self.state.info.dim, [segment.vectors for segment in self.segments])[0]
 
     def features_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some features"] | None:
-        """Return the features of rows that the segments have, if the gallery keeps them."""
+        """Return the features of rows, if the gallery keeps them; `UserError` if the segments lack one."""
         size, parts = self.state.info.features, [segment.features for segment in self.segments]
-        return None if size is None else self._numbers_of(ids, size, [part for part in parts if part is not None])
+        if size is None:
+            return None
+        features, found = self._numbers_of(ids, size, [part for part in parts if part is not None])
+        if found < len(ids):
+            raise UserError(f"{self.folder} was changed by another process: begin again.")
+        return features
 
-    def _numbers_of(self, ids: np.ndarray, size: int, parts: Sequence[np.ndarray]) -> np.ndarray:
+    def _numbers_of(self, ids: np.ndarray, size: int, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
         numbers, found = np.zeros((len(ids), size), np.float32), 0
         for segment, part in zip(self.segments, parts, strict=True):
             places, own = segment.places(ids)
             numbers[own] = part[places]
             found += len(own)
-        if found < len(ids):
-            raise UserError(f"{self.folder} was changed by another process: begin again.")
-        return numbers
+        return numbers, found
 
 
 def nearest(
