@@ -64,7 +64,7 @@ def test_pictures_are_found_where_they_have_moved(shelf: Path, tmp_path: Path, h
     assert made.returncode == 0, made.stderr
     (tmp_path / "photos").rename(tmp_path / "moved")
     query = tmp_path / "moved" / "class 03" / "0.png"
-    search = ("search", "shop", query, "--html", "found.html", "-k", 1)
+    search = ("search", "shop", query, "--html", "found.html", "-k", "1")
     assert here(*search, cwd=tmp_path).returncode == 0
     assert (tmp_path / "found.html").read_text().count("<img") == 1  # the query
     added = here("gallery", "add", "shop", "--root", "moved", cwd=tmp_path)
@@ -75,7 +75,8 @@ def test_pictures_are_found_where_they_have_moved(shelf: Path, tmp_path: Path, h
     (tmp_path / "moved" / "class 03" / "new.png").write_bytes(query.read_bytes())
     added = here("gallery", "add", "shop", "moved", "--update", cwd=tmp_path)
     assert added.stdout == f"1 added, {ROWS + 1} in shop\n"
-    assert original(f"{tmp_path}/photos/class 03/0.png", Gallery.open(tmp_path / "shop").store.roots)
+    given = original(f"{tmp_path}/photos/class 03/0.png", Gallery.open(tmp_path / "shop").store.roots)
+    assert given == ("image/png", query.read_bytes())
     assert_refused(here("gallery", "add", "shop", cwd=tmp_path), ["Nothing says what to add"])
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from proxemic.data import ArrayPixels, ImageSet, Preprocessing
 from proxemic.models import EmbeddingModel, ModelConfig, build_model
-from proxemic.models.folding import fold_batch_norm, folded
-from proxemic.runs.embed import embed_images
+from proxemic.models.folding import fold_batch_norm
+from proxemic.runs.embed import embed_images, folded
 
 
 def trained(backbone: str) -> EmbeddingModel:

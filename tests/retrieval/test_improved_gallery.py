@@ -1,6 +1,8 @@
 """Better galleries by labels, corrected labels, and rankings that look twice."""
 
+import csv
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,9 +16,18 @@ import warm
 from command_line import Here, assert_refused
 from images import write_folder
 from proxemic.data import Preprocessing
+from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, save_model
 from proxemic.models.model import without_head
-from proxemic.retrieval import Embedder, Gallery, improve_gallery, relabel, search_gallery
+from proxemic.retrieval import (
+    Embedder,
+    Gallery,
+    improve_gallery,
+    relabel,
+    search_gallery,
+    suggest_labels,
+    whitened_head,
+)
 from shelves import SIZE, write_model
 
 pytestmark = pytest.mark.cpu
@@ -68,6 +79,87 @@ def test_its_folder_is_a_model_that_makes_its_vectors(shop: Path, better: Path) 
     assert (hit.path, round(hit.distance, 4)) == (str(shop / "photos" / "class 03" / "2.png"), 0)
 
 
+def test_it_keeps_the_features_of_all_its_pictures(shop: Path, better: Path, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(better, tmp_path / "moved")  # with its model
+    gallery, first = Gallery.open(tmp_path / "moved"), Gallery.open(shop / "shop")
+    new = tmp_path / "new.png"
+    shutil.copy(shop / "photos" / "class 01" / "0.png", new)
+    assert gallery.add(new, labels=False).rows == 1
+    assert relabel(gallery, _table(tmp_path / "labels.csv", new, "class 01")) == 1
+    stock = first.embedder.embed([new]).numpy()
+    ids = gallery.store.next_ids(after=95, count=9)
+    np.testing.assert_allclose(features_of(gallery, ids), stock, atol=1e-5)
+    np.testing.assert_allclose(gallery.store.rows(ids)[0], gallery.embedder.embed([new]).numpy(), atol=2e-5)
+    vectors, items = next(first.store.iterate())
+    np.testing.assert_array_equal(features_of(gallery, items["id"].to_numpy()), vectors)
+    said = here("improve", tmp_path / "moved", "--out", tmp_path / "again")
+    assert "97 labelled pictures of 12 classes" in said.stdout
+    assert "learn them by proxemic calibrate" in said.stderr
+    np.testing.assert_allclose(
+        features_of(Gallery.open(tmp_path / "again"), items["id"].to_numpy()), vectors, atol=1e-6
+    )
+    with pytest.raises(UserError, match="keeps the features"):
+        gallery.add_vectors(np.eye(gallery.store.info.dim, dtype=np.float32)[:1], ["x"])
+
+
+def features_of(gallery: Gallery, ids: np.ndarray) -> np.ndarray:
+    features = gallery.store.features(ids)
+    assert features is not None
+    return features
+
+
+def _table(path: Path, picture: Path, label: str) -> Path:
+    path.write_text(f"path,label\n{picture},{label}\n")
+    return path
+
+
+def test_what_to_label_next_is_typical_of_a_group(shop: Path, tmp_path: Path, here: Here) -> None:
+    gallery = Gallery.create(tmp_path / "shop", dim=4)
+    rng = np.random.default_rng(0)
+    vectors = np.concatenate([np.eye(4)[[group] * 10] for group in range(4)]) + rng.normal(scale=0.1, size=(40, 4))
+    names = [f"{row}.jpg" for row in range(40)]
+    gallery.add_vectors(vectors.astype(np.float32), names, ["known"] * 10 + [None] * 30)
+    said = here("gallery", "suggest", tmp_path / "shop", "--count", "3")
+    rows = list(csv.DictReader(said.stdout.splitlines()))
+    assert sorted(int(row["path"].split(".")[0]) // 10 for row in rows) == [1, 2, 3]
+    assert suggest_labels(gallery, count=3) == [row["path"] for row in rows]
+    (tmp_path / "labels.csv").write_text(said.stdout.replace(",\n", ",new\n"))
+    assert relabel(gallery, tmp_path / "labels.csv") == 3
+    assert_refused(here("gallery", "suggest", shop / "shop"), ["All pictures of", "have a label"])
+
+
+def test_the_features_of_a_pretrained_network_are_whitened(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Here
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    config = transformers.Dinov2Config(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=2, mlp_ratio=2, image_size=16, patch_size=8
+    )
+    transformers.Dinov2Model(config).save_pretrained(tmp_path / "vit")
+    for module in ("gallery", "improvement"):
+        monkeypatch.setattr(f"proxemic.retrieval.{module}.ENOUGH_TO_WHITEN", 90)
+    monkeypatch.setattr("proxemic.retrieval.gallery._PICTURES_AT_ONCE", 60)  # from which whitening is learnt
+    words = "gallery", "create", tmp_path / "shop", shop / "photos", "--no-labels", "--model", f"hf:{tmp_path / 'vit'}"
+    said = here(*words)
+    assert said.stdout == f"96 added, 96 in {tmp_path / 'shop'}\n"
+    assert "The vectors are whitened, to 24 numbers" in said.stderr
+    gallery = Gallery.open(tmp_path / "shop")
+    assert gallery.store.roots == (str(shop / "photos"),)
+    vectors, items = next(gallery.store.iterate())
+    stock = Embedder.load(f"hf:{tmp_path / 'vit'}").embed([Path(path) for path in items["path"].to_pylist()])
+    np.testing.assert_allclose(features_of(gallery, items["id"].to_numpy()), stock.numpy(), atol=1e-5)
+    head = whitened_head(stock[:60])
+    with torch.no_grad():
+        np.testing.assert_allclose(vectors, torch.nn.functional.normalize(head(stock)).numpy(), atol=1e-3)
+    assert improve_gallery(gallery).text().startswith("0 labelled pictures of 0 classes: whitened without labels")
+    assert here("gallery", "delete", tmp_path / "shop", "--yes").returncode == 0
+    assert not (tmp_path / "shop").exists()  # nor the model in it
+    assert here(*words[:2], tmp_path / "plain", *words[3:], "--no-whiten").returncode == 0
+    assert Gallery.open(tmp_path / "plain").store.info.features is None
+
+
 def test_vectors_without_a_model_are_improved_too(shop: Path, tmp_path: Path, here: Here) -> None:
     first = Gallery.open(shop / "shop")
     vectors, items = next(first.store.iterate())
@@ -91,17 +183,19 @@ def test_without_a_place_it_only_measures(shop: Path, here: Here) -> None:
     assert sorted(shop.rglob("*")) == before
 
 
-def test_what_cannot_be_improved_is_refused(shop: Path, better: Path, tmp_path: Path, here: Here) -> None:
+def test_what_cannot_be_improved_is_refused(shop: Path, tmp_path: Path, here: Here) -> None:
     trained = Gallery.create(tmp_path / "trained", write_model(tmp_path / "model"), shop / "photos").store.address
     alone = Gallery.create(tmp_path / "alone", shop / "network", shop / "photos", labels=False).store.address
     empty = Gallery.create(tmp_path / "empty", shop / "network").store.address
     for words, said in (
         ((trained,), "has a trained head of its own"),
-        ((better,), "has a trained head of its own"),
         ((alone,), "fewer than two classes have two labelled rows each: label more of them"),
         ((empty,), "is empty: add pictures first"),
-        ((shop / "shop", "--out", shop / "photos"), "is not empty: give a new folder"),
-        ((shop / "shop", "--out", "postgresql://host/base/better"), "is no new or empty folder"),
+        ((shop / "shop", "--out", shop / "photos"), "is not a new or empty folder"),
+        (
+            (shop / "shop", "--out", "postgresql://host/base/better"),
+            "is not a folder: improve into one",
+        ),
     ):
         assert_refused(here("improve", *words), [said])
 

@@ -39,7 +39,7 @@ COMMANDS: Addresses = {
     "gallery": (
         "Keep pictures with their vectors, to be searched",
         {
-            **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "decisions", "apply"),
+            **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "decisions", "apply", "suggest"),
             **_in("proxemic.cli.gallery", "info", "delete", "verify", "index", "export"),
             "import": "proxemic.cli.gallery:import_",
         },

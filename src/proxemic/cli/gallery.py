@@ -27,6 +27,7 @@ def create(
     distance: Literal["cosine", "euclidean"] | None = None,
     index: Index = "exact",
     root: Sequence[str] = (),
+    whiten: bool = True,
     **adding: Any,
 ) -> None:
     """Make a gallery, and add pictures or vectors to it.
@@ -38,11 +39,12 @@ def create(
             pictures: timm:tf_efficientnet_lite0, with the weights of the extra pretrained).
         distance: The distance between vectors (default: the model's, or cosine).
         index: The index, made once all is added.
+        whiten: Whiten the features of a pretrained network, for 500 pictures or more and a gallery in a folder.
     """
     say(f"Creating {without_password(gallery)}")  # before what takes seconds to import
     from proxemic.retrieval import Gallery
 
-    made = Gallery.create(gallery, model, source or None, distance=distance, roots=root, **adding)
+    made = Gallery.create(gallery, model, source or None, distance=distance, whiten=whiten, roots=root, **adding)
     if index != "exact":
         made.build_index(index)
     _say_added(made, made.added)
@@ -167,6 +169,19 @@ def apply(gallery: str, /) -> None:
         f"{done.relabelled:,} relabelled, {done.removed:,} removed, {done.kept:,} kept: {len(opened):,} pictures in "
         f"{opened.store.address}"
     )
+
+
+@options_of("proxemic.retrieval:suggest_labels")
+def suggest(gallery: str, /, **options: Any) -> None:
+    """Say which pictures to label next, as a table with path and label that gallery relabel takes when it is filled in.
+
+    They are the most typical ones of groups of pictures without a label.
+    """
+    say(f"Looking at {without_password(gallery)}")  # before what takes seconds to import
+    from proxemic.retrieval import suggest_labels
+    from proxemic.tables import Table
+
+    print(Table(["path", "label"], [[path, ""] for path in suggest_labels(gallery, **options)]).text("csv"))
 
 
 def info(gallery: str, /, *, format: Literal["table", "json"] = "table") -> None:

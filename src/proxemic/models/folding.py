@@ -1,13 +1,9 @@
 """Batch norm folded into the convolutions before it: the same network in evaluation, but faster."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from torch import fx, nn
 from torch.nn.utils import fuse_conv_bn_eval
-
-from proxemic.models.backbones.timm_models import TimmBackbone
 
 
 class _Tracer(fx.Tracer):
@@ -15,19 +11,6 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Conv2d | nn.BatchNorm2d) or super().is_leaf_module(m, module_qualified_name)
-
-
-@contextmanager
-def folded(model: nn.Module) -> Iterator[None]:
-    """Run the block, in evaluation mode, with the batch norm of timm's networks in ``model`` folded."""
-    backbones = [(part, part.network) for part in model.modules() if isinstance(part, TimmBackbone)]
-    try:
-        for backbone, network in backbones:
-            backbone.network = fold_batch_norm(network)
-        yield
-    finally:
-        for backbone, network in backbones:
-            backbone.network = network
 
 
 def fold_batch_norm(network: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.exporting import Exported, export
     from proxemic.retrieval.folders import open_gallery
     from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
-    from proxemic.retrieval.improved_gallery import ImprovedGallery, improve_gallery, relabel
+    from proxemic.retrieval.improved_gallery import ImprovedGallery, improve_gallery, relabel, suggest_labels
     from proxemic.retrieval.improvement import Improvement, improve, trained_head, whitened_head
     from proxemic.retrieval.ray_stage import EmbedStage
     from proxemic.retrieval.recognition import Recognitions, recognize
@@ -70,6 +70,7 @@ __all__ = [
     "recognize",
     "relabel",
     "search_gallery",
+    "suggest_labels",
     "summarize_store",
     "trained_head",
     "whitened_head",

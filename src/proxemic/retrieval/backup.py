@@ -20,13 +20,13 @@ from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.retrieval.embedder import checksum_of
 from proxemic.retrieval.gallery import Gallery
+from proxemic.retrieval.items import OWN
 from proxemic.retrieval.stores import GalleryInfo, create_whole_store
 from proxemic.retrieval.thresholds import Calibration, calibration_file
 from proxemic.runs.pretrained import kept_at
 
 _KEY = "proxemic_gallery"
 """The key of the metadata of a file whose JSON says what a gallery knows besides its rows."""
-_VECTORS = "embedding"
 _ROWS = 8192  # of a row group
 
 
@@ -38,7 +38,8 @@ def export_gallery(
 ) -> int:
     """Write a gallery to a Parquet file, from which `import_gallery` makes it again in any store.
 
-    It has the columns ``path`` and ``label``, all further ones, and ``embedding``; its metadata say as JSON what model
+    It has the columns ``path`` and ``label``, all further ones, ``embedding`` and, where the gallery keeps them,
+    ``features``; its metadata say as JSON what model
     made the vectors and where that was, the distance, the index, the folders of pictures and, if the model has any,
     its thresholds. `read_embeddings` and other programs read it, too. Neither the pictures nor the model are in it.
 
@@ -67,18 +68,21 @@ def export_gallery(
             report = report or getLogger("proxemic").info
             report(f"The model of its vectors is not in the file: keep {info.model}, too.")
     texts = {_KEY: json.dumps(facts), MADE_BY: info.embedder, PRECISION: info.precision}
-    kind = pa.list_(pa.float32(), info.dim)
-    schema = pa.schema(
-        [*((name, pa.string()) for name in names), (_VECTORS, kind)], {key: text for key, text in texts.items() if text}
-    )
+    fields = [*((name, pa.string()) for name in names), *_lists(info).items()]
+    schema = pa.schema(fields, {key: text for key, text in texts.items() if text})
     rows = 0
     with (
         write_atomically(path) as temporary,
         pyarrow.parquet.ParquetWriter(temporary, schema, write_page_checksum=True) as file,
     ):
         for vectors, items in store.iterate(_ROWS):
-            numbers = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=kind)
-            file.write_table(pa.table([*items.select(names).columns, numbers], schema))
+            features = store.features(items["id"].to_numpy())
+            lists = [
+                pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+                for numbers in (vectors, features)
+                if numbers is not None
+            ]
+            file.write_table(pa.table([*items.select(names).columns, *lists], schema))
             rows += len(vectors)
     return rows
 
@@ -103,8 +107,8 @@ def import_gallery(
             info, facts = _facts(schema, path)
             with create_whole_store(os.fspath(address), info) as store:
                 store.add_roots(facts["roots"])
-                for vectors, items in _batches(opened, info, path):
-                    store.add(vectors, items)
+                for vectors, items, features in _batches(opened, info, path):
+                    store.add(vectors, items, features)
     except ValueError as error:
         raise UserError(str(error)) from error
     gallery = Gallery.open(address)
@@ -135,37 +139,50 @@ def _facts(schema: pa.Schema, path: Path) -> tuple[GalleryInfo, dict[str, Any]]:
         raise ValueError(f"{path} does not hold a gallery: give a file of proxemic gallery export.") from None
     except (TypeError, ValueError, RecursionError, AttributeError) as error:
         raise ValueError(f"{path} does not hold a gallery that can be read: {error}.") from error
-    *names, last = schema.names
-    texts = {schema.field(place).type for place in range(len(names))} <= {pa.string()}
-    known = texts and names[:2] == ["path", "label"] and len({*names}) == len(names) and "id" not in names
-    if not known or last != _VECTORS or schema.field(len(names)).type != pa.list_(pa.float32(), info.dim):
+    fields, lists = [(field.name, field.type) for field in schema], [*_lists(info).items()]
+    texts = fields[: -len(lists)]
+    names = [name for name, kind in texts if kind == pa.string() and name != "id"]
+    if (
+        fields[-len(lists) :] != lists
+        or [*dict.fromkeys(names)] != [name for name, _ in texts]
+        or (*names[:2],) != OWN[1:]
+    ):
         raise ValueError(
-            f"{path} has other columns than the texts path, label and further ones and lists of {info.dim} float32: "
-            "export the gallery anew."
+            f"{path} has other columns than texts (path, label and further ones) and the lists of float32 that it "
+            "names: export the gallery anew."
         )
     return info, {"roots": roots, "index": index, "calibration": calibration}
 
 
+def _lists(info: GalleryInfo) -> dict[str, pa.DataType]:
+    """Return the columns of numbers that a file of a gallery has, with their types."""
+    sizes = {"embedding": info.dim, "features": info.features}
+    return {name: pa.list_(pa.float32(), size) for name, size in sizes.items() if size is not None}
+
+
 def _batches(
     opened: pyarrow.parquet.ParquetFile, info: GalleryInfo, path: Path
-) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table, Float32[np.ndarray, "rows features"] | None]]:
     seen, before = set[str](), 0
     for batch in opened.iter_batches(_ROWS):
         batch.validate(full=True)
         table = pa.Table.from_batches([batch])
-        items, column = table.drop_columns([_VECTORS]), batch.column(_VECTORS)
+        lists = [batch.column(name) for name in _lists(info)]
+        numbers = [column.flatten() for column in lists]
+        items = table.select(range(table.num_columns - len(lists)))
         paths = items["path"].to_pylist()
-        numbers = column.flatten()
-        if column.null_count or numbers.null_count or None in paths or "" in paths:
+        if any(each.null_count for each in (*lists, *numbers)) or None in paths or "" in paths:
             raise ValueError(f"{path} lacks a path or a number from row {before + 1:,} on: export the gallery anew.")
         seen.update(paths)
         if len(seen) < before + len(paths):
             raise ValueError(f"{path} names a picture twice, up to row {before + len(batch):,}: export it anew.")
-        vectors = numbers.to_numpy(zero_copy_only=False).reshape(len(batch), info.dim)
+        vectors, *features = [each.to_numpy(zero_copy_only=False).reshape(len(batch), -1) for each in numbers]
         lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
-        if not np.isfinite(lengths).all() or (info.distance == "cosine" and (abs(lengths - 1) > 1e-3).any()):
+        if not all(np.isfinite(each).all() for each in (lengths, *features)) or (
+            info.distance == "cosine" and (abs(lengths - 1) > 1e-3).any()
+        ):
             raise ValueError(f"{path} has vectors that no gallery has from row {before + 1:,} on: export it anew.")
-        yield vectors, items
+        yield vectors, items, features[0] if features else None
         before += len(batch)
     if before != opened.metadata.num_rows:
         raise ValueError(f"{path} has {before:,} rows of {opened.metadata.num_rows:,}: export the gallery anew.")

@@ -214,6 +214,8 @@ class Embedder:
         self.distance: Distance = distance
         self.path = path
         self.precision: EvaluationPrecision = precision
+        self.takes_vectors = isinstance(model, EmbeddingModel) and model.config.takes_vectors
+        """Whether the model is only a head, which takes vectors ``[B, F]`` instead of images."""
         self._checksum = checksum
         self.prepare = Preparation(transform)
 
@@ -292,11 +294,6 @@ class Embedder:
         distance = _checked_distance(description.get("distance", "cosine"), file)
         facts: dict[str, Any] = {"checksum": made, "path": path.absolute(), "precision": precision}
         return cls(network, preprocessing, distance=distance, **facts)
-
-    @property
-    def takes_vectors(self) -> bool:
-        """Whether the model is only a head, which takes vectors ``[B, F]`` instead of images."""
-        return isinstance(self.model, EmbeddingModel) and self.model.config.takes_vectors
 
     @property
     def takes_texts(self) -> bool:

@@ -43,7 +43,7 @@ def open_gallery(
     gallery = None
     if _is_gallery(kept):
         try:
-            gallery = Gallery.open(kept, model)
+            gallery = Gallery.open(kept)
         except Damaged:  # as one of another version is
             report(f"{kept} cannot be read, and is made anew")
             shutil.rmtree(kept)

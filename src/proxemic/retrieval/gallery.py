@@ -25,7 +25,9 @@ from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder, Picture
-from proxemic.retrieval.embedding import Source, embed_rows, model_for, open_sources, useless_vectors
+from proxemic.retrieval.embedding import Source, embed_rows, gather, model_for, open_sources, useless_vectors
+from proxemic.retrieval.heads import create_with_head, take_apart
+from proxemic.retrieval.improvement import ENOUGH_TO_WHITEN, whitened_head
 from proxemic.retrieval.items import STAMP, Where, check_columns, check_where, further_columns, make_items
 from proxemic.retrieval.stores import (
     GalleryInfo,
@@ -36,9 +38,11 @@ from proxemic.retrieval.stores import (
     delete_store,
     open_store,
 )
+from proxemic.retrieval.stores.address import check_new_folder, is_folder
 from proxemic.retrieval.stores.store import PartlyWritten
 from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, how_to_measure
-from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at
+from proxemic.runs.embed import load_embedder
+from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at, sees_only
 
 _MORE = 16  # times as many neighbours are looked at where the nearest have no label
 _AT_ONCE = 65_536  # rows that are handed to a store
@@ -145,6 +149,7 @@ class Gallery:
         *,
         dim: int | None = None,
         distance: str | None = None,
+        whiten: bool = True,
         **adding: Any,
     ) -> Self:
         """Make a gallery, and add pictures or vectors to it.
@@ -158,6 +163,8 @@ class Gallery:
                 its addition stops in the middle, `add` goes on from there.
             dim: Numbers of a vector, where neither the embedder nor a file of vectors says so.
             distance: ``cosine`` or ``euclidean``; None takes the embedder's, or else cosine.
+            whiten: Whether to whiten the features of a pretrained network that is given by its name, for 500 pictures
+                or more and a gallery in a folder, which then also holds the model with its whitening.
             adding: Arguments of `add`.
 
         Raises:
@@ -185,11 +192,37 @@ class Gallery:
         for rows in given:
             check_columns(rows.columns.column_names)
             _check(rows, info, os.fspath(address), embedder)
+        many = vectors is None and len(given) == 1 and len(given[0]) >= ENOUGH_TO_WHITEN
+        whiten = whiten and many and info.distance == "cosine" and is_folder(os.fspath(address))
+        if whiten and named is not None and embedder is not None and sees_only(named):
+            return cls._create_whitened(Path(address), embedder, given[0], **adding)
         gallery = cls(create_store(os.fspath(address), info), embedder)
         if given:
             gallery.added = gallery.add(given, **adding)
         elif roots := adding.get("roots"):
             gallery.store.add_roots([*map(as_root, roots)])
+        return gallery
+
+    @classmethod
+    def _create_whitened(cls, target: Path, embedder: Embedder, rows: Rows, **adding: Any) -> Self:
+        """Whiten the features of a random part of the pictures, and add these as they are embedded, then the others."""
+        check_new_folder(target)
+        reading = {name: adding[name] for name in ("batch_size", "workers") if name in adding}
+        order = np.random.default_rng(0).permutation(len(rows))[:_PICTURES_AT_ONCE]
+        sample = gather([rows.take(np.sort(order))], embedder, **reading)
+        assert sample.embeddings is not None
+        head, path = whitened_head(sample.embeddings), embedder.path
+        assert path is not None
+        # The embedder itself has its batch norms folded into other weights.
+        with create_with_head(target, head, load_embedder(path), embedder.precision):
+            pass
+        gallery = cls.open(target)
+        added = gallery.add([replace(sample, unreadable={}, folders=(), notes=()), rows], **adding)
+        note = (
+            f"The vectors are whitened, to {head.config.embedding_size} numbers, by which searches find more; {target} "
+            "has their model, too (--no-whiten leaves them as they are)."
+        )
+        gallery.added = replace(added, known=added.known - len(sample), notes=(*added.notes, note))
         return gallery
 
     @classmethod
@@ -291,17 +324,28 @@ class Gallery:
         if not chosen:
             return added
         new = rows.take(chosen)
-        embedder = None if embedded else _check(new, info, address, self.embedder_for([new]))
+        embedder, head = None if embedded else _check(new, info, address, self.embedder_for([new])), None
+        if info.features is not None:
+            if embedder is None:
+                raise UserError(
+                    f"{address} keeps the features from which its model makes vectors, but vectors are given without: "
+                    "add the pictures, or the vectors that its model takes."
+                )
+            embedder, head = take_apart(embedder)
         count, updated, unreadable = 0, 0, {**rows.unreadable}
         at_least = _PICTURES_AT_ONCE if is_pictures else _AT_ONCE
         there = "{} has {:,} of the {:,} new rows: proxemic gallery add goes on from there."
         try:
-            for part in embed_rows(new, embedder, info.distance, at_least=at_least, **reading):
+            parts = embed_rows(new, embedder, info.distance, at_least=at_least, **reading)
+            for part in [new] if new.embeddings is not None else parts:
                 unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
                     before = self._rows_of([name for name in part.names if name in changed])
-                    vectors, items = _as_kept(part.embeddings, info), make_items(_keep(part, before))
-                    (self.store.replace_rows if before else self.store.add)(vectors, items)
+                    with torch.no_grad():
+                        vectors = _as_kept(part.embeddings if head is None else head(part.embeddings), info)
+                    features = None if head is None or part.embeddings is None else part.embeddings.numpy()
+                    add = self.store.replace_rows if before else self.store.add
+                    add(vectors, make_items(_keep(part, before)), features)
                     count, updated = count + len(part) - len(before), updated + len(before)
         except KeyboardInterrupt:
             raise Interrupted(f"Stopped. {there.format(address, count + updated, len(new))}") from None

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -11,18 +11,21 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from proxemic.addresses import without_password
 from proxemic.arrays import number_texts
-from proxemic.data import Preprocessing
+from proxemic.data.formats.tables import read_table
+from proxemic.data.sources.listing import absolute, read_picture_table
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import working_folder
-from proxemic.models import EmbeddingModel, save_model
-from proxemic.retrieval.embedder import Embedder
+from proxemic.metrics import kmeans_clusters
+from proxemic.models import EmbeddingModel
+from proxemic.models.model import without_head
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.improvement import Improvement, improve, with_head
-from proxemic.retrieval.stores import GalleryInfo, create_store
+from proxemic.retrieval.heads import Network, create_with_head
+from proxemic.retrieval.improvement import Improvement, improve
+from proxemic.retrieval.stores.address import check_new_folder, is_folder
 from proxemic.runs.embed import load_embedder
 from proxemic.tables import Table, percent
 
@@ -30,7 +33,7 @@ with optional_dependency("train"):
     import pyarrow as pa
 
 _TITLES = {
-    "stock": "vectors as they are",
+    "stock": "features as they are",
     "whitened": "whitened, without labels",
     "trained 1/2": "trained on the labels, half of the way",
     "trained 3/4": "trained on the labels, three quarters",
@@ -73,6 +76,8 @@ class ImprovedGallery:
         if found.per_class < 2.5:
             notes.append(f"{found.per_class:.1f} labels for each class are few: label more, then improve again.")
         title = f"{self.labelled:,} labelled pictures of {self.classes:,} classes"
+        if not rows:
+            return f"{title}: whitened without labels, and not tested. Label two or more pictures of each class."
         return Table(columns, rows, title, notes, "lrrl").text()
 
 
@@ -88,7 +93,8 @@ def improve_gallery(
 
     The vectors are whitened, which needs no labels, and a linear head is trained from there by the normalised softmax
     loss, see `improve`; what helps on pictures that were held out is kept. The gallery itself stays as it is. No
-    picture is embedded again. Correct labels by `relabel`, and improve the first gallery anew.
+    picture is embedded again: the new gallery keeps the features beside its vectors. Correct labels by `relabel`, add
+    pictures, and improve either gallery anew.
 
     Args:
         gallery: With labels; its vectors best come from a pretrained network, or from elsewhere.
@@ -105,10 +111,11 @@ def improve_gallery(
     if not isinstance(gallery, Gallery):
         gallery = Gallery.open(gallery)
     address, target = gallery.store.address, None if out is None else Path(out)
-    if target is not None and (not target.is_dir() if target.exists() else "://" in str(out)):
-        raise UserError(f"{without_password(str(out))} is no new or empty folder: give one for the better gallery.")
-    if target is not None and target.is_dir() and any(target.iterdir()):
-        raise UserError(f"{target} is not empty: give a new folder for the better gallery.")
+    if target is not None:
+        if not is_folder(str(out)):
+            shown = without_password(str(out))
+            raise UserError(f"{shown} is not a folder: improve into one, then export and import it (proxemic gallery).")
+        check_new_folder(target)
     network = _network(gallery)
     vectors, labels, classes = _read(gallery)
     try:
@@ -118,18 +125,20 @@ def improve_gallery(
     labelled = int((labels >= 0).sum())
     if found.head is None or target is None:
         if target is not None:
-            report(f"No head is better than the vectors as they are: {target} is not made.")
+            report(f"No head is better than the features as they are: {target} is not made.")
         return ImprovedGallery(found, labelled, classes, None)
-    model = found.head if network is None else with_head(network[0], found.head)
-    with working_folder(target) as folder:
-        _write(gallery, found.head, model, network[1] if network else None, folder / "made", target)
-        if target.is_dir():
-            target.rmdir()
-        (folder / "made").rename(target)
+    with create_with_head(target, found.head, network, gallery.store.info.precision) as store:
+        store.add_roots(gallery.store.roots)
+        for features, items in _features(gallery):
+            with torch.no_grad():
+                vectors = normalize(found.head(torch.from_numpy(features)), dim=1).numpy()
+            store.add(vectors, items.drop_columns(["id"]), features)
+    learn = f"learn them by proxemic calibrate {target} --gallery {target}"
+    report(f"Thresholds on the distances of {address} do not hold in {target}: {learn}.")
     return ImprovedGallery(found, labelled, classes, str(target))
 
 
-def _network(gallery: Gallery) -> tuple[EmbeddingModel, Preprocessing] | None:
+def _network(gallery: Gallery) -> Network | None:
     """Return the network under the vectors, without a head; None if vectors came without a model."""
     if gallery.store.info.model is None:
         return None
@@ -139,19 +148,29 @@ def _network(gallery: Gallery) -> tuple[EmbeddingModel, Preprocessing] | None:
             f"The model of {gallery.store.address} cannot take a head: improve a gallery of a pretrained network "
             "(--model timm:NAME or hf:NAME)."
         )
-    if embedder.model.config.head != "none":
+    assert embedder.path is not None
+    network, preprocessing = load_embedder(embedder.path)  # the embedder has its batch norms folded into other weights
+    if gallery.store.info.features is not None:
+        return None if network.config.takes_vectors else (without_head(network), preprocessing)
+    if network.config.head != "none":
         raise UserError(
             f"The model of {gallery.store.address} has a trained head of its own: train it on the corrected labels "
             "(proxemic train), or improve a gallery of a pretrained network (--model timm:NAME or hf:NAME)."
         )
-    assert embedder.path is not None
-    return load_embedder(embedder.path)  # the embedder itself has its batch norms folded into other weights
+    return network, preprocessing
+
+
+def _features(gallery: Gallery) -> Iterator[tuple[Float32[np.ndarray, "rows features"], pa.Table]]:
+    """Yield features, which are the vectors if the gallery keeps no others, and items."""
+    for vectors, items in gallery.store.iterate():
+        features = gallery.store.features(items["id"].to_numpy())
+        yield np.array(vectors if features is None else features), items
 
 
 def _read(gallery: Gallery) -> tuple[Float32[Tensor, "rows dim"], Int64[Tensor, " rows"], int]:
     parts, texts = [], list[str | None]()
-    for vectors, items in gallery.store.iterate():
-        parts.append(torch.from_numpy(np.array(vectors)))
+    for features, items in _features(gallery):
+        parts.append(torch.from_numpy(features))
         texts += items["label"].to_pylist()
     if not parts:
         raise UserError(f"{gallery.store.address} is empty: add pictures first.")
@@ -159,30 +178,40 @@ def _read(gallery: Gallery) -> tuple[Float32[Tensor, "rows dim"], Int64[Tensor, 
     return torch.cat(parts), numbers, len(names)
 
 
-def _write(
-    gallery: Gallery,
-    head: EmbeddingModel,
-    model: EmbeddingModel,
-    preprocessing: Preprocessing | None,
-    folder: Path,
-    target: Path,
-) -> None:
-    """Write the better gallery and its model into a folder, which is to be renamed to the target."""
-    info = gallery.store.info
-    save_model(folder / "model", model, {} if preprocessing is None else preprocessing.as_dict())
-    made = Embedder.load(folder / "model").checksum
-    better = GalleryInfo(head.config.embedding_size, "cosine", made, str(target.absolute()), info.precision)
-    store = create_store(str(folder / "gallery"), better)
-    store.add_roots(gallery.store.roots)
-    for vectors, items in gallery.store.iterate():
-        with torch.no_grad():
-            rows = head(torch.from_numpy(np.array(vectors))).numpy()
-        store.add(rows, items.drop_columns(["id"]))
-    store.close()
-    for part in ("model", "gallery"):
-        for file in (folder / part).iterdir():
-            file.rename(folder / file.name)
-        (folder / part).rmdir()
+def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20, seed: int = 0) -> list[str]:
+    """Choose pictures to label next: the most typical one of each of some groups of those without a label.
+
+    Groups are made by k-means of the features. A label for one picture of each group tells more than as many for
+    pictures at random.
+
+    Args:
+        gallery: The gallery, or its address.
+        count: Pictures to choose, 1 or more; there may be fewer.
+        seed: Seed of the groups.
+
+    Returns:
+        Their paths, those of large groups first.
+
+    Raises:
+        UserError: If all pictures have a label, or the gallery is empty.
+        ValueError: If `count` is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"count is {count!r}, but must be 1 or more.")
+    gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
+    features, labels, _ = _read(gallery)
+    left = (labels < 0).nonzero().squeeze(1)
+    if not len(left):
+        raise UserError(f"All pictures of {gallery.store.address} have a label: add others first.")
+    rows = normalize(features[left], dim=1)
+    groups = kmeans_clusters(rows, min(count, len(rows)), seed=seed)
+    chosen = []
+    for group in groups.bincount().argsort(descending=True, stable=True).tolist():
+        own = (groups == group).nonzero().squeeze(1)
+        if len(own):
+            chosen.append(int(left[own[(rows[own] @ rows[own].mean(0)).argmax()]]))
+    paths = [path for _, items in gallery.store.iterate() for path in items["path"].to_pylist()]
+    return [paths[row] for row in chosen]
 
 
 def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
@@ -200,11 +229,14 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
         UserError: If the gallery lacks a picture of the table.
         ValueError: If the table is not valid.
     """
-    from proxemic.data.sources.listing import absolute, list_pictures
-
-    listed = list_pictures(labels)
-    given = dict(zip(map(absolute, listed.names), listed.labels, strict=True))
-    known = gallery.store.known_paths([*given])
+    file = Path(labels)
+    names = read_table(file, ("path", "label"), ("path", "label")).names
+    listed = read_picture_table(file, file.parent, None, ("path", "label"))
+    paths = [*map(absolute, listed.names)]
+    known = gallery.store.known_paths([*names, *paths])
+    given = {
+        name if name in known else path: label for name, path, label in zip(names, paths, listed.labels, strict=True)
+    }
     if missing := [path for path in given if path not in known]:
         raise UserError(f"{missing[0]} is not in {gallery.store.address}, but {labels} gives it a label: add it first.")
     return set_labels(gallery, given)
@@ -212,15 +244,22 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
 
 def set_labels(gallery: Gallery, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
     """Give rows other labels, by their paths, and remove further ones; return how many labels changed."""
-    vectors, tables = [np.empty((0, gallery.store.info.dim), np.float32)], []
+    vectors, tables, features = [], [], []
     for some, items in gallery.store.iterate():
         paths, before = items["path"].to_pylist(), items["label"].to_pylist()
         rows = [row for row, path in enumerate(paths) if path in labels and labels[path] != before[row]]
+        if not rows:
+            continue
+        part = items.take(rows)
         texts = pa.array([labels[paths[row]] for row in rows], pa.string())
-        part = items.take(pa.array(rows, pa.int64()))
         tables.append(part.set_column(part.column_names.index("label"), "label", texts).drop_columns(["id"]))
         vectors.append(some[rows])
-    changed = sum(map(len, tables))
-    if changed or removed:
-        gallery.store.replace_rows(np.concatenate(vectors), pa.concat_tables(tables), removed)
-    return changed
+        features.append(gallery.store.features(part["id"].to_numpy()))
+    if not tables:
+        if removed:
+            gallery.store.remove({"path": [*removed]})
+        return 0
+    kept = [some for some in features if some is not None]
+    changed = pa.concat_tables(tables)
+    gallery.store.replace_rows(np.concatenate(vectors), changed, np.concatenate(kept) if kept else None, removed)
+    return len(changed)

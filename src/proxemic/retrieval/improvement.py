@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
@@ -111,7 +111,8 @@ def improve(
     of it, moved half of that way, or, from `FEW_LABELS` labels for each class on, three quarters. A third of the
     labelled rows, and then a third of the classes, are held out in turn. In this order, what gains on held-out rows and
     classes together is kept, unless it surely loses on one of them (by McNemar's test); from `ENOUGH_TO_WHITEN` rows
-    on, whitening need not gain. The head that is kept is then made again of all labels.
+    on, whitening need not gain, and where there are no two classes of two labels, it is kept without a test. The head
+    that is kept is then made again of all labels.
 
     Only the gain on labelled classes is promised. That on held-out classes is an estimate for classes like these, and
     with few labels an optimistic one. One label for each class is too little to train on.
@@ -123,13 +124,15 @@ def improve(
         seed: Seed of all random choices.
 
     Raises:
-        ValueError: If fewer than two classes have two labels.
+        ValueError: If fewer than two classes have two labels, and there are too few rows to whiten without.
     """
     rows = (labels >= 0).nonzero().squeeze(1)
     classes, places, counts = labels[rows].unique(return_inverse=True, return_counts=True)
+    per_class = len(rows) / max(len(classes), 1)
     if int((counts >= 2).sum()) < 2:
-        raise ValueError("fewer than two classes have two labelled rows each: label more of them")
-    per_class = len(rows) / len(classes)
+        if len(features) < ENOUGH_TO_WHITEN:
+            raise ValueError("fewer than two classes have two labelled rows each: label more of them")
+        return Improvement(whitened_head(features, dim), "whitened", {}, {}, per_class)
     shares = {name: share for name, share in _SHARES.items() if share == 0.5 or per_class >= FEW_LABELS}
     whitened = whitened_head(features, dim)
     labelled = features[rows]
@@ -196,23 +199,3 @@ def _thirds(labels: Int64[Tensor, " rows"], generator: torch.Generator) -> list[
         place[own] = torch.arange(len(own)) if len(own) > 1 else -1
     masks = [(place >= 0) & (place % FOLDS == fold) for fold in range(FOLDS)]
     return [mask for mask in masks if bool(mask.any())]
-
-
-def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
-    """Join a network without a head and a head over its features to one model.
-
-    Raises:
-        ValueError: If the network has a head, or its features are not those of the head.
-    """
-    if model.config.head != "none" or model.backbone.num_features != head.config.input_size:
-        raise ValueError(
-            f"the model has head {model.config.head!r} and {model.backbone.num_features} features, but must have none "
-            f"and {head.config.input_size}"
-        )
-    size = head.config.embedding_size
-    joined = EmbeddingModel(
-        replace(model.config, head="linear", embedding_size=size, unit_features=True, train="head", pretrained=False),
-        model.backbone,
-    )
-    joined.head.load_state_dict(head.head.state_dict())
-    return joined.eval()

@@ -130,7 +130,8 @@ def evaluate_embeddings(
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     results = RetrievalResults(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
-    settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS} | {"rerank": rerank}
+    settings: dict[str, Any] = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
+    settings |= {"rerank": rerank}
     roles = results.roles
     metrics = retrieval_metrics_or_nan(roles, settings) if or_nan else retrieval_metrics(**roles, **settings)
     metrics.update(compute_own_metrics(config, results.embeddings, results.labels))

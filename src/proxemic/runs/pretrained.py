@@ -11,6 +11,7 @@ import platformdirs
 from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
 from proxemic.data import Preprocessing
 from proxemic.data.transforms import Interpolation
+from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
 from proxemic.models.backbones.transformers_models import expected_images, find_folder, has_text_tower
 from proxemic.models.model import without_head
@@ -39,6 +40,11 @@ def model_path(model: str | os.PathLike[str]) -> Path:
         network, preprocessing = load_pretrained(str(model))
         save_model(folder, network, preprocessing.as_dict())
     return folder
+
+
+def sees_only(model: str) -> bool:
+    """Return whether a pretrained network, by its name, takes pictures alone, and no texts to compare them with."""
+    return model.startswith(TIMM) or "text_config" not in read_json(find_folder(model, weights=False) / "config.json")
 
 
 def kept_at(model: str) -> Path:

@@ -15,9 +15,11 @@ import warm
 from command_line import Here, assert_refused
 from galleries import random_vectors
 from proxemic.data.embeddings import read_embeddings
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, export_gallery, import_gallery
-from proxemic.retrieval.stores import Store, open_store
+from proxemic.retrieval.items import make_items
+from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
 
 DIM, ROWS = 8, 30
 pytestmark = pytest.mark.cpu
@@ -26,16 +28,19 @@ pytestmark = pytest.mark.cpu
 def fill(gallery: Gallery) -> None:
     names = [f"/photos/{row}.jpg" for row in range(ROWS)]
     labels = [None if row % 5 == 4 else f"class {row % 3}" for row in range(ROWS)]
+    features = random_vectors(ROWS, 3, seed=3, distance="euclidean")
+    first = make_items(Rows.of(path=names[:10], label=labels[:10]))
+    second = make_items(Rows.of(path=names[10:], label=labels[10:], **{"it's": ["x", None] * 10}))
     gallery.store.add_roots(["/photos"])
-    gallery.add_vectors(random_vectors(10, DIM), names[:10], labels[:10])
-    gallery.add_vectors(random_vectors(20, DIM, seed=1), names[10:], labels[10:], {"it's": ["x", None] * 10})
+    gallery.store.add(random_vectors(10, DIM), first, features[:10])
+    gallery.store.add(random_vectors(20, DIM, seed=1), second, features[10:])
     gallery.remove({"path": names[3]})
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
-    gallery = Gallery.create(folder / "shop", dim=DIM)
+    gallery = Gallery(create_store(str(folder / "shop"), GalleryInfo(DIM, features=3)))
     fill(gallery)
     gallery.build_index("hnsw", m=8)
     assert export_gallery(gallery, folder / "shop.parquet") == ROWS - 1
@@ -98,7 +103,7 @@ def with_vectors(by: Callable[[np.ndarray], np.ndarray]) -> Callable[[pa.Table],
     def replaced(table: pa.Table) -> pa.Table:
         numbers = table["embedding"].combine_chunks().flatten().to_numpy().copy()
         column = pa.FixedSizeListArray.from_arrays(by(numbers), DIM)
-        return table.set_column(table.num_columns - 1, "embedding", column)
+        return table.set_column(table.num_columns - 2, "embedding", column)
 
     return replaced
 

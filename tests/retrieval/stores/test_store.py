@@ -78,6 +78,26 @@ def test_a_gallery_of_a_newer_version_is_refused(address: str, monkeypatch: pyte
         open_store(address)
 
 
+def test_features_are_kept_beside_vectors(address: str) -> None:
+    info = GalleryInfo(DIM, features=3)
+    store = create_store(address, info)
+    features = np.arange(30, dtype=np.float32).reshape(10, 3)
+    store.add(random_vectors(6, DIM), some_items(6), features[:6])
+    store.add(random_vectors(4, DIM), some_items(4, 6), features[6:])
+    other = open_store(address)
+    assert other.info == info
+    order = np.array([7, 2, 2, 9])
+    np.testing.assert_array_equal(other.features(order), features[order])
+    assert store.remove({"path": [f"/{row}.jpg" for row in range(5)]}) == 5
+    (new,) = store.replace_rows(random_vectors(1, DIM), some_items(1, 7), features[:1])
+    left = np.array([int(new), 5, 6, 8, 9])
+    np.testing.assert_array_equal(store.features(left), features[[0, 5, 6, 8, 9]])
+    assert store.search(random_vectors(1, DIM), 9).ids[0].tolist()[5:] == [-1] * 4
+    assert store.verify() == []
+    other.close()
+    store.close()
+
+
 def test_ids_ascend_and_are_not_used_again(store: Store) -> None:
     assert store.add(random_vectors(4, DIM), some_items(4)).tolist() == [0, 1, 2, 3]
     assert store.remove({"path": "/3.jpg"}) == 1

@@ -23,9 +23,7 @@ def create_whole_store(address: str, info: GalleryInfo) -> Iterator[Store]:
     Killed in the block, a folder has no gallery; a server keeps the rows that were added, until they are deleted.
     """
     store, address = _resolve(address)
-    from proxemic.retrieval.stores.remote import RemoteStore
-
-    if issubclass(store, RemoteStore):
+    if not is_folder(address):
         made = store.create(address, info)
         try:
             yield made
@@ -37,8 +35,7 @@ def create_whole_store(address: str, info: GalleryInfo) -> Iterator[Store]:
             made.close()
         return
     target = Path(address)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"{target} is not a new or empty folder: give one for the gallery.")
+    check_new_folder(target)
     with working_folder(target) as folder:
         made = store.create(str(folder / "made"), info)
         yield made
@@ -46,6 +43,19 @@ def create_whole_store(address: str, info: GalleryInfo) -> Iterator[Store]:
         if target.is_dir():
             target.rmdir()
         (folder / "made").rename(target)
+
+
+def is_folder(address: str) -> bool:
+    """Return whether an address means a folder, and no server."""
+    from proxemic.retrieval.stores.remote import RemoteStore
+
+    return not issubclass(_resolve(address)[0], RemoteStore)
+
+
+def check_new_folder(target: Path) -> None:
+    """Raise `UserError` unless a gallery can be made in a folder."""
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"{target} is not a new or empty folder: give one for the gallery.")
 
 
 def open_store(address: str) -> Store:

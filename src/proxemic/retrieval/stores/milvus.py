@@ -243,6 +243,8 @@ class MilvusStore(RemoteStore):
                 "cells", DataType.ARRAY, element_type=DataType.VARCHAR, max_length=32, max_capacity=_LISTED
             )
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=info.dim)
+            if info.features is not None:
+                schema.add_field("features", DataType.FLOAT_VECTOR, dim=info.features)
             client.create_collection(name, schema=schema, consistency_level="Strong")
             store._load(empty=True)
         return store
@@ -288,6 +290,8 @@ class MilvusStore(RemoteStore):
             parameters = {} if index is None else {"M": index["m"], "efConstruction": index["ef_construction"]}
             # The Euclidean order is that of cosine, too, for vectors of unit length.
             wanted.add_index("vector", index_type=kind, metric_type="L2", params=parameters)
+        if self.info.features is not None and "features" not in made:  # no vectors are without
+            wanted.add_index("features", index_type="FLAT", metric_type="L2")
         for name in ("id",) if self._server.is_lite else ("id", "cells"):
             if name not in made:
                 wanted.add_index(name, index_type="INVERTED")
@@ -336,12 +340,16 @@ class MilvusStore(RemoteStore):
         parts = [values[first : first + _LISTED] for first in range(0, len(values), _LISTED)]
         return [row for part in parts for row in self._query(f"{field} in {json.dumps([*part])}", fields)]
 
-    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+    def _add(
+        self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row], features: np.ndarray | None
+    ) -> Int64[np.ndarray, " rows"]:
         state = self._state()
         # Before they are used: an addition that breaks off leaves ids out, and uses none twice.
         self._write(replace(state, next_id=state.next_id + len(vectors), further=state.with_further(items[0])))
         ids = state.next_id + np.arange(len(vectors))
         rows = [_row(*each) for each in zip(ids.tolist(), items, vectors, strict=True)]
+        if features is not None:
+            rows = [row | {"features": some} for row, some in zip(rows, features, strict=True)]
         with in_a_sentence(self.address):
             self._client.upsert(self._name, rows, timeout=_PATIENCE)
         return ids
@@ -380,6 +388,7 @@ class MilvusStore(RemoteStore):
             self._client.search,
             self._name,
             data=[*queries],
+            anns_field="vector",
             limit=limit,
             filter=self._condition(where),
             output_fields=["id", "vector"],
@@ -389,6 +398,9 @@ class MilvusStore(RemoteStore):
         with in_a_sentence(self.address):
             found = self._server.read(self._name, search)
         return [[(hit["entity"]["id"], hit["entity"]["vector"]) for hit in hits] for hits in found]
+
+    def _features(self, ids: Sequence[int]) -> list[tuple[int, Any]]:
+        return [(row["id"], row["features"]) for row in self._those("id", ids, ["id", "features"])]
 
     def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
         return self._those("id", ids, _FIELDS if vectors else _FIELDS[:-1])

@@ -172,7 +172,8 @@ CREATE TABLE {table} (
     path text NOT NULL UNIQUE,
     label text,
     columns jsonb NOT NULL,
-    embedding vector({dim}) NOT NULL
+    embedding vector({dim}) NOT NULL,
+    features real[]
 )"""
 
 
@@ -285,7 +286,10 @@ class PostgresStore(RemoteStore):
         query = SQL("SELECT path FROM {} WHERE path = ANY(%s)").format(self._table)
         return {path for (path,) in self._fetch(query, [list(paths)])}
 
-    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+    def _add(
+        self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row], features: np.ndarray | None
+    ) -> Int64[np.ndarray, " rows"]:
+        kept = [None] * len(items) if features is None else features.tolist()
         paths = [item["path"] for item in items]
 
         def work(cursor: Cursor) -> list[int]:
@@ -296,12 +300,12 @@ class PostgresStore(RemoteStore):
             query = SQL("SELECT path, id FROM {} WHERE path = ANY(%s)").format(self._table)
             ids: dict[str, int] = dict(cursor.execute(query, (paths,)).fetchall())
             with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
-                copy.set_types(["int8", "text", "text", "jsonb", "vector"])
-                for item, vector in zip(items, vectors, strict=True):
+                copy.set_types(["int8", "text", "text", "jsonb", "vector", "float4[]"])
+                for item, vector, some in zip(items, vectors, kept, strict=True):
                     if item["path"] in ids:
                         continue
                     cells = {name: text for name, text in item.items() if name not in OWN and text is not None}
-                    copy.write_row((next_id, item["path"], item["label"], Jsonb(cells), Vector(vector)))
+                    copy.write_row((next_id, item["path"], item["label"], Jsonb(cells), Vector(vector), some))
                     ids[item["path"]] = next_id
                     next_id += 1
             cursor.execute(
@@ -320,11 +324,15 @@ class PostgresStore(RemoteStore):
         return self._server.run(work)
 
     def replace_rows(
-        self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table, removed: Sequence[str] = ()
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+        removed: Sequence[str] = (),
     ) -> Int64[np.ndarray, " rows"]:
         # The transactions of both become parts of this one.
         replace = super().replace_rows
-        return self._server.run(lambda _: replace(vectors, items, removed))
+        return self._server.run(lambda _: replace(vectors, items, features, removed))
 
     def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         def composed(text: str) -> Composed:
@@ -368,6 +376,10 @@ class PostgresStore(RemoteStore):
         for place, number, vector in cursor.execute(nearest, ([*map(Vector, queries)], *values, k)).fetchall():
             found[place - 1].append((number, vector.to_numpy()))
         return found
+
+    def _features(self, ids: Sequence[int]) -> list[tuple[int, Any]]:
+        query = SQL("SELECT id, features FROM {} WHERE id = ANY(%s)").format(self._table)
+        return [(number, features) for number, features in self._fetch(query, [ids])]
 
     def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
         return self._described(SQL("WHERE id = ANY(%s)"), (ids,), vectors=vectors)

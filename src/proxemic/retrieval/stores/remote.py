@@ -48,7 +48,9 @@ class RemoteStore(Store):
         """Read the state."""
 
     @abstractmethod
-    def _add(self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row]) -> Int64[np.ndarray, " rows"]:
+    def _add(
+        self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row], features: np.ndarray | None
+    ) -> Int64[np.ndarray, " rows"]:
         """Add at least one row, all or none, and return the ids."""
 
     @abstractmethod
@@ -56,6 +58,10 @@ class RemoteStore(Store):
         self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
     ) -> Iterable[Sequence[tuple[int, Any]]]:
         """Return for each query the ids and vectors of its nearest rows, in any order."""
+
+    @abstractmethod
+    def _features(self, ids: Sequence[int]) -> Iterable[tuple[int, Any]]:
+        """Return ids and features of rows that have some."""
 
     @abstractmethod
     def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
@@ -74,12 +80,19 @@ class RemoteStore(Store):
         settings = self._state().index
         return {"kind": "exact" if settings is None else "hnsw", "rows": len(self), **(settings or {})}
 
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+    def add(
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+    ) -> Int64[np.ndarray, " rows"]:
         ids = [np.empty(0, np.int64)]
-        size = max(1, BATCH // (4 * self.info.dim + 512))
+        size = max(1, BATCH // (4 * self.info.dim + 4 * (self.info.features or 0) + 512))
         for first in range(0, len(vectors), size):
             try:
-                ids.append(self._add(vectors[first : first + size], items.slice(first, size).to_pylist()))
+                part = slice(first, first + size)
+                kept = None if features is None else features[part]
+                ids.append(self._add(vectors[part], items.slice(first, size).to_pylist(), kept))
             except UserError as error:
                 raise PartlyWritten(str(error), first) from error
         return np.concatenate(ids)
@@ -97,6 +110,19 @@ class RemoteStore(Store):
                 order = np.lexsort((numbers, exact))
                 distances[place, : len(found)], ids[place, : len(found)] = exact[order], numbers[order]
         return Neighbours(distances, ids)
+
+    def features(self, ids: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, "rows features"] | None:
+        size, parts = self.info.features, [np.empty((0, self.info.features or 1), np.float32)]
+        if size is None:
+            return None
+        step = max(1, BATCH // (4 * size))
+        for first in range(0, len(ids), step):
+            part = ids[first : first + step].tolist()
+            found = dict(self._features(sorted({*part})))
+            if not found.keys() >= {*part}:
+                raise UserError(f"{self.address} was changed by another process: begin again.")
+            parts.append(np.array([found[number] for number in part], np.float32))
+        return np.concatenate(parts)
 
     def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
         rows = {row["id"]: row for row in self._rows(np.unique(ids).tolist(), vectors=False)}

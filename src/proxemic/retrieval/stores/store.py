@@ -31,6 +31,10 @@ DECISIONS = (
 """The table of what people have decided about rows, see `proxemic.retrieval.curation.decisions`."""
 
 
+OWN_MODEL = "."
+"""The place of a model that lies in the gallery's own folder, which may be moved with it."""
+
+
 @dataclass(frozen=True)
 class GalleryInfo:
     """Settings that are fixed when a gallery is created.
@@ -41,6 +45,8 @@ class GalleryInfo:
         embedder: The checksum of the model that makes its vectors; None where it is not known.
         model: Where that model was when the gallery was created; None likewise.
         precision: The precision in which that model computes, such as ``32-true``; None likewise.
+        features: Numbers of the features that are kept beside each vector, which the model's head makes of them; None
+            keeps none.
 
     Raises:
         ValueError: If a value is none of these.
@@ -51,10 +57,12 @@ class GalleryInfo:
     embedder: str | None = None
     model: str | None = None
     precision: str | None = None
+    features: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.dim, bool) or not isinstance(self.dim, int) or self.dim < 1:
-            raise ValueError(f"dim is {self.dim!r}, but must be a whole number of 1 or more")
+        for name, value in {"dim": self.dim, "features": 1 if self.features is None else self.features}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}, but must be a whole number of 1 or more")
         if self.distance not in get_args(Distance):
             raise ValueError(f"distance is {self.distance!r}, but must be cosine or euclidean")
         for name in ("embedder", "model", "precision"):
@@ -163,19 +171,35 @@ class Store(ABC):
         """Return those of the paths that the gallery has."""
 
     @abstractmethod
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
-        """Add rows with new paths and return their ids; raise `PartlyWritten` if only the first could be written."""
+    def add(
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+    ) -> Int64[np.ndarray, " rows"]:
+        """Add rows with new paths and return their ids; raise `PartlyWritten` if only the first could be written.
+
+        Features are given if, and only if, the gallery keeps them.
+        """
 
     @abstractmethod
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions, and give their number."""
 
     def replace_rows(
-        self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table, removed: Sequence[str] = ()
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+        removed: Sequence[str] = (),
     ) -> Int64[np.ndarray, " rows"]:
         """Add rows and remove those with the same paths, and others, in one step if the store can; give the ids."""
         self.remove({"path": [*items["path"].to_pylist(), *removed]})
-        return self.add(vectors, items)
+        return self.add(vectors, items, features)
+
+    @abstractmethod
+    def features(self, ids: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, "rows features"] | None:
+        """Return the features of rows that are there, in the order of the ids; None if the gallery keeps none."""
 
     @abstractmethod
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:

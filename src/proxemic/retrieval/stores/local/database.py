@@ -22,10 +22,10 @@ from proxemic.retrieval.stores.store import DECISIONS, FORMAT, GalleryInfo, Inde
 APPLICATION = 0x50524F58
 DECISIONS_FILE = "decisions.sqlite"
 PATIENCE = 60.0  # seconds: longer than any commit takes
-EXTENSIONS = {"vectors": "npy", "items": "arrow", "index": "faiss"}
-FILE_NAME = re.compile(r"(vectors|items|index)-([0-9a-f]{16})-[0-9a-f]{16}\.(npy|arrow|faiss)")
+EXTENSIONS = {"vectors": "npy", "features": "npy", "items": "arrow", "index": "faiss"}
+FILE_NAME = re.compile(r"(vectors|features|items|index)-([0-9a-f]{16})-[0-9a-f]{16}\.(npy|arrow|faiss)")
 
-# `files` maps kinds to files, so that a segment may get further ones, as of features. Values of `gallery` are JSON.
+# `files` maps kinds to files. Values of `gallery` are JSON.
 _SCHEMA = [
     "CREATE TABLE gallery(key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE segments(first INTEGER PRIMARY KEY, last INTEGER NOT NULL, rows INTEGER NOT NULL, ids BLOB, "
@@ -72,6 +72,12 @@ class SegmentEntry:
     removed: bytes | None
     vectors: File
     items: File
+    features: File | None = None
+
+    def files(self) -> dict[str, File]:
+        """Return its files by their kinds."""
+        kinds = {"vectors": self.vectors, "items": self.items, "features": self.features}
+        return {kind: file for kind, file in kinds.items() if file is not None}
 
     def all_ids(self) -> Int64[np.ndarray, " rows"]:
         """Return the ids of all rows, also of removed ones."""
@@ -122,7 +128,7 @@ class State:
 
     def names(self) -> set[str]:
         """Return the names of all its files."""
-        named = {file.name for entry in self.segments for file in (entry.vectors, entry.items)}
+        named = {file.name for entry in self.segments for file in entry.files().values()}
         return named if self.index is None else named | {self.index.file.name}
 
 
@@ -215,7 +221,7 @@ def _check(state: State) -> None:
         isinstance(text, str) for text in (*state.columns, *state.roots)
     ):
         raise ValueError("its columns are not path, label and others")
-    files = [("vectors", each.vectors) for each in state.segments] + [("items", each.items) for each in state.segments]
+    files = [pair for each in state.segments for pair in each.files().items()]
     for kind, file in files + ([] if state.index is None else [("index", state.index.file)]):
         match = FILE_NAME.fullmatch(file.name)
         if match is None or match.groups() != (kind, state.token, EXTENSIONS[kind]):
@@ -225,6 +231,8 @@ def _check(state: State) -> None:
         rows = entry.last - entry.first + 1 if entry.ids is None else len(entry.all_ids())
         if not (following < entry.first <= entry.last < state.next_id and rows == entry.rows):
             raise ValueError("the ids of its segments do not ascend, or are not those of its rows")
+        if (entry.features is None) != (state.info.features is None):
+            raise ValueError("its features are not those that it says it keeps")
         if entry.removed is not None:
             entry.live()
         following = entry.last
@@ -245,20 +253,22 @@ def create_tables(db: sqlite3.Connection, info: GalleryInfo) -> None:
     write_state(db, (), State(secrets.token_hex(8), info))
 
 
-def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: State) -> None:
-    """Replace a state by another; unchanged segments stay where they are."""
+def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: State) -> str:
+    """Replace a state by another and return its checksum; unchanged segments stay where they are."""
     for entry in {*before} - {*now.segments}:
         db.execute("DELETE FROM segments WHERE first = ?", (entry.first,))
     for entry in {*now.segments} - {*before}:
         values = entry.first, entry.last, entry.rows, entry.ids, entry.removed
-        files = {kind: astuple(getattr(entry, kind)) for kind in ("vectors", "items")}
+        files = {kind: astuple(file) for kind, file in entry.files().items()}
         db.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", (*values, json.dumps(files)))
     gallery = {name: getattr(now, name) for name in ("token", "next_id", "columns", "roots")}
     index = None if now.index is None else asdict(now.index) | {"file": astuple(now.index.file)}
     gallery |= {"info": now.info.to_json(), "index": index}
     for key, value in gallery.items():
         db.execute("REPLACE INTO gallery VALUES (?, ?)", (key, json.dumps(value)))
-    db.execute("REPLACE INTO gallery VALUES ('sha256', ?)", (_checksum(db),))
+    checksum = _checksum(db)
+    db.execute("REPLACE INTO gallery VALUES ('sha256', ?)", (checksum,))
+    return checksum
 
 
 def run_on_decisions(folder: Path, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:

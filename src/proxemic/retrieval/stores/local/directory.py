@@ -24,6 +24,7 @@ from proxemic.addresses import GALLERY_FILE
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError, UserNote
 from proxemic.files import write_errors
+from proxemic.models.saving import DESCRIPTION, FROZEN, WEIGHTS
 from proxemic.retrieval.items import Where, check_where
 from proxemic.retrieval.stores.local.database import (
     APPLICATION,
@@ -41,7 +42,7 @@ from proxemic.retrieval.stores.local.database import (
     write_state,
 )
 from proxemic.retrieval.stores.local.segments import BLOCK, Segment, Snapshot, as_numbers, check_file, write_segment
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, Store, check_settings
+from proxemic.retrieval.stores.store import OWN_MODEL, GalleryInfo, IndexKind, Neighbours, Store, check_settings
 
 if TYPE_CHECKING:
     from proxemic.retrieval.stores.local.index import FaissIndex
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _WRITER = ".writer.json"
 _DECISIONS = (f"{DECISIONS_FILE}-journal", DECISIONS_FILE)
+_MODEL_FILES = (WEIGHTS, DESCRIPTION, FROZEN, "calibration.json")
 
 
 class Change:
@@ -57,23 +59,33 @@ class Change:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.state = snapshot.state
-        self._segments = [*snapshot.segments]
+        self.segments = [*snapshot.segments]
 
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+    def add(
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+    ) -> Int64[np.ndarray, " rows"]:
         """Add rows and return their ids."""
+        assert (features is None) == (self.state.info.features is None)
         ids = self.state.next_id + np.arange(len(vectors))
         if not len(ids):
             return ids
         # Small segments at the end are written again together with the new rows: there are never more than some dozens
         # of them, and the large ones stay as they are.
         parts, all_ids, tables = [vectors], [ids], [items]
-        while self._segments and len(self._segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
-            last = self._segments.pop()
+        kept = [] if features is None else [features]
+        while self.segments and len(self.segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
+            last = self.segments.pop()
             last.check()
             parts.insert(0, last.vectors[last.live])
+            if last.features is not None:
+                kept.insert(0, last.features[last.live])
             all_ids.insert(0, last.ids[last.live])
             tables.insert(0, last.read(None, np.flatnonzero(last.live)))
-        self._write(np.concatenate(all_ids), np.concatenate(parts), pa.concat_tables(tables, promote_options="default"))
+        table = pa.concat_tables(tables, promote_options="default")
+        self._write(np.concatenate(all_ids), np.concatenate(parts), table, np.concatenate(kept) if kept else None)
         columns = tuple(dict.fromkeys((*self.state.columns, *items.column_names)))
         self._update(next_id=int(ids[-1]) + 1, columns=columns)
         return ids
@@ -81,27 +93,32 @@ class Change:
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions and return their number."""
         conditions, count = check_where(where, ("id", *self.state.columns)), 0
-        before, self._segments = self._segments, []
+        before, self.segments = self.segments, []
         for segment in before:
             going = segment.meeting(conditions)
             live = segment.live & ~going
             count += int(going.sum())
             if not going.any():
-                self._segments.append(segment)
+                self.segments.append(segment)
             elif live.mean() > 0.5:
-                self._segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
+                self.segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
             elif live.any():  # most rows are removed: the others are written again
                 segment.check()
-                self._write(segment.ids[live], segment.vectors[live], segment.read(None, np.flatnonzero(live)))
+                features = None if segment.features is None else segment.features[live]
+                items = segment.read(None, np.flatnonzero(live))
+                self._write(segment.ids[live], segment.vectors[live], items, features)
         self._update()
         return count
 
-    def _write(self, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table) -> None:
+    def _write(
+        self, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table, features: np.ndarray | None
+    ) -> None:
         folder, state = self.snapshot.folder, self.state
-        self._segments.append(Segment(folder, write_segment(folder, state, ids, vectors, items), state.info.dim))
+        entry = write_segment(folder, state, ids, vectors, items, features)
+        self.segments.append(Segment(folder, entry, state.info))
 
     def _update(self, **changes: Any) -> None:
-        self.state = replace(self.state, segments=tuple(segment.entry for segment in self._segments), **changes)
+        self.state = replace(self.state, segments=tuple(segment.entry for segment in self.segments), **changes)
 
 
 @contextmanager
@@ -112,16 +129,18 @@ def changing(folder: Path, before: Snapshot | None = None) -> Iterator[Change]:
         UserError: If another process writes there; it says which, and since when.
     """
     with _only_writer(folder) as db:
-        state = read_state(db, folder)
+        is_known = before is not None and is_unchanged(db, before.state)
+        state = before.state if before is not None and is_known else read_state(db, folder)
         if before is not None and state.token != before.state.token:
             raise _another_gallery(folder)
         _sign(folder)
         _remove_files(folder, state.token, state.names())
-        change = Change(Snapshot(folder, state, before))
+        change = Change(Snapshot(folder, state, before.segments if before else ()))
         yield change
         if change.state != state:
-            write_state(db, state.segments, change.state)
+            checksum = write_state(db, state.segments, change.state)
             db.execute("COMMIT")
+            change.state = replace(change.state, checksum=checksum)
 
 
 def _another_gallery(folder: Path) -> UserError:
@@ -199,7 +218,8 @@ class LocalStore(Store):
         self.folder = folder
         self._index: tuple[IndexEntry | None, FaissIndex | None] = (None, None)
         self._snapshot = self._read(None)
-        super().__init__(str(folder), self._snapshot.state.info)
+        info = self._snapshot.state.info
+        super().__init__(str(folder), replace(info, model=str(folder.absolute())) if info.model == OWN_MODEL else info)
 
     @classmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
@@ -229,14 +249,15 @@ class LocalStore(Store):
     def delete(cls, address: str) -> None:
         folder = Path(address)
         with _only_writer(folder) as db, write_errors(folder):
-            token = read_state(db, folder).token
+            state = read_state(db, folder)
             _sign(folder)
             # Without its database there is no gallery. A process that is killed from here on leaves files that are
             # removed when a gallery is made here.
             (folder / GALLERY_FILE).unlink()
-            _remove_files(folder, token, set())
+            _remove_files(folder, state.token, set())
             _remove_decisions(folder)
-            (folder / _WRITER).unlink(missing_ok=True)
+            for name in (_WRITER, *(_MODEL_FILES if state.info.model == OWN_MODEL else ())):
+                (folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # it has other files
             folder.rmdir()
 
@@ -249,7 +270,7 @@ class LocalStore(Store):
             state = read_state(db, self.folder)
             if before is not None and state.token != before.state.token:
                 raise _another_gallery(self.folder)
-            return Snapshot(self.folder, state, before)
+            return Snapshot(self.folder, state, before.segments if before else ())
 
     def _now(self) -> Snapshot:
         """Return the state that other processes may have changed."""
@@ -260,7 +281,7 @@ class LocalStore(Store):
     def _changing(self) -> Iterator[Change]:
         with changing(self.folder, self._snapshot) as change:
             yield change
-        self._now()
+        self._snapshot = Snapshot(self.folder, change.state, change.segments)
 
     def __len__(self) -> int:
         return self._now().rows
@@ -281,20 +302,32 @@ class LocalStore(Store):
         with self._changing() as change:
             change.state = replace(change.state, roots=merge_roots([*change.state.roots, *roots]))
 
-    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+    def add(
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+    ) -> Int64[np.ndarray, " rows"]:
         with self._changing() as change:
-            return change.add(vectors, items)
+            return change.add(vectors, items, features)
 
     def remove(self, where: Where) -> int:
         with self._changing() as change:
             return change.remove(where)
 
     def replace_rows(
-        self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table, removed: Sequence[str] = ()
+        self,
+        vectors: Float32[np.ndarray, "rows dim"],
+        items: pa.Table,
+        features: Float32[np.ndarray, "rows features"] | None = None,
+        removed: Sequence[str] = (),
     ) -> Int64[np.ndarray, " rows"]:
         with self._changing() as change:
             change.remove({"path": [*items["path"].to_pylist(), *removed]})
-            return change.add(vectors, items)
+            return change.add(vectors, items, features)
+
+    def features(self, ids: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, "rows features"] | None:
+        return self._snapshot.features_of(ids)
 
     def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return run_on_decisions(self.folder, statement, values)

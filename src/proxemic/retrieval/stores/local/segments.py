@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float32, Int64
 
+from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_errors
 from proxemic.retrieval.items import Where, check_where, matching
 from proxemic.retrieval.stores.local.database import Damaged, File, SegmentEntry, State
-from proxemic.retrieval.stores.store import Neighbours, exact_distances, merge
+from proxemic.retrieval.stores.store import GalleryInfo, Neighbours, exact_distances, merge
 
 _AT_ONCE = 65_536  # rows
 
@@ -50,17 +51,24 @@ def check_file(folder: Path, file: File, *, content: bool = False) -> Path:
 
 
 def write_segment(
-    folder: Path, state: State, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table
+    folder: Path,
+    state: State,
+    ids: Int64[np.ndarray, " rows"],
+    vectors: np.ndarray,
+    items: pa.Table,
+    features: np.ndarray | None = None,
 ) -> SegmentEntry:
     """Write rows as files that no transaction names yet."""
-    vectors = np.ascontiguousarray(vectors, "<f4")
 
     def write_items(file: BinaryIO) -> None:
         with pa.ipc.new_file(file, items.schema) as writer:
             writer.write_table(items.combine_chunks())
 
-    def write_vectors(file: BinaryIO) -> None:
-        np.lib.format.write_array(file, vectors, allow_pickle=False)
+    def write_numbers(kind: str, numbers: np.ndarray) -> File:
+        numbers = np.ascontiguousarray(numbers, "<f4")
+        return write_file(
+            folder, state.new_name(kind), lambda file: np.lib.format.write_array(file, numbers, allow_pickle=False)
+        )
 
     first, last = int(ids[0]), int(ids[-1])
     has = np.zeros(last - first + 1, bool)
@@ -71,8 +79,9 @@ def write_segment(
         len(ids),
         None if has.all() else np.packbits(has).tobytes(),
         None,
-        write_file(folder, state.new_name("vectors"), write_vectors),
+        write_numbers("vectors", vectors),
         write_file(folder, state.new_name("items"), write_items),
+        None if features is None else write_numbers("features", features),
     )
 
 
@@ -82,21 +91,30 @@ def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, content])
 
 
+def _map(folder: Path, file: File, shape: tuple[int, int]) -> Float32[np.ndarray, "rows numbers"]:
+    path = check_file(folder, file)
+    try:
+        numbers = np.load(path, "r", allow_pickle=False).view(np.ndarray)
+    except (OSError, ValueError, EOFError) as error:
+        raise Damaged(path, error) from error
+    if numbers.dtype != np.dtype("<f4") or numbers.shape != shape:
+        raise Damaged(path, f"it is not an array of {shape[0]:,} rows of {shape[1]} float32")
+    return numbers
+
+
 class Segment:
     """Rows of an entry, mapped into memory, so that they stay readable when a writer removes the files.
 
     Sizes of the files are checked at once, and checksums of columns when they are first read.
     """
 
-    def __init__(self, folder: Path, entry: SegmentEntry, dim: int) -> None:
+    def __init__(self, folder: Path, entry: SegmentEntry, info: GalleryInfo) -> None:
         self.folder = folder
-        vectors, self._items = (check_file(folder, file) for file in (entry.vectors, entry.items))
-        try:
-            self.vectors: Float32[np.ndarray, "rows dim"] = np.load(vectors, "r", allow_pickle=False).view(np.ndarray)
-        except (OSError, ValueError, EOFError) as error:
-            raise Damaged(vectors, error) from error
-        if self.vectors.dtype != np.dtype("<f4") or self.vectors.shape != (entry.rows, dim):
-            raise Damaged(vectors, f"it is not an array of {entry.rows:,} rows of {dim} float32")
+        self._items = check_file(folder, entry.items)
+        self.vectors: Float32[np.ndarray, "rows dim"] = _map(folder, entry.vectors, (entry.rows, info.dim))
+        self.features: Float32[np.ndarray, "rows features"] | None = None
+        if entry.features is not None and info.features is not None:
+            self.features = _map(folder, entry.features, (entry.rows, info.features))
         with self._reading():
             self._content = pa.memory_map(str(self._items)).read_buffer()
         self._set(entry)
@@ -154,7 +172,7 @@ class Segment:
 
     def check(self) -> None:
         """Verify both files, before rows are copied from them: the copy has a checksum of its own."""
-        for file in (self.entry.vectors, self.entry.items):
+        for file in self.entry.files().values():
             check_file(self.folder, file, content=True)
 
     def not_finite(self) -> Damaged:
@@ -183,15 +201,15 @@ _WORTH_FAISS = 2**20  # comparisons of rows, which NumPy makes in less time than
 class Snapshot:
     """The files that a state names, opened: it stays whole when a writer replaces the state."""
 
-    def __init__(self, folder: Path, state: State, before: "Snapshot | None" = None) -> None:
+    def __init__(self, folder: Path, state: State, before: Sequence[Segment] = ()) -> None:
         self.folder = folder
         self.state = state
         self.columns = ("id", *state.columns)
-        opened = {(each.entry.vectors, each.entry.items): each for each in before.segments} if before else {}
+        opened = {(each.entry.vectors, each.entry.items): each for each in before}
         self.segments: list[Segment] = []
         for entry in state.segments:
             same = opened.get((entry.vectors, entry.items))
-            self.segments.append(same.updated(entry) if same else Segment(folder, entry, state.info.dim))
+            self.segments.append(same.updated(entry) if same else Segment(folder, entry, state.info))
         self.live: Masks = [segment.live for segment in self.segments]
         self.rows = sum(int(np.count_nonzero(mask)) for mask in self.live)
         self._last: tuple[object, Masks] = ((), self.live)  # the conditions that were asked for last
@@ -238,12 +256,26 @@ class Snapshot:
         return np.concatenate([np.empty(0, np.int64), *(each.ids[each.live] for each in self.segments)])
 
     def vectors_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
-        """Return the vectors of rows that the segments have."""
-        vectors = np.zeros((len(ids), self.state.info.dim), np.float32)
-        for segment in self.segments:
+        """Return the vectors of rows; zeros for rows that the segments do not have."""
+        return self._numbers_of(ids, self.state.info.dim, [segment.vectors for segment in self.segments])[0]
+
+    def features_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some features"] | None:
+        """Return the features of rows, if the gallery keeps them; `UserError` if the segments lack one."""
+        size, parts = self.state.info.features, [segment.features for segment in self.segments]
+        if size is None:
+            return None
+        features, found = self._numbers_of(ids, size, [part for part in parts if part is not None])
+        if found < len(ids):
+            raise UserError(f"{self.folder} was changed by another process: begin again.")
+        return features
+
+    def _numbers_of(self, ids: np.ndarray, size: int, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
+        numbers, found = np.zeros((len(ids), size), np.float32), 0
+        for segment, part in zip(self.segments, parts, strict=True):
             places, own = segment.places(ids)
-            vectors[own] = segment.vectors[places]
-        return vectors
+            numbers[own] = part[places]
+            found += len(own)
+        return numbers, found
 
 
 def nearest(
