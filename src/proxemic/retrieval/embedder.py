@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +27,10 @@ from proxemic.data.pixels import Pixels
 from proxemic.data.reading import ImageInput, UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.files import read_json
-from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
-from proxemic.models.backbones.onnx_backbone import read_note, read_onnx
+from proxemic.models import EmbeddingModel, read_checksum
 from proxemic.models.backbones.text_towers import no_text_tower, parse_tokenizer, tokenize
 from proxemic.models.backbones.timm_models import TimmBackbone
+from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
 from proxemic.models.saving import has_own_backbone
@@ -40,6 +38,7 @@ from proxemic.retrieval.stores.store import Distance
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.pretrained import model_path
 from proxemic.runs.workers import worker_settings
 
@@ -72,10 +71,6 @@ class Embedded:
             [place for part in parts for place in part.places],
             {place: why for part in parts for place, why in part.unreadable.items()},
         )
-
-
-ONNX_NOTE = "proxemic"
-"""Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""
 
 
 class Preparation:
@@ -243,8 +238,11 @@ class Embedder:
             ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
         """
         path = model_path(path)
-        if path.suffix.lower() == ".onnx":
-            return cls._load_onnx(path, precision)
+        facts: dict[str, Any] = {"path": path.absolute(), "precision": precision}
+        if path.suffix.lower() == ONNX:
+            model, preprocessing, usage, file = read_onnx_model(path)
+            distance = _checked_distance(usage.get("distance", "cosine"), file)
+            return cls(model, preprocessing, distance=distance, checksum=read_checksum(path), **facts)
         folder = path if path.is_dir() else path.parent
         if not (path / "model.safetensors" if path.is_dir() else path).is_file():
             raise UserError(
@@ -260,38 +258,7 @@ class Embedder:
             if isinstance(part, TimmBackbone):
                 part.network = fold_batch_norm(part.network.eval())
         model.to(_device(device))
-        facts: dict[str, Any] = {"checksum": read_checksum(path), "path": path.absolute(), "precision": precision}
-        return cls(model, preprocessing, distance=_distance_of(folder), **facts)
-
-    @classmethod
-    def _load_onnx(cls, path: Path, precision: EvaluationPrecision) -> "Embedder":
-        content = read_onnx(path)
-        made = hashlib.sha256(content).hexdigest()
-        file = path.with_suffix(".json")
-        description: Any = None
-        if not file.exists() and (noted := read_note(content, ONNX_NOTE)) is not None:
-            file = path
-            with suppress(ValueError, RecursionError):
-                description = json.loads(noted)
-            if not isinstance(description, dict):
-                raise ValueError(f"{path} has no {path.stem}.json beside it, and its own note is damaged.")
-        else:
-            description = read_json(file)
-        if description.get("sha256", made) != made:
-            raise ValueError(
-                f"{path} is not the file that {file} describes, whose sha256 is another: put the two that belong "
-                "together side by side."
-            )
-        try:
-            preprocessing = Preprocessing(**description["preprocessing"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{file} does not say how images are prepared: {error}") from error
-        size, channels = preprocessing.size, preprocessing.channels
-        config = ModelConfig(str(path), train="head", in_channels=channels, image_size=size)
-        network = nn.Sequential(OnnxBackbone(content, config), nn.Flatten())
-        distance = _checked_distance(description.get("distance", "cosine"), file)
-        facts: dict[str, Any] = {"checksum": made, "path": path.absolute(), "precision": precision}
-        return cls(network, preprocessing, distance=distance, **facts)
+        return cls(model, preprocessing, distance=_distance_of(folder), checksum=read_checksum(path), **facts)
 
     @property
     def takes_vectors(self) -> bool:
@@ -471,17 +438,6 @@ def _device(named: str | torch.device) -> torch.device:
             f"The device {named} is not there, or none that torch {torch.__version__} computes on: take cpu, or auto."
         ) from error
     return device
-
-
-def checksum_of(path: Path) -> str:
-    """Return the checksum of the embedder that `Embedder.load` would load, without loading it.
-
-    Raises:
-        ValueError: If there is none, or its files are malformed.
-    """
-    if path.suffix.lower() == ".onnx":
-        return hashlib.sha256(read_onnx(path)).hexdigest()
-    return read_checksum(path)
 
 
 def _distance_of(folder: Path) -> Distance:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from proxemic.retrieval.embedder import checksum_of
+from proxemic.models import read_checksum
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Distance, Store
 from proxemic.runs.directory import RunDirectory
@@ -121,7 +121,7 @@ def _state(model: str | None, checksum: str | None) -> ModelState:
     if not kept_at(model).exists():
         return "missing"
     try:
-        return "there" if checksum_of(kept_at(model)) == checksum else "changed"
+        return "there" if read_checksum(kept_at(model)) == checksum else "changed"
     except ValueError:
         return "changed"
 

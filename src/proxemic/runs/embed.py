@@ -18,16 +18,20 @@ from proxemic.distributed.gather import gather_uneven
 from proxemic.errors import UserNote
 from proxemic.metrics.arrays import as_integers
 from proxemic.models import EmbeddingModel, load_model
+from proxemic.models.config import ONNX
 from proxemic.models.folding import folded
 from proxemic.precision import full_precision
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.samples import Keys, call, check_inputs, inputs_and_labels
 from proxemic.runs.workers import shared_memory_errors, worker_settings
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
-    """Load the model of a run as `load_model`, with the preprocessing of its images; warn if the run is unfinished."""
+    """Load a model, or an ONNX file, with the preprocessing of its images; warn if its run is unfinished."""
+    if path.suffix.lower() == ONNX:
+        return read_onnx_model(path)[:2]
     model, preprocessing = load_model(path, backbone)
     run = RunDirectory.of_model(path)
     if run.stopped:

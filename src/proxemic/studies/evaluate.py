@@ -38,9 +38,10 @@ def evaluate(
     """Evaluate one model or file of embeddings, or compare two on the same queries.
 
     Args:
-        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``, or a
-            pretrained network (``timm:NAME``, ``hf:NAME``, see `proxemic.runs.pretrained.model_path`); or one or two
-            files of embeddings (``.safetensors``, ``.npy``, ``.parquet``).
+        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``, an
+            ``.onnx`` file, or a pretrained network (``timm:NAME``, ``hf:NAME``, see
+            `proxemic.runs.pretrained.model_path`); or one or two files of embeddings (``.safetensors``, ``.npy``,
+            ``.parquet``).
         split: The images to evaluate a model on. None takes the test split of the run's own data, wherever they are
             now; of other data, the test split that they define, or else all images.
         by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
