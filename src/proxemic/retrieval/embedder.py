@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float32
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
@@ -34,7 +35,7 @@ from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
 from proxemic.models.saving import has_own_backbone
-from proxemic.retrieval.stores.store import Distance
+from proxemic.retrieval.stores.store import Distance, GalleryInfo
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device
 from proxemic.runs.evaluate import EvaluationPrecision
@@ -182,6 +183,8 @@ class Embedder:
         checksum: Identifies the model that made embeddings; None computes it from the weights.
         path: The path that it was loaded from, if it was.
         precision: ``32-true``, or ``bf16-mixed``.
+        dim: Keep the first numbers of an embedding alone, as many as this; None keeps all. With cosine, they are scaled
+            to unit length again. See `proxemic.losses.MatryoshkaLoss`.
 
     Raises:
         ValueError: If an argument is none of these.
@@ -201,6 +204,7 @@ class Embedder:
         checksum: str | None = None,
         path: Path | None = None,
         precision: EvaluationPrecision = "32-true",
+        dim: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module) or not (isinstance(transform, Preprocessing) or callable(transform)):
             raise ValueError("model must be a torch module, and transform a Preprocessing or a function of an image")
@@ -210,6 +214,7 @@ class Embedder:
         self.path = path
         self.precision: EvaluationPrecision = precision
         self._checksum = checksum
+        self._dim = dim
         self.prepare = Preparation(transform)
 
     @classmethod
@@ -260,6 +265,26 @@ class Embedder:
         model.to(_device(device))
         return cls(model, preprocessing, distance=_distance_of(folder), checksum=read_checksum(path), **facts)
 
+    def first(self, dim: int) -> "Embedder":
+        """Return an embedder that keeps the first numbers of each embedding.
+
+        Its checksum is another, as neither its vectors nor its thresholds are those of all numbers.
+
+        Raises:
+            ValueError: If there are not so many.
+        """
+        if not 1 <= dim <= self.dim:
+            raise ValueError(f"dim is {dim}, but must be from 1 to {self.dim}, the numbers of an embedding.")
+        if dim == self.dim:
+            return self
+        facts: dict[str, Any] = {"distance": self.distance, "path": self.path, "precision": self.precision}
+        checksum = first_checksum(self.checksum, dim)
+        return Embedder(self.model, self.transform, checksum=checksum, dim=dim, **facts)
+
+    def as_in(self, info: GalleryInfo) -> "Embedder":
+        """Return this embedder, or what keeps the first numbers of its embeddings if a gallery has these alone."""
+        return self.first(info.dim) if info.embedder == first_checksum(self.checksum, info.dim) else self
+
     @property
     def takes_vectors(self) -> bool:
         """Whether the model is only a head, which takes vectors ``[B, F]`` instead of images."""
@@ -299,11 +324,19 @@ class Embedder:
     @cached_property
     def network(self) -> nn.Module:
         """The model as a module from prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``, a tensor."""
-        return _Tensors(self.model)
+        return _Tensors(self.model, self._keep)
+
+    def _keep(self, embeddings: Tensor) -> Tensor:
+        if self._dim is None:
+            return embeddings
+        kept = embeddings[:, : self._dim].float()
+        return normalize(kept, dim=1) if self.distance == "cosine" else kept
 
     @cached_property
     def dim(self) -> int:
         """Numbers of an embedding."""
+        if self._dim is not None:
+            return self._dim
         if isinstance(self.model, EmbeddingModel):
             return self.model.config.embedding_size
         return self.embed([Image.new("RGB", (256, 256))]).shape[1]
@@ -356,7 +389,7 @@ class Embedder:
             has_tower = getattr(getattr(self.model, "backbone", None), "has_text_tower", False)
             raise no_text_tower(self.path or "The model", has_tower=has_tower)
         tokens = tokenize(self._tokenizer, texts).split(batch_size)
-        return torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)])
+        return self._keep(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
 
     def embed_prepared(self, batches: Iterable[Tensor]) -> Iterator[Float32[Tensor, "batch dim"]]:
         """Embed one batch of prepared images after the other."""
@@ -410,12 +443,12 @@ class Embedder:
 class _Tensors(nn.Module):
     """Return the embeddings in what a model returns."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, keep: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.keep = model, keep
 
     def forward(self, images: Tensor) -> Tensor:
-        return embeddings_in(self.model(images))
+        return self.keep(embeddings_in(self.model(images)))
 
 
 class _Texts(nn.Module):
@@ -438,6 +471,11 @@ def _device(named: str | torch.device) -> torch.device:
             f"The device {named} is not there, or none that torch {torch.__version__} computes on: take cpu, or auto."
         ) from error
     return device
+
+
+def first_checksum(checksum: str, dim: int) -> str:
+    """Return the checksum of the embedder that keeps the first numbers of another's embeddings."""
+    return hashlib.sha256(f"{checksum}:{dim}".encode()).hexdigest()
 
 
 def _distance_of(folder: Path) -> Distance:

@@ -156,7 +156,9 @@ class Gallery:
                 vectors are given; for pictures it then is EfficientNet-Lite0 with ImageNet's weights.
             source: What is added at once, as by `add`; None begins with none. If it cannot be read, nothing is made; if
                 its addition stops in the middle, `add` goes on from there.
-            dim: Numbers of a vector, where neither the embedder nor a file of vectors says so.
+            dim: Numbers of a vector, where neither the embedder nor a file of vectors says so; or how many of an
+                embedding are kept, the first ones, scaled to unit length again (nested embeddings, as
+                `proxemic.losses.MatryoshkaLoss` trains them).
             distance: ``cosine`` or ``euclidean``; None takes the embedder's, or else cosine.
             adding: Arguments of `add`.
 
@@ -172,9 +174,10 @@ class Gallery:
         named = embedder if isinstance(embedder, str) and is_pretrained_name(embedder) else None
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         if embedder is not None:
+            embedder = embedder if dim is None else embedder.first(dim)
             model = named or (None if embedder.path is None else str(embedder.path))
             made = (embedder.checksum, model, embedder.precision)
-            dim, distance = dim or embedder.dim, distance or embedder.distance
+            dim, distance = embedder.dim, distance or embedder.distance
         elif vectors is not None:
             dim, made = dim or vectors.pixels.dim, (vectors.made_by, None, vectors.precision)
         elif dim is not None:
@@ -543,6 +546,7 @@ def _load(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
 
 
 def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
+    embedder = embedder.as_in(info)
     if info.embedder is not None and embedder.checksum != info.embedder:
         raise UserError(
             f"{embedder.path or 'The model'} (checksum {embedder.checksum[:12]}) is not the model of {address} "

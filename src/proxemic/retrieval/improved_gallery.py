@@ -139,6 +139,9 @@ def _network(gallery: Gallery) -> tuple[EmbeddingModel, Preprocessing] | None:
             f"The model of {gallery.store.address} cannot take a head: improve a gallery of a pretrained network "
             "(--model timm:NAME or hf:NAME)."
         )
+    size = embedder.model.config.embedding_size
+    if embedder.dim != size:
+        raise UserError(f"{gallery.store.address} keeps {embedder.dim} numbers of {size}: improve a gallery of all.")
     if embedder.model.config.head != "none":
         raise UserError(
             f"The model of {gallery.store.address} has a trained head of its own: train it on the corrected labels "

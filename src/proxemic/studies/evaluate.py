@@ -23,6 +23,7 @@ def evaluate(
     gallery: str | Path | None = None,
     labels: str | Path | None = None,
     gallery_labels: str | Path | None = None,
+    dims: Sequence[int] = (),
     open_set: bool = False,
     seed: int = 0,
     strict: bool = False,
@@ -50,6 +51,8 @@ def evaluate(
             target search.
         labels: Labels of the embeddings, or of the vectors of ``query``: ``.csv``, ``.parquet`` or ``.npy``.
         gallery_labels: Labels of the embeddings, or the vectors, of ``gallery``.
+        dims: Also evaluate the first numbers of the embeddings alone, as many as each of these: what nested embeddings
+            (`proxemic.losses.MatryoshkaLoss`) lose.
         open_set: Also identify queries in a gallery that lacks half of the classes, at false alarm rates of 0.1, 0.01
             and 0.001: see `proxemic.metrics.open_set_identification`.
         seed: Which classes ``open_set`` leaves out, and which images form the gallery.
@@ -135,7 +138,7 @@ def evaluate(
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
         evaluated = evaluate_files(paths, gallery=gallery, **where, **options)
-    evaluation = Evaluation.of(evaluated, level, resamples)
+    evaluation = Evaluation.of([target.with_prefixes(dims) for target in evaluated], level, resamples)
     if out is not None:
         evaluation.write(out)
     for path, rows in ((per_class, evaluation.class_rows), (per_query, evaluation.query_rows)):
