@@ -24,6 +24,7 @@ def create(
     /,
     *,
     model: str | None = None,
+    dim: int | None = None,
     distance: Literal["cosine", "euclidean"] | None = None,
     index: Index = "exact",
     root: Sequence[str] = (),
@@ -37,6 +38,7 @@ def create(
             milvus-lite:FILE.
         model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for
             pictures: timm:tf_efficientnet_lite0, with the weights of the extra pretrained).
+        dim: Keep the first N numbers of an embedding alone, as of a model that was trained by MatryoshkaLoss.
         distance: The distance between vectors (default: the model's, or cosine).
         index: The index, made once all is added.
         whiten: Whiten the features of a pretrained network, for 500 pictures or more and a gallery in a folder.
@@ -44,7 +46,9 @@ def create(
     say(f"Creating {without_password(gallery)}")  # before what takes seconds to import
     from proxemic.retrieval import Gallery
 
-    made = Gallery.create(gallery, model, source or None, distance=distance, whiten=whiten, roots=root, **adding)
+    made = Gallery.create(
+        gallery, model, source or None, dim=dim, distance=distance, whiten=whiten, roots=root, **adding
+    )
     if index != "exact":
         made.build_index(index)
     _say_added(made, made.added)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from proxemic.addresses import GALLERY_FILE, without_password
+from proxemic.addresses import GALLERY_FILE, is_pretrained_name, without_password
 from proxemic.cli.derive import options_of
 from proxemic.cli.notes import say
 from proxemic.errors import UserError
@@ -260,11 +260,12 @@ def report(
     The page is one HTML file, which opens without a network: metrics with intervals beside those of the network before
     training, queries with their neighbours, confused classes, distances, a map, why pictures are near, curves, data,
     recipe and environment. Further runs are compared with the first on its pictures. Of a gallery it has a summary,
-    duplicates, and as much of these as there are labels and a model for.
+    duplicates, and as much of these as there are labels and a model for; a pretrained network or an ONNX file makes one
+    of the folder --data.root.
 
     Args:
-        targets (RUN|GALLERY): A finished run, and others beside it; or a gallery: a directory, postgresql://...,
-            milvus://...
+        targets (RUN|GALLERY|MODEL): A finished run, and others beside it; or a gallery: a directory, postgresql://...,
+            milvus://...; or timm:NAME, hf:NAME or an .onnx file.
         out: The page (default: report.html in the run, or here for a gallery).
         model (RUN|FILE): The gallery's model, if it has moved.
         data_root (SOURCE): Show other labelled pictures than those that the run held out: a folder or a table, as for
@@ -276,7 +277,14 @@ def report(
     say(f"Reporting on {shown}")  # before what takes seconds to import
     from proxemic.report import write_gallery_report, write_report
 
-    if ":" in first or (Path(first) / GALLERY_FILE).is_file():
+    named = is_pretrained_name(first) or first.lower().endswith(".onnx")
+    if named and (others or model is not None or data_root is None):
+        raise UserError(f"A report on {shown} is about one folder of pictures: give --data.root DIR, and nothing else.")
+    if named:
+        page = write_gallery_report(
+            data_root or "", out=out or Path("report.html"), model=first, projection=map, report=say
+        )
+    elif ":" in first or (Path(first) / GALLERY_FILE).is_file():
         if others:
             raise UserError(f"{shown} is a gallery, of which a report is about one: leave {others[0]} out.")
         if data_root is not None:

@@ -18,6 +18,7 @@ from proxemic.losses.margins import (
     shifted_angle,
     wider_angle,
 )
+from proxemic.losses.matryoshka import MatryoshkaLoss
 from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive, softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.pairwise import PairwiseLoss
@@ -64,6 +65,7 @@ __all__ = [
     "MagFaceLoss",
     "MarginRule",
     "MarginSoftmax",
+    "MatryoshkaLoss",
     "MaxPooling",
     "MeanPooling",
     "MeanProxyNorm",

@@ -101,10 +101,12 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
 
 
 def is_model(path: Path) -> bool:
-    """Return whether a file holds weights rather than embeddings, which are a single tensor of floats, or named so.
+    """Return whether a file holds a model rather than embeddings, which are a single tensor of floats, or named so.
 
     Of a file that cannot be opened, the name decides.
     """
+    if path.suffix.lower() == ONNX:
+        return True
     if path.suffix.lower() != ".safetensors":
         return False
     try:
@@ -179,20 +181,24 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 
 
 def read_checksum(path: str | Path) -> str:
-    """Return the checksum of the weights of a model that `save_model` wrote, as its ``model.json`` says.
+    """Return the checksum of the weights of a model that `save_model` wrote, or that of an ONNX file.
 
     Raises:
         ValueError: If the file is missing or malformed.
     """
+    if Path(path).suffix.lower() == ONNX:
+        return hashlib.sha256(read_onnx(Path(path))).hexdigest()
     return str(_described(path, "sha256"))
 
 
 def takes_vectors(path: str | Path) -> bool:
-    """Return whether the inputs of a model that `save_model` wrote are vectors, as its ``model.json`` says.
+    """Return whether the inputs of a model that `save_model` wrote are vectors; those of an ONNX file never are.
 
     Raises:
         ValueError: If the file is missing or malformed.
     """
+    if Path(path).suffix.lower() == ONNX:
+        return False
     config = _described(path, "config")
     return isinstance(config, Mapping) and config.get("backbone") == "none"
 

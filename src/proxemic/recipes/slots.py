@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Transform
 
 from proxemic.extras import optional_dependency
-from proxemic.losses import PairwiseLoss, Power, ProxyLoss
+from proxemic.losses import MatryoshkaLoss, PairwiseLoss, Power, ProxyLoss
 from proxemic.losses.user_defined import MakesLoss, takes_batches
 from proxemic.recipes.hints import FREE, PAIR_PACKAGE, UntypedArgument, is_container, union_members
 from proxemic.recipes.importing import is_own
@@ -44,6 +44,7 @@ _MODULES = {
     "loss.margin": "proxemic.losses",
     "loss.miner": f"{PAIR_PACKAGE}miners",
     "loss.pooling": "proxemic.losses",
+    "loss.proxy_loss": "proxemic.losses",
     "loss.regularizers": "proxemic.losses",
     "optim.optimizer": "torch.optim",
     "optim.schedule": "torch.optim.lr_scheduler",
@@ -92,7 +93,7 @@ class Slot:
     def choices(self) -> Iterator[tuple[str, Any]]:
         """Yield the public names of ``module`` to choose from, each with its class or function."""
         for name, thing in vars(import_module(self.module)).items() if self.module else ():
-            is_loss = inspect.isclass(thing) and issubclass(thing, ProxyLoss | PairwiseLoss)
+            is_loss = inspect.isclass(thing) and issubclass(thing, ProxyLoss | PairwiseLoss | MatryoshkaLoss)
             if not name.startswith("_") and self.takes(thing) and (self.loss or not is_loss):
                 yield name, thing
 
@@ -108,7 +109,7 @@ class Slot:
 @cache
 def slot_of(key: str, hint: Any) -> Slot | None:
     """Return what a key with this hint may name; None if it names no classes or functions."""
-    key = key.removeprefix("second_phase.")
+    key = key.removeprefix("second_phase.").replace("loss.proxy_loss.", "loss.")
     module = _MODULES.get(key, "")
     if listed := _LISTED.get(key):
         functions = tuple(each for each in listed if isinstance(each, str) and each.rpartition(".")[2].islower())

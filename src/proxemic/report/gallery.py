@@ -24,7 +24,7 @@ from proxemic.report.metrics import metrics
 from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import has_labels, queries
 from proxemic.report.why_near import why_near
-from proxemic.retrieval import Embedder, Gallery, summarize_store
+from proxemic.retrieval import Gallery, open_gallery, summarize_store
 from proxemic.retrieval.curation.cleaning import examine, finding_sections
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.tables import Table
@@ -36,7 +36,7 @@ def write_gallery_report(
     address: str | os.PathLike[str],
     *,
     out: str | Path,
-    model: Embedder | str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | None = None,
     projection: Projection = "pca",
     report: Callable[[str], object] | None = None,
 ) -> Path:
@@ -47,10 +47,10 @@ def write_gallery_report(
     the model, and labels that are probably wrong; and duplicates and outliers.
 
     Args:
-        address: Where the gallery is, as `Gallery.open` takes it. Of more than 10,000 rows, as many are looked at by
-            chance.
+        address: Where the gallery is, or a folder of pictures, as `open_gallery` takes them. Of more than 10,000 rows,
+            as many are looked at by chance.
         out: The page, ``.html``.
-        model: The gallery's model, if it has moved.
+        model: The gallery's model, if it has moved, or the model that embeds the folder; see `Embedder.load`.
         projection: How the map is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
         report: Is told what the user should know, such as that the model is missing. None logs it.
 
@@ -67,7 +67,7 @@ def write_gallery_report(
     report, path = report or getLogger("proxemic").info, Path(out)
     check_page(path)
     check_projection(projection)  # before the minutes in which images are embedded
-    gallery = Gallery.open(address, model)
+    gallery = open_gallery(address, model, report=report)
     try:
         judged, total = judge_gallery(gallery, report=report), len(gallery)
         roots = gallery.store.roots

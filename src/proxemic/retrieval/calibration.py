@@ -128,6 +128,9 @@ def calibrate(
     elif split is not None or isinstance(source, LabelledEmbeddings):
         raise UserError("With a gallery, unknown pictures are read from a source: leave the split or the vectors out.")
     else:
+        if not isinstance(gallery, Gallery):
+            gallery = Gallery.open(gallery, embedder)
+        embedder = embedder.as_in(gallery.store.info)
         held_out = _embed_against(gallery, embedder, source, **reading)
     if len(held_out.labels.unique()) < 2:
         raise UserError(f"{held_out.description} has only one class, but thresholds tell one from others: give more.")
@@ -279,7 +282,7 @@ def _embed_held_out(
 
 
 def _embed_against(
-    gallery: Gallery | str | os.PathLike[str],
+    gallery: Gallery,
     embedder: Embedder,
     source: str | os.PathLike[str] | None,
     *,
@@ -288,8 +291,6 @@ def _embed_against(
     report: Callable[[str], object],
 ) -> HeldOut:
     """Read the labelled pictures of a gallery, and embed pictures of unknown classes if a source has some."""
-    if not isinstance(gallery, Gallery):
-        gallery = Gallery.open(gallery, embedder)
     run = run_of(embedder)
     address, classes = gallery.store.address, None if run is None else run.read_classes()
     trained = frozenset[str]() if classes is None else classes.trained

@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from jaxtyping import Float32
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
@@ -28,18 +28,18 @@ from proxemic.data.pixels import Pixels
 from proxemic.data.reading import ImageInput, UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.files import read_json
-from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
-from proxemic.models.backbones.onnx_backbone import read_note, read_onnx
+from proxemic.models import EmbeddingModel, read_checksum
 from proxemic.models.backbones.text_towers import no_text_tower, parse_tokenizer, tokenize
 from proxemic.models.backbones.timm_models import TimmBackbone
+from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
 from proxemic.models.saving import has_own_backbone
-from proxemic.retrieval.stores.store import Distance
+from proxemic.retrieval.stores.store import Distance, GalleryInfo
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.pretrained import model_path
 from proxemic.runs.workers import worker_settings
 
@@ -72,10 +72,6 @@ class Embedded:
             [place for part in parts for place in part.places],
             {place: why for part in parts for place, why in part.unreadable.items()},
         )
-
-
-ONNX_NOTE = "proxemic"
-"""Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""
 
 
 class Preparation:
@@ -187,6 +183,8 @@ class Embedder:
         checksum: Identifies the model that made embeddings; None computes it from the weights.
         path: The path that it was loaded from, if it was.
         precision: ``32-true``, or ``bf16-mixed``.
+        dim: Keep the first numbers of an embedding alone, as many as this; None keeps all. With cosine, they are scaled
+            to unit length again. See `proxemic.losses.MatryoshkaLoss`.
 
     Raises:
         ValueError: If an argument is none of these.
@@ -206,6 +204,7 @@ class Embedder:
         checksum: str | None = None,
         path: Path | None = None,
         precision: EvaluationPrecision = "32-true",
+        dim: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module) or not (isinstance(transform, Preprocessing) or callable(transform)):
             raise ValueError("model must be a torch module, and transform a Preprocessing or a function of an image")
@@ -217,6 +216,7 @@ class Embedder:
         self.takes_vectors = isinstance(model, EmbeddingModel) and model.config.takes_vectors
         """Whether the model is only a head, which takes vectors ``[B, F]`` instead of images."""
         self._checksum = checksum
+        self._dim = dim
         self.prepare = Preparation(transform)
 
     @classmethod
@@ -245,8 +245,11 @@ class Embedder:
             ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
         """
         path = model_path(path)
-        if path.suffix.lower() == ".onnx":
-            return cls._load_onnx(path, precision)
+        facts: dict[str, Any] = {"path": path.absolute(), "precision": precision}
+        if path.suffix.lower() == ONNX:
+            model, preprocessing, usage, file = read_onnx_model(path)
+            distance = _checked_distance(usage.get("distance", "cosine"), file)
+            return cls(model, preprocessing, distance=distance, checksum=read_checksum(path), **facts)
         folder = path if path.is_dir() else path.parent
         if not (path / "model.safetensors" if path.is_dir() else path).is_file():
             raise UserError(
@@ -262,38 +265,27 @@ class Embedder:
             if isinstance(part, TimmBackbone):
                 part.network = fold_batch_norm(part.network.eval())
         model.to(_device(device))
-        facts: dict[str, Any] = {"checksum": read_checksum(path), "path": path.absolute(), "precision": precision}
-        return cls(model, preprocessing, distance=_distance_of(folder), **facts)
+        return cls(model, preprocessing, distance=_distance_of(folder), checksum=read_checksum(path), **facts)
 
-    @classmethod
-    def _load_onnx(cls, path: Path, precision: EvaluationPrecision) -> "Embedder":
-        content = read_onnx(path)
-        made = hashlib.sha256(content).hexdigest()
-        file = path.with_suffix(".json")
-        description: Any = None
-        if not file.exists() and (noted := read_note(content, ONNX_NOTE)) is not None:
-            file = path
-            with suppress(ValueError, RecursionError):
-                description = json.loads(noted)
-            if not isinstance(description, dict):
-                raise ValueError(f"{path} has no {path.stem}.json beside it, and its own note is damaged.")
-        else:
-            description = read_json(file)
-        if description.get("sha256", made) != made:
-            raise ValueError(
-                f"{path} is not the file that {file} describes, whose sha256 is another: put the two that belong "
-                "together side by side."
-            )
-        try:
-            preprocessing = Preprocessing(**description["preprocessing"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{file} does not say how images are prepared: {error}") from error
-        size, channels = preprocessing.size, preprocessing.channels
-        config = ModelConfig(str(path), train="head", in_channels=channels, image_size=size)
-        network = nn.Sequential(OnnxBackbone(content, config), nn.Flatten())
-        distance = _checked_distance(description.get("distance", "cosine"), file)
-        facts: dict[str, Any] = {"checksum": made, "path": path.absolute(), "precision": precision}
-        return cls(network, preprocessing, distance=distance, **facts)
+    def first(self, dim: int) -> "Embedder":
+        """Return an embedder that keeps the first numbers of each embedding.
+
+        Its checksum is another, as neither its vectors nor its thresholds are those of all numbers.
+
+        Raises:
+            ValueError: If there are not so many.
+        """
+        if not 1 <= dim <= self.dim:
+            raise ValueError(f"dim is {dim}, but must be from 1 to {self.dim}, the numbers of an embedding.")
+        if dim == self.dim:
+            return self
+        facts: dict[str, Any] = {"distance": self.distance, "path": self.path, "precision": self.precision}
+        checksum = first_checksum(self.checksum, dim)
+        return Embedder(self.model, self.transform, checksum=checksum, dim=dim, **facts)
+
+    def as_in(self, info: GalleryInfo) -> "Embedder":
+        """Return this embedder, or what keeps the first numbers of its embeddings if a gallery has these alone."""
+        return self.first(info.dim) if info.embedder == first_checksum(self.checksum, info.dim) else self
 
     @property
     def takes_texts(self) -> bool:
@@ -329,11 +321,19 @@ class Embedder:
     @cached_property
     def network(self) -> nn.Module:
         """The model as a module from prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``, a tensor."""
-        return _Tensors(self.model)
+        return _Tensors(self.model, self._keep)
+
+    def _keep(self, embeddings: Tensor) -> Tensor:
+        if self._dim is None:
+            return embeddings
+        kept = embeddings[:, : self._dim].float()
+        return normalize(kept, dim=1) if self.distance == "cosine" else kept
 
     @cached_property
     def dim(self) -> int:
         """Numbers of an embedding."""
+        if self._dim is not None:
+            return self._dim
         if isinstance(self.model, EmbeddingModel):
             return self.model.config.embedding_size
         return self.embed([Image.new("RGB", (256, 256))]).shape[1]
@@ -386,7 +386,7 @@ class Embedder:
             has_tower = getattr(getattr(self.model, "backbone", None), "has_text_tower", False)
             raise no_text_tower(self.path or "The model", has_tower=has_tower)
         tokens = tokenize(self._tokenizer, texts).split(batch_size)
-        return torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)])
+        return self._keep(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
 
     def embed_prepared(self, batches: Iterable[Tensor]) -> Iterator[Float32[Tensor, "batch dim"]]:
         """Embed one batch of prepared images after the other."""
@@ -440,12 +440,12 @@ class Embedder:
 class _Tensors(nn.Module):
     """Return the embeddings in what a model returns."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, keep: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.keep = model, keep
 
     def forward(self, images: Tensor) -> Tensor:
-        return embeddings_in(self.model(images))
+        return self.keep(embeddings_in(self.model(images)))
 
 
 class _Texts(nn.Module):
@@ -470,15 +470,9 @@ def _device(named: str | torch.device) -> torch.device:
     return device
 
 
-def checksum_of(path: Path) -> str:
-    """Return the checksum of the embedder that `Embedder.load` would load, without loading it.
-
-    Raises:
-        ValueError: If there is none, or its files are malformed.
-    """
-    if path.suffix.lower() == ".onnx":
-        return hashlib.sha256(read_onnx(path)).hexdigest()
-    return read_checksum(path)
+def first_checksum(checksum: str, dim: int) -> str:
+    """Return the checksum of the embedder that keeps the first numbers of another's embeddings."""
+    return hashlib.sha256(f"{checksum}:{dim}".encode()).hexdigest()
 
 
 def _distance_of(folder: Path) -> Distance:

@@ -161,7 +161,9 @@ class Gallery:
                 vectors are given; for pictures it then is EfficientNet-Lite0 with ImageNet's weights.
             source: What is added at once, as by `add`; None begins with none. If it cannot be read, nothing is made; if
                 its addition stops in the middle, `add` goes on from there.
-            dim: Numbers of a vector, where neither the embedder nor a file of vectors says so.
+            dim: Numbers of a vector, where neither the embedder nor a file of vectors says so; or how many of an
+                embedding are kept, the first ones, scaled to unit length again (nested embeddings, as
+                `proxemic.losses.MatryoshkaLoss` trains them).
             distance: ``cosine`` or ``euclidean``; None takes the embedder's, or else cosine.
             whiten: Whether to whiten the features of a pretrained network that is given by its name, for 500 pictures
                 or more and a gallery in a folder, which then also holds the model with its whitening.
@@ -171,7 +173,7 @@ class Gallery:
             UserError: If there is a gallery, the source cannot be read, or the store cannot be reached.
             ValueError: If vectors are not finite, or of several lengths.
         """
-        given = [] if source is None else open_sources(source)
+        given, nested = [] if source is None else open_sources(source), dim is not None
         vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
         if embedder is None and dim is None and vectors is None and given:
             embedder = DEFAULT_MODEL
@@ -179,9 +181,10 @@ class Gallery:
         named = embedder if isinstance(embedder, str) and is_pretrained_name(embedder) else None
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         if embedder is not None:
+            embedder = embedder if dim is None else embedder.first(dim)
             model = named or (None if embedder.path is None else str(embedder.path))
             made = (embedder.checksum, model, embedder.precision)
-            dim, distance = dim or embedder.dim, distance or embedder.distance
+            dim, distance = embedder.dim, distance or embedder.distance
         elif vectors is not None:
             dim, made = dim or vectors.pixels.dim, (vectors.made_by, None, vectors.precision)
         elif dim is not None:
@@ -192,7 +195,7 @@ class Gallery:
         for rows in given:
             check_columns(rows.columns.column_names)
             _check(rows, info, os.fspath(address), embedder)
-        many = vectors is None and len(given) == 1 and len(given[0]) >= ENOUGH_TO_WHITEN
+        many = vectors is None and not nested and len(given) == 1 and len(given[0]) >= ENOUGH_TO_WHITEN
         whiten = whiten and many and info.distance == "cosine" and is_folder(os.fspath(address))
         if whiten and named is not None and embedder is not None and sees_only(named):
             return cls._create_whitened(Path(address), embedder, given[0], **adding)
@@ -602,6 +605,7 @@ def _load(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
 
 
 def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
+    embedder = embedder.as_in(info)
     if info.embedder is not None and embedder.checksum != info.embedder:
         raise UserError(
             f"{embedder.path or 'The model'} (checksum {embedder.checksum[:12]}) is not the model of {address} "

@@ -30,7 +30,15 @@ def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
         )
     size = head.config.embedding_size
     joined = EmbeddingModel(
-        replace(model.config, head="linear", embedding_size=size, unit_features=True, train="head", pretrained=False),
+        replace(
+            model.config,
+            head="linear",
+            embedding_size=size,
+            unit_features=True,
+            normalize=True,
+            train="head",
+            pretrained=False,
+        ),
         model.backbone,
     )
     joined.head.load_state_dict(head.head.state_dict())

@@ -148,6 +148,9 @@ def _network(gallery: Gallery) -> Network | None:
             f"The model of {gallery.store.address} cannot take a head: improve a gallery of a pretrained network "
             "(--model timm:NAME or hf:NAME)."
         )
+    size = embedder.model.config.embedding_size
+    if embedder.dim != size:
+        raise UserError(f"{gallery.store.address} keeps {embedder.dim} numbers of {size}: improve a gallery of all.")
     assert embedder.path is not None
     network, preprocessing = load_embedder(embedder.path)  # the embedder has its batch norms folded into other weights
     if gallery.store.info.features is not None:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from proxemic.retrieval.embedder import checksum_of
+from proxemic.models import read_checksum
+from proxemic.retrieval.embedder import first_checksum
 from proxemic.retrieval.items import further_columns
-from proxemic.retrieval.stores import Distance, Store
+from proxemic.retrieval.stores import Distance, GalleryInfo, Store
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import computed_in
 from proxemic.runs.pretrained import kept_at
@@ -95,7 +96,7 @@ class GallerySummary:
 def summarize_store(store: Store) -> GallerySummary:
     """Summarise a gallery; count its labels."""
     info, counts = store.info, store.count_labels()
-    state = _state(info.model, info.embedder)
+    state = _state(info)
     return GallerySummary(
         store.address,
         sum(counts.values()),
@@ -115,13 +116,14 @@ def summarize_store(store: Store) -> GallerySummary:
     )
 
 
-def _state(model: str | None, checksum: str | None) -> ModelState:
-    if model is None:
+def _state(info: GalleryInfo) -> ModelState:
+    if info.model is None:
         return "unknown"
-    if not kept_at(model).exists():
+    if not kept_at(info.model).exists():
         return "missing"
     try:
-        return "there" if checksum_of(kept_at(model)) == checksum else "changed"
+        made = read_checksum(kept_at(info.model))
+        return "there" if info.embedder in (made, first_checksum(made, info.dim)) else "changed"
     except ValueError:
         return "changed"
 

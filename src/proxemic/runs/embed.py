@@ -20,18 +20,22 @@ from proxemic.errors import UserNote
 from proxemic.metrics.arrays import as_integers
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.backbones.timm_models import TimmBackbone
+from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
 from proxemic.precision import full_precision
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.workers import shared_memory_errors, worker_settings
 
 Keys = tuple[str | Sequence[str], str]
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
-    """Load the model of a run as `load_model`, with the preprocessing of its images; warn if the run is unfinished."""
+    """Load a model, or an ONNX file, with the preprocessing of its images; warn if its run is unfinished."""
+    if path.suffix.lower() == ONNX:
+        return read_onnx_model(path)[:2]
     model, preprocessing = load_model(path, backbone)
     run = RunDirectory.of_model(path)
     if run.stopped:

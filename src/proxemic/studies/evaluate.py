@@ -23,6 +23,7 @@ def evaluate(
     gallery: str | Path | None = None,
     labels: str | Path | None = None,
     gallery_labels: str | Path | None = None,
+    dims: Sequence[int] = (),
     open_set: bool = False,
     rerank: bool = False,
     seed: int = 0,
@@ -39,9 +40,10 @@ def evaluate(
     """Evaluate one model or file of embeddings, or compare two on the same queries.
 
     Args:
-        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``, or a
-            pretrained network (``timm:NAME``, ``hf:NAME``, see `proxemic.runs.pretrained.model_path`); or one or two
-            files of embeddings (``.safetensors``, ``.npy``, ``.parquet``).
+        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``, an
+            ``.onnx`` file, or a pretrained network (``timm:NAME``, ``hf:NAME``, see
+            `proxemic.runs.pretrained.model_path`); or one or two files of embeddings (``.safetensors``, ``.npy``,
+            ``.parquet``).
         split: The images to evaluate a model on. None takes the test split of the run's own data, wherever they are
             now; of other data, the test split that they define, or else all images.
         by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
@@ -50,6 +52,8 @@ def evaluate(
             target search.
         labels: Labels of the embeddings, or of the vectors of ``query``: ``.csv``, ``.parquet`` or ``.npy``.
         gallery_labels: Labels of the embeddings, or the vectors, of ``gallery``.
+        dims: Also evaluate the first numbers of the embeddings alone, as many as each of these: what nested embeddings
+            (`proxemic.losses.MatryoshkaLoss`) lose.
         open_set: Also identify queries in a gallery that lacks half of the classes, at false alarm rates of 0.1, 0.01
             and 0.001: see `proxemic.metrics.open_set_identification`.
         rerank: Also rank the first hundred neighbours of each query again by their common neighbours, and compare: A is
@@ -140,7 +144,7 @@ def evaluate(
         evaluated = evaluate_files(paths, gallery=gallery, **where, **options)
     if rerank:
         evaluated.append(evaluate_again(evaluated[0]))
-    evaluation = Evaluation.of(evaluated, level, resamples)
+    evaluation = Evaluation.of([target.with_prefixes(dims) for target in evaluated], level, resamples)
     if out is not None:
         evaluation.write(out)
     for path, rows in ((per_class, evaluation.class_rows), (per_query, evaluation.query_rows)):

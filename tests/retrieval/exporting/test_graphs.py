@@ -18,7 +18,6 @@ from proxemic.models import EmbeddingModel, ModelConfig, build_model, load_model
 from proxemic.models.backbones import bn_inception as bn_inception_module
 from proxemic.models.backbones.iresnet import IResNet
 from proxemic.retrieval import Embedder
-from proxemic.retrieval.embedder import ONNX_NOTE
 from proxemic.retrieval.exporting.graphs import (
     HalfPrecision,
     Program,
@@ -30,6 +29,7 @@ from proxemic.retrieval.exporting.graphs import (
     write_program,
 )
 from proxemic.retrieval.exporting.parity import labelled_images
+from proxemic.runs.onnx_files import ONNX_NOTE
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")

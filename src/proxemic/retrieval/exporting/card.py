@@ -10,9 +10,9 @@ from proxemic import __version__
 from proxemic.extras import optional_dependency
 from proxemic.files import read_json, readable
 from proxemic.metrics import Interval
-from proxemic.retrieval.embedder import ONNX_NOTE
 from proxemic.retrieval.exporting.parity import Measured
 from proxemic.runs.directory import RunDirectory
+from proxemic.runs.onnx_files import ONNX_NOTE
 from proxemic.tables import percent
 
 QUANTISATION = {

@@ -20,7 +20,7 @@ from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, read_json, working_folder, write_atomically
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval.calibration import own_splits, run_of
-from proxemic.retrieval.embedder import ONNX_NOTE, Embedder
+from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.exporting.card import write_card
 from proxemic.retrieval.exporting.graphs import (
     HalfPrecision,
@@ -35,6 +35,7 @@ from proxemic.retrieval.exporting.graphs import (
 from proxemic.retrieval.exporting.parity import check, labelled_images, measure, whole_classes
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationConfig
+from proxemic.runs.onnx_files import ONNX_NOTE
 from proxemic.runs.pretrained import model_path
 from proxemic.tables import percent
 

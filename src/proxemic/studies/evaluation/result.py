@@ -138,6 +138,7 @@ class Evaluation:
         table: Their metrics, intervals and differences.
         parts: The evaluations of the unseen classes alone, and of those trained on, where there are both.
         categories: The evaluations of the queries of each category.
+        prefixes: The evaluations of the first numbers of the embeddings alone.
         open_set: Open-set identification, if that was asked for.
     """
 
@@ -146,13 +147,16 @@ class Evaluation:
     parts: tuple["Evaluation", ...] = ()
     categories: tuple["Evaluation", ...] = ()
     open_set: MetricTable | None = None
+    prefixes: tuple["Evaluation", ...] = ()
 
     @classmethod
     def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
         """Compute intervals, or differences, by the bootstrap; 0 resamples compute neither."""
-        parts, categories = (
-            tuple(cls.of(part, level, resamples) for part in zip(*groups, strict=True))
-            for groups in ([each.parts for each in targets], [each.categories for each in targets])
+        parts, categories, prefixes = (
+            tuple(
+                cls.of(part, level, resamples) for part in zip(*(getattr(each, name) for each in targets), strict=True)
+            )
+            for name in ("parts", "categories", "prefixes")
         )
         bootstrap, metrics = (level, resamples), [each.metrics for each in targets]
         first, split = metrics[0], targets[0].split
@@ -164,7 +168,7 @@ class Evaluation:
         if sets := [each.open_set for each in targets if each.open_set is not None]:
             found, values = [each.found for each in sets], [each.values for each in sets]
             open_set = MetricTable.of(found, values, found[0].mated.labels, "open set", *bootstrap)
-        return cls(tuple(targets), table, parts, categories, open_set)
+        return cls(tuple(targets), table, parts, categories, open_set, prefixes)
 
     @property
     def intervals(self) -> Mapping[str, Interval]:
@@ -194,19 +198,21 @@ class Evaluation:
         tables = [Table(*each.table.cells(), each._title(), each._notes()) for each in (self, *self.parts)]
         if self.categories:
             tables.insert(1, self._category_table())
+        if self.prefixes:
+            tables.append(self._prefix_table())
         if self.open_set and (first := self.targets[0].open_set):
             tables.append(Table(*self.open_set.cells(), first.title, first.notes))
         return "\n\n".join(table.text(form) for table in tables)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `MetricTable`: of the whole, of the categories, of the parts, of the open set.
+        """Return the rows of `MetricTable`: of the whole, the categories, the parts, the prefixes, the open set.
 
         With categories, the first column is category, empty for the whole.
         """
         with_category = bool(self.categories) or self.targets[0].category is not None
         rows = [
             ({"category": readable(each.targets[0].category or "")} if with_category else {}) | row
-            for each in (self, *self.categories, *self.parts)
+            for each in (self, *self.categories, *self.parts, *self.prefixes)
             for row in each.table.rows()
         ]
         of_open_set = self.open_set.rows() if self.open_set else []
@@ -263,6 +269,17 @@ class Evaluation:
         notes = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
         return Table(header, rows, "By category; the queries of each search all images", notes)
 
+    def _prefix_table(self) -> Table:
+        whole = f"all {self.targets[0].content.embeddings.shape[1]}"
+        names = [name for name in self.metrics if name.startswith("recall@")] or [self.targets[0].metric]
+        rows = [
+            [name, *(percent(target.metrics[metric]) for target in each.targets for metric in names)]
+            for name, each in [*((each.targets[0].split, each) for each in self.prefixes), (whole, self)]
+        ]
+        models = ("",) if len(self.targets) == 1 else ("A ", "B ")
+        header = ["numbers", *(f"{model}{name}" for model in models for name in names)]
+        return Table(header, rows, "By the first numbers of the embeddings alone, in percent")
+
     def _content(self) -> dict[str, Any]:
         """Return, for JSON, the metrics of one model by split, or those of two models and their differences."""
         summaries = [_summary(target) for target in self.targets]
@@ -271,6 +288,8 @@ class Evaluation:
             more["categories"] = {part.targets[0].category: part._content() for part in self.categories}
         if self.parts:
             more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
+        if self.prefixes:
+            more["dims"] = {str(each.targets[0].content.embeddings.shape[1]): each._content() for each in self.prefixes}
         if self.open_set and (first := self.targets[0].open_set):
             more["open_set"] = (first.content() if len(summaries) == 1 else {}) | self.open_set.bounds()
         if len(summaries) == 1:

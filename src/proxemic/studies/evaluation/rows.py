@@ -25,9 +25,10 @@ class TargetMetrics:
 
     ``content`` was evaluated by ``config``; ``images`` are those that were embedded in ``precision``, None if it is
     unknown. ``trained_on`` is the number of classes that the models were trained on, if known. ``parts`` are the
-    metrics of the unseen and the seen classes, ``categories`` those of the queries of each category, with its name in
-    ``category``. ``stopped`` says where the run of the model stopped, if it is unfinished. If ``reranked``, neighbours
-    were ranked again by `k_reciprocal_distances`.
+    metrics of the unseen and the seen classes, ``prefixes`` those of the first numbers of the embeddings alone,
+    ``categories`` those of the queries of each category, with its name in ``category``. ``stopped`` says where the run
+    of the model stopped, if it is unfinished. If ``reranked``, neighbours were ranked again by
+    `k_reciprocal_distances`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TargetMetrics:
     trained_on: int | None = None
     parts: tuple["TargetMetrics", ...] = ()
     categories: tuple["TargetMetrics", ...] = ()
+    prefixes: tuple["TargetMetrics", ...] = ()
     category: str | None = None
     open_set: OpenSet | None = None
     precision: str | None = None
@@ -84,6 +86,16 @@ class TargetMetrics:
         parts = self.metrics.by_group(categories.numbers if is_query is None else categories.numbers[is_query])
         named = (replace(self, metrics=part, category=categories.names[group]) for group, part in parts.items())
         return replace(self, categories=tuple(named))
+
+    def with_prefixes(self, dims: Sequence[int]) -> "TargetMetrics":
+        """Add the metrics of the first numbers of the embeddings, as many as each of ``dims``."""
+        size, prefixes = self.content.embeddings.shape[1], list[TargetMetrics]()
+        for dim in sorted({*dims}):
+            if not 1 <= dim <= size:
+                raise UserError(f"--dims has {dim}, but the embeddings of {self.name} have {size} numbers.")
+            first = LabelledEmbeddings(self.content.embeddings[:, :dim].contiguous(), self.rows)
+            prefixes.append(evaluate_rows(self.name, f"first {dim}", first, self.config))
+        return replace(self, prefixes=tuple(prefixes))
 
 
 def evaluate_rows(
