@@ -449,11 +449,10 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
     blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     commands = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
     assert commands.pop(0) == "pip install '.[train,pretrained,retrieval]'"
-    done = []
+    done, path = [], str(here / "photos" / "class 01" / "1.png")
     for words in (shlex.split(line)[1:] for line in commands):
         if words[0] == "serve":  # which tests/serve does
             if "--review" in words:
-                path = str(here / "photos" / "class 01" / "1.png")
                 decide(Gallery.open("shop").store, path, "session", "relabel", "class 01", "class 02")
             continue
         result = warm_proxemic(*words, cwd=here)
