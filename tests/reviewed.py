@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
+from proxemic.data.pixels import ArrayPixels
 from proxemic.data.sources.glyphs import Glyphs
 from proxemic.retrieval import Gallery
 
@@ -12,6 +13,7 @@ from proxemic.retrieval import Gallery
 def write_glyphs(folder: Path, wrong: int = 30) -> dict[str, str]:
     """Write `photos` and their gallery `shop`: letters in 12 typefaces. Return the true label of each path."""
     glyphs = Glyphs(test_classes=2, validation_fraction=0.0).load().train
+    assert isinstance(glyphs.pixels, ArrayPixels)
     names = [name[len("U+0041 ") :] for name in glyphs.class_names]
     rows = [row for row, label in enumerate(glyphs.labels) if names[label].isascii() and names[label].isalpha()]
     (folder / "photos").mkdir(parents=True)
@@ -22,7 +24,7 @@ def write_glyphs(folder: Path, wrong: int = 30) -> dict[str, str]:
         path = folder / "photos" / f"{label} {case} {row % 12:02d}.png"
         picture.point(lambda grey: 255 - grey).resize((96, 96), Image.Resampling.BICUBIC).save(path)
         truth[str(path)] = label
-        vectors.append(np.asarray(picture.filter(ImageFilter.GaussianBlur(1.5)), np.float32)[::2, ::2].ravel())
+        vectors.append(np.asarray(picture.filter(ImageFilter.GaussianBlur(1)), np.float32)[::2, ::2].ravel())
     rng = np.random.default_rng(0)
     labels, known = [*truth.values()], sorted({*truth.values()})
     for place in rng.choice(len(labels), wrong, replace=False):

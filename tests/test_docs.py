@@ -30,6 +30,8 @@ from proxemic.models import LoRA, ModelConfig, build_model
 from proxemic.published import published_figures, published_protocol
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.retrieval import Gallery
+from proxemic.retrieval.curation.decisions import decide
 from proxemic.studies.comparison.entries import find_names
 from proxemic.studies.comparison.sweep import read_sweeps
 from towers import SIDE, write_towers
@@ -71,12 +73,13 @@ def run_page(page: str, changes: Mapping[str, str] = {}, *, part: str = "", **na
     return names
 
 
-def run_commands(page: str, quick: Mapping[str, Sequence[str]] = {}) -> int:
-    """Run the commands of a page in this process, some with further flags; how many there were."""
+def run_commands(page: str, quick: Mapping[str, Sequence[str] | None] = {}) -> int:
+    """Run the commands of a page in this process, some with further flags, others not; how many there were."""
     text = (DOCS / page).read_text()
     commands = [shlex.split(line, comments=True) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
     for command in commands:
-        assert main([*command[1:], *quick.get(command[1], [])]) == 0, command
+        flags = quick.get(command[1], [])
+        assert flags is None or main([*command[1:], *flags]) == 0, command
     return len(commands)
 
 
@@ -474,18 +477,26 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
     blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     commands = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
     assert commands.pop(0) == "pip install '.[train,pretrained,retrieval]'"
-    done = []
+    done, path = [], str(here / "photos" / "class 01" / "1.png")
     for words in (shlex.split(line)[1:] for line in commands):
         if words[0] == "serve" or "--text" in words:  # which tests/serve and the next test do
+            if "--review" in words:
+                decide(Gallery.open("shop").store, path, "session", "relabel", "class 01", "class 02")
             continue
         result = warm_proxemic(*words, cwd=here)
         done.append(words[0])
         if words[:2] == ["search", "better"] and not (here / "better").exists():
             continue  # with so few pictures, perhaps no head helps
         assert result.returncode == 0, result.stderr
-    assert done == ["search", "gallery", "clean", "gallery", "improve", "search"]
+    assert done == ["search", "gallery", "clean", "gallery", "gallery", "gallery", "improve", "search"]
+    assert Gallery.open("shop").store.count_labels() == {"class 00": 2, "class 01": 2, "class 02": 5}
     names = run_page("start-photos.md", part="improve_gallery")
     assert names["found"].labelled == 9
+    decide(Gallery.open("shop").store, path, "session", "keep", "class 02", "class 02")
+    assert run_commands("reviewing.md", {"serve": None}) == 5
+    names = run_page("reviewing.md")
+    assert [each.state for each in names["decisions"]] == ["applied"] * 2
+    assert names["pictures"] == 9
 
 
 def test_photos_are_searched_by_words(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 
 from proxemic.retrieval import Gallery
+from proxemic.retrieval.curation import list_decisions
 from servers import Postgres
 from servings import Serving
 
@@ -32,7 +33,11 @@ def test_a_database_that_is_gone_is_told_and_waited_for(shelf: Path, tmp_path: P
     try:
         gallery = Gallery.create(server.address("my shop"), shelf / "model", shelf / "photos")
         (hits,) = gallery.search(shelf / PHOTO, 3)
-        serving = Serving(tmp_path, server.address("my shop"), "--threshold", "0.0001")
+        serving = Serving(tmp_path, server.address("my shop"), "--threshold", "0.0001", "--review")
+        ann = {"session": "that of Ann"}
+        doubt = serving.client.post("/review/next", params=ann).json()["doubt"]
+        choice = {"action": "keep", **ann}
+        assert serving.client.post(f"/review/{doubt['number']}", params=choice).json() == {"decision": 1, "note": None}
         assert [hit["id"] for hit in search(serving, shelf).json()["hits"]] == [hit.id for hit in hits]
         assert gallery.remove({"label": "class 00"}) == 4
         gallery.close()
@@ -45,6 +50,8 @@ def test_a_database_that_is_gone_is_told_and_waited_for(shelf: Path, tmp_path: P
         assert "cannot be reached" in serving.log.read_text()
         server.start()
         wait_for(lambda: search(serving, shelf), 200)
+        (made,) = list_decisions(server.address("my shop"))
+        assert (made.action, made.label, made.state) == ("keep", doubt["row"]["label"], "open")
     finally:
         if serving is not None:
             assert serving.end() == 0

@@ -1,6 +1,7 @@
 """Several workers of one server: one is killed, or all end before they serve."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from uvicorn import Config
 
@@ -20,7 +22,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are fou
 
 
 def test_a_killed_worker_costs_its_requests_alone(shelf: Path, tmp_path: Path) -> None:
-    serving = Serving(tmp_path, shelf / "shop", "--workers", "2", "--token", "a-token-of-24-characters")
+    shop = shutil.copytree(shelf / "shop", tmp_path / "shop")
+    serving = Serving(tmp_path, shop, "--workers", "2", "--token", "a-token-of-24-characters", "--review")
     with serving.client as client:
         client.headers["Connection"] = "close"
         cookie = client.get("/?token=a-token-of-24-characters").headers["set-cookie"].partition(";")[0]
@@ -30,6 +33,9 @@ def test_a_killed_worker_costs_its_requests_alone(shelf: Path, tmp_path: Path) -
         os.kill(killed, signal.SIGKILL)
         for _ in range(4):  # the cookie of one worker is that of the other
             assert client.get("/gallery", headers={"Cookie": cookie}).json()["rows"] == 28
+            asked = client.post("/review/next?session=a-session", headers={"Cookie": cookie})
+            assert "left" in asked.json(), "both have what was found before they began"
+        assert httpx.post(f"{serving.address}review/next?session=a-session").status_code == 401
         while len(workers_of(serving.process.pid) - {killed}) < 2:
             time.sleep(0.02)
     assert serving.end() == 0, "while a worker may still be opening"

@@ -92,7 +92,7 @@ function decide(action, label) {
     const { decision, note } = await request(number, "POST", { action, reviewer, ...(label === undefined ? {} : { label }) });
     if (decision !== null) taken.push({ decision, number });
     remember();
-    const said = { keep: `${row.name} keeps its label.`, relabel: `${row.name}: ${label}.`, remove: `${row.name} will be removed.` };
+    const said = { keep: `${row.name} keeps its label.`, relabel: `${row.name} gets the label ${label}.`, remove: `${row.name} will be removed.` };
     say(note ?? said[action]);
     await next();
   });

@@ -6,8 +6,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import astuple
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from proxemic.addresses import read_scheme
 from proxemic.allocator import keep_freed_memory, share_one_heap
@@ -97,7 +98,8 @@ def serve(
         if workers > 1:
             engine.close()
         config = uvicorn.Config(
-            partial(_work, settings, access, workers, doubts)
+            # Plain data, as workers would import torch to read doubts, before they answer health checks.
+            partial(_work, settings, access, workers, None if doubts is None else [*map(astuple, doubts)])
             if workers > 1
             else make_app(engine, access, limits, doubts),
             factory=workers > 1,
@@ -140,7 +142,7 @@ def _find_doubts(engine: "Engine", say: Callable[[str], object]) -> "Sequence[Do
     return find_doubts(engine.gallery, report=say)
 
 
-def _work(settings: "_Settings", access: Access, workers: int, doubts: "Sequence[Doubt] | None") -> "Guard":
+def _work(settings: "_Settings", access: Access, workers: int, found: list[tuple[Any, ...]] | None) -> "Guard":
     """Make the application in a worker process."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # uvicorn's handler waits until the gallery is open
     keep_freed_memory()
@@ -148,6 +150,7 @@ def _work(settings: "_Settings", access: Access, workers: int, doubts: "Sequence
     import torch
     from uvicorn.config import STARTUP_FAILURE
 
+    from proxemic.retrieval.curation import Doubt
     from proxemic.serve.app import make_app
     from proxemic.serve.engine import Engine
     from proxemic.serve.workers import end_with_parent
@@ -155,6 +158,7 @@ def _work(settings: "_Settings", access: Access, workers: int, doubts: "Sequence
     end_with_parent()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     try:
+        doubts = None if found is None else [Doubt(*each) for each in found]
         return make_app(Engine(*settings), access, settings[-1], doubts)
     except (UserError, ValueError, OSError) as error:
         print(f"A worker cannot open the gallery: {error}", file=sys.stderr, flush=True)

@@ -133,7 +133,7 @@ def decision_table(decisions: tuple[Decision, ...]) -> Table:
 def write_decisions(decisions: tuple[Decision, ...], out: str | os.PathLike[str]) -> None:
     """Write decisions to a .csv table, whole or not at all."""
     check_folder(Path(out).parent)
-    write_csv(Path(out), _COLUMNS, map(astuple, decisions))
+    write_csv(Path(out), _COLUMNS, [astuple(each) for each in decisions])
 
 
 @dataclass(frozen=True)
