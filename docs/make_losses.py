@@ -5,20 +5,16 @@ pages with what this script writes.
 """
 
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from experiments._experiments import SEARCHES, TAR, Kept, interval, paired
+
+from proxemic.tables import Table
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS / "experiments"))
-
-from _experiments import SEARCHES, TAR, Kept, interval, paired  # noqa: E402
-
-from proxemic.tables import Table  # noqa: E402
-
 FOLDER = DOCS / "losses"
 ADVICE: dict[str, Any] = yaml.safe_load((FOLDER / "advice.yaml").read_text(encoding="utf-8"))
 BLOCK = re.compile(r"(<!-- (\w+), written by docs/make_losses\.py -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -25,7 +25,7 @@ GREY, GOOD, BAD, BACKGROUND = "#333333", "#1b7f3b", "#c62828", "#f6f7f9"
 
 def main(run: Path) -> None:
     """Draw the picture."""
-    images = Glyphs(test_classes=256).load().test
+    images = Glyphs(test_classes=256).load().test_images
     model, preprocessing = load_embedder(run)
     torch.manual_seed(0)
     before = copy.deepcopy(model)

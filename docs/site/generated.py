@@ -38,7 +38,7 @@ def recipe_keys_page() -> str:
         "",
     ]
     section = ""
-    for key in sorted(entries):
+    for key in entries:  # in the order of the schema, as some refer to the one before
         if key.partition(".")[0] != section:
             section = key.partition(".")[0]
             lines += [f"## {section}", ""]
