@@ -34,8 +34,8 @@ from proxemic.retrieval import Gallery
 from proxemic.retrieval.curation.decisions import decide
 from proxemic.studies.comparison.entries import find_names
 from proxemic.studies.comparison.sweep import read_sweeps
-from towers import SIDE, write_towers
 from proxemic.studies.statistics import t_interval
+from towers import SIDE, write_towers
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "losses"

@@ -18,7 +18,7 @@ from proxemic.data.embeddings import MADE_BY, PRECISION
 from proxemic.data.formats.vectors import open_parquet_file, sound_file
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
-from proxemic.retrieval.embedder import checksum_of
+from proxemic.models import read_checksum
 from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.items import OWN
 from proxemic.retrieval.stores import GalleryInfo, create_whole_store
@@ -120,7 +120,7 @@ def import_gallery(
     if (calibration := facts["calibration"]) is not None:
         model = kept_at(info.model or "")
         with suppress(ValueError):  # another model, or none, is there now
-            if not calibration_file(model).exists() and checksum_of(model) == calibration.model:
+            if not calibration_file(model).exists() and read_checksum(model) == calibration.model:
                 calibration.write(model)
     return gallery
 
