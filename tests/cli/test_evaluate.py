@@ -323,7 +323,7 @@ def test_the_commands_of_the_page(
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     commands = re.findall(r"^proxemic (evaluate .*?)(?:  +#.*)?$", page, re.MULTILINE)
-    assert len(commands) == 7
+    assert len(commands) == 8
     (tmp_path / "runs").mkdir()
     for name in ("photos", "photos-2"):
         (tmp_path / "runs" / name).symlink_to(run)
