@@ -136,8 +136,12 @@ def test_the_page_of_a_loss(name: str) -> None:
     assert (FOLDER / f"{name}.png").stat().st_size < 60_000
 
 
+def test_the_page_of_nested_embeddings() -> None:
+    check_defaults(parameters((FOLDER / "MatryoshkaLoss.md").read_text()), own(proxemic.losses.MatryoshkaLoss))
+
+
 def test_nothing_is_left_of_losses_that_are_gone() -> None:
-    assert {path.stem for path in PAGES} == {*LOSSES, "README", "regularizers-and-pooling"}
+    assert {path.stem for path in PAGES} == {*LOSSES, "MatryoshkaLoss", "README", "regularizers-and-pooling"}
     assert {path.stem for path in FOLDER.glob("*.png")} == LOSSES.keys()
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from proxemic.losses.checks import check_count
 from proxemic.losses.described import Described
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.user_defined import MakesLoss, loss_name
+from proxemic.losses.user_defined import MakesProxyLoss, loss_name
 
 _LEAST = 8
 
@@ -44,7 +44,7 @@ class MatryoshkaLoss(Described):
     """
 
     def __init__(
-        self, num_classes: int, embedding_size: int, *, proxy_loss: MakesLoss, dims: Sequence[int] | None = None
+        self, num_classes: int, embedding_size: int, *, proxy_loss: MakesProxyLoss, dims: Sequence[int] | None = None
     ) -> None:
         super().__init__()
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
