@@ -449,8 +449,8 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
     shutil.copy(here / "photos" / "class 01" / "0.png", here / "query.jpg")
     (here / "fixed.csv").write_text("path,label\nphotos/class 00/0.png,class 02\n")
     text = (DOCS / "start-photos.md").read_text()
-    blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    commands = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    commands = [line.partition(" #")[0] for kind, block in blocks if not kind for line in block.splitlines()]
     assert commands.pop(0) == "pip install '.[train,pretrained,retrieval]'"
     done = []
     for words in (shlex.split(line)[1:] for line in commands):

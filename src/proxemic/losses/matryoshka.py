@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
@@ -36,7 +37,6 @@ class MatryoshkaLoss(Described):
 
     Source: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, equation 1.
 
-    >>> import torch
     >>> from proxemic.losses import NormalizedSoftmaxLoss
     >>> loss = MatryoshkaLoss(num_classes=5, embedding_size=32, proxy_loss=NormalizedSoftmaxLoss)
     >>> loss.dims, loss(torch.randn(4, 32), torch.tensor([0, 1, 2, 4])).shape
@@ -73,5 +73,5 @@ class MatryoshkaLoss(Described):
             embeddings: ``[B, D]``, floating.
             labels: ``[B]``, integers in [0, num_classes).
         """
-        parts = [loss(embeddings[:, :dim], labels) for dim, loss in zip(self.dims, self.losses, strict=True)]
-        return sum(parts[1:], parts[0])
+        pairs = zip(self.dims, self.losses, strict=True)
+        return torch.stack([loss(embeddings[:, :dim], labels) for dim, loss in pairs]).sum()
