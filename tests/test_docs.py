@@ -165,8 +165,12 @@ def test_advice_is_written_from_one_file_and_follows_the_measurements(monkeypatc
     assert all(f"]({each['paper']})" in readme for each in ADVICE["losses"].values())
 
 
+def test_the_page_of_nested_embeddings() -> None:
+    check_defaults(parameters((FOLDER / "MatryoshkaLoss.md").read_text()), own(proxemic.losses.MatryoshkaLoss))
+
+
 def test_nothing_is_left_of_losses_that_are_gone() -> None:
-    assert {path.stem for path in PAGES} == {*LOSSES, "README", "regularizers-and-pooling"}
+    assert {path.stem for path in PAGES} == {*LOSSES, "MatryoshkaLoss", "README", "regularizers-and-pooling"}
     assert {path.stem for path in FOLDER.glob("*.png")} == LOSSES.keys()
 
 
@@ -474,8 +478,8 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
     shutil.copy(here / "photos" / "class 01" / "0.png", here / "query.jpg")
     (here / "fixed.csv").write_text("path,label\nphotos/class 00/0.png,class 02\n")
     text = (DOCS / "start-photos.md").read_text()
-    blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    commands = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    commands = [line.partition(" #")[0] for kind, block in blocks if not kind for line in block.splitlines()]
     assert commands.pop(0) == "pip install '.[train,pretrained,retrieval]'"
     done, path = [], str(here / "photos" / "class 01" / "1.png")
     for words in (shlex.split(line)[1:] for line in commands):

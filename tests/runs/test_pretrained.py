@@ -105,10 +105,12 @@ def test_images_are_prepared_as_the_processor_of_a_network_does(
 
 @pytest.mark.parametrize("name", ["resnet18.a1_in1k", "vit_base_patch16_clip_224.openai", "test_resnet.r160_in1k"])
 def test_images_are_prepared_as_timm_does(name: str) -> None:
-    import timm
+    from timm.data import create_transform, resolve_data_config
+    from timm.models import get_pretrained_cfg
 
-    said = timm.data.resolve_data_config({}, pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())  # type: ignore[union-attr]
-    torch.testing.assert_close(_of_timm(name).evaluation()(IMAGE), timm.data.create_transform(**said)(IMAGE))
+    said = resolve_data_config({}, pretrained_cfg=get_pretrained_cfg(name).to_dict())  # type: ignore[union-attr]
+    expected = create_transform(**said)(IMAGE)  # pyright: ignore[reportCallIssue]
+    torch.testing.assert_close(_of_timm(name).evaluation()(IMAGE), expected)
 
 
 @needs_transformers

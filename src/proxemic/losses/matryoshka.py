@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from proxemic.losses.checks import check_count
 from proxemic.losses.described import Described
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.user_defined import MakesLoss, loss_name
+from proxemic.losses.user_defined import MakesProxyLoss, loss_name
 
 _LEAST = 8
 
@@ -36,7 +37,6 @@ class MatryoshkaLoss(Described):
 
     Source: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, equation 1.
 
-    >>> import torch
     >>> from proxemic.losses import NormalizedSoftmaxLoss
     >>> loss = MatryoshkaLoss(num_classes=5, embedding_size=32, proxy_loss=NormalizedSoftmaxLoss)
     >>> loss.dims, loss(torch.randn(4, 32), torch.tensor([0, 1, 2, 4])).shape
@@ -44,7 +44,7 @@ class MatryoshkaLoss(Described):
     """
 
     def __init__(
-        self, num_classes: int, embedding_size: int, *, proxy_loss: MakesLoss, dims: Sequence[int] | None = None
+        self, num_classes: int, embedding_size: int, *, proxy_loss: MakesProxyLoss, dims: Sequence[int] | None = None
     ) -> None:
         super().__init__()
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
@@ -73,5 +73,5 @@ class MatryoshkaLoss(Described):
             embeddings: ``[B, D]``, floating.
             labels: ``[B]``, integers in [0, num_classes).
         """
-        parts = [loss(embeddings[:, :dim], labels) for dim, loss in zip(self.dims, self.losses, strict=True)]
-        return sum(parts[1:], parts[0])
+        pairs = zip(self.dims, self.losses, strict=True)
+        return torch.stack([loss(embeddings[:, :dim], labels) for dim, loss in pairs]).sum()

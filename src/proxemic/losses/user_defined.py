@@ -56,6 +56,13 @@ class MakesLoss(Protocol):
     def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss | PairwiseLoss | nn.Module: ...
 
 
+@runtime_checkable
+class MakesProxyLoss(Protocol):
+    """Makes a proxy loss."""
+
+    def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss: ...
+
+
 def takes_batches(made: type) -> bool:
     """Return whether a class may be a loss: whether its modules can be called with embeddings and labels.
 

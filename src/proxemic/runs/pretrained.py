@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import platformdirs
 
@@ -93,6 +93,6 @@ def _of_timm(name: str) -> Preprocessing:
 def _of_transformers(name: str) -> Preprocessing:
     said = expected_images(find_folder(name, weights=True))
     resize = "auto" if said.size is None else said.resize
-    known = {} if said.mean is None or said.std is None else {"mean": said.mean, "std": said.std}
+    known: dict[str, Any] = {} if said.mean is None or said.std is None else {"mean": said.mean, "std": said.std}
     method = get_args(Interpolation)[2 if said.resample is None else said.resample]
     return Preprocessing(said.size or 224, resize, interpolation=method, **known)

@@ -141,8 +141,9 @@ def has_text_tower(folder: Path) -> bool:
     with optional_dependency("transformers"):
         from transformers.models.auto import CONFIG_MAPPING, MODEL_MAPPING
     kind = _read_json(folder / _CONFIG).get("model_type")
-    known = isinstance(kind, str) and kind in CONFIG_MAPPING
-    return known and _has_text_tower(MODEL_MAPPING.get(CONFIG_MAPPING[kind], None))
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        return False
+    return _has_text_tower(MODEL_MAPPING.get(CONFIG_MAPPING[kind], None))
 
 
 def _read_config(
