@@ -131,22 +131,19 @@ def test_the_search_finds_a_loss_by_keyboard(browse: Opened, site: Path) -> None
         assert "SoftTripleLoss" in page.inner_text("main")
 
 
-@pytest.mark.parametrize(
-    ("words", "page"),
-    [
-        ("--training.class_balance", "reference/recipe-keys"),
-        ("finetune", "fine-tuning"),
-        ("initialization", "losses/regularizers-and-pooling"),
-    ],
-)
-def test_the_search_finds_flags_and_other_spellings(browse: Opened, site: Path, words: str, page: str) -> None:
+def test_the_search_finds_flags_and_other_spellings(browse: Opened, site: Path) -> None:
+    searched = {
+        "--training.class_balance": "reference/recipe-keys",
+        "finetune": "fine-tuning",
+        "initialization": "losses/regularizers-and-pooling",
+    }
     with browse((site / "index.html").as_uri(), allowed=site.as_uri()) as shown:
         shown.keyboard.press("/")
-        shown.keyboard.type(words)
-        shown.wait_for_selector(".md-search-result__link")
-        found = shown.eval_on_selector_all(".md-search-result__link", "all => all.map(each => each.href)")
-        assert any(page in address for address in found[:8]), found
         assert shown.get_attribute("[role=dialog]", "aria-label") == "Search"
+        for words, page in searched.items():
+            shown.fill("[data-md-component=search-query]", "")
+            shown.keyboard.type(words)  # the theme listens to keys
+            shown.wait_for_selector(f".md-search-result__link[href*='{page}']", state="attached")
 
 
 def test_wide_tables_show_that_they_go_on_and_keep_their_first_column(browse: Opened, site: Path) -> None:
