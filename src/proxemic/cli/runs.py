@@ -253,7 +253,7 @@ def report(
     out: Path | None = None,
     model: Path | None = None,
     data_root: str | None = None,
-    map: Literal["pca", "tsne", "umap"] = "pca",
+    map: Literal["pca", "tsne", "umap"] | None = None,
 ) -> None:
     """Write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe.
 
@@ -269,7 +269,8 @@ def report(
         model (RUN|FILE): The gallery's model, if it has moved.
         data_root (SOURCE): Show other labelled pictures than those that the run held out: a folder or a table, as for
             evaluate.
-        map: How the map of pictures is made; umap needs the extra umap.
+        map: How the map of pictures is made; umap needs the extra umap (default: tsne above two dozen classes, else
+            pca).
     """
     first, *others = targets
     shown = without_password(first)
