@@ -244,8 +244,8 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
                     "title": f"labelled {each.label}, looks like {each.suggested}",
                     "text": f"score {each.score:.2f}",
                     "figures": [
-                        (each.path, "this picture"),
-                        *[(name, f"a picture of {label}") for name, label in each.examples if name],
+                        (each.path, "this picture", each.label),
+                        *[(name, f"a picture of {label}", label) for name, label in each.examples if name],
                     ],
                 }
                 for each in found.labels
@@ -263,7 +263,7 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
                     "text": f"group {each.group}, distance {each.distance:.3f}",
                     "warnings": [f"{each.split} repeats {each.split_of}"] * each.across_splits
                     + [f"{each.label} and {each.label_of}"] * each.labels_differ,
-                    "figures": [(each.path, "the copy"), (each.of, "what it repeats")],
+                    "figures": [(each.path, "the copy", None), (each.of, "what it repeats", None)],
                 }
                 for each in found.duplicates
             ),
@@ -272,7 +272,11 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
         section(
             "Outliers",
             (
-                {"title": each.label or "", "text": f"score {each.score:.1f}", "figures": [(each.path, "this picture")]}
+                {
+                    "title": each.label or "",
+                    "text": f"score {each.score:.1f}",
+                    "figures": [(each.path, "this picture", each.label)],
+                }
                 for each in found.outliers
             ),
             "The score says how much farther than usual the nearest pictures are, in standard deviations that outliers "
