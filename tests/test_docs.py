@@ -29,7 +29,7 @@ from proxemic.published import published_figures, published_protocol
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.comparison.entries import find_names
-from proxemic.studies.comparison.sweep import read_sweeps
+from proxemic.studies.comparison.vary import read_sweeps
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "losses"
