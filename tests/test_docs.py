@@ -33,7 +33,7 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.curation.decisions import decide
 from proxemic.studies.comparison.entries import find_names
-from proxemic.studies.comparison.sweep import read_sweeps
+from proxemic.studies.comparison.vary import read_sweeps
 from proxemic.studies.statistics import t_interval
 from towers import SIDE, write_towers
 

@@ -93,6 +93,15 @@ def format_of(path: Path, name: str = "--out") -> Format:
     return FORMATS[path.suffix.lower()]
 
 
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Format a number with what is counted.
+
+    >>> counted(1, "picture"), counted(1200, "picture"), counted(0, "class", "classes")
+    ('1 picture', '1,200 pictures', '0 classes')
+    """
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
 def percent(value: float | None) -> str:
     """Format a value in [0, 1] in percent with two digits, or `MISSING`.
 

@@ -8,7 +8,8 @@ import pytest
 
 from command_line import Here, assert_refused, start_with_workers
 from comparisons import finish, interval
-from proxemic.studies.comparison.sweep import plan_sweep, read_sweeps
+from proxemic.studies.comparison.sweep import plan_sweep
+from proxemic.studies.comparison.vary import read_sweeps
 from proxemic.studies.finished import Run
 
 

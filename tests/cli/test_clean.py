@@ -23,7 +23,11 @@ def test_a_wrong_label_and_a_copy_are_found_by_a_run(folder: Path, run: Path, tm
     assert any("wrong.png" in line for line in suspects)
     assert "again.png" in result.stdout
     assert f"Written: {tmp_path / 'out' / 'index.html'}" in result.stderr
-    assert (tmp_path / "out" / "labels.csv").read_text().startswith("path,label,suggested,score\n")
+    assert (
+        (tmp_path / "out" / "labels.csv")
+        .read_text()
+        .startswith("path,label,suggested,score,example,suggested_example\n")
+    )
     page = (tmp_path / "out" / "index.html").read_text()
     assert "wrong.png" in page
     assert "data:image/jpeg" in page

@@ -18,7 +18,7 @@ from proxemic.cli import main
 def test_output_may_go_to_any_stream() -> None:
     with redirect_stdout(StringIO()) as output:
         assert main(["recipes", "list"]) == 0
-    assert "glyphs-small/mpa" in output.getvalue()
+    assert "glyphs-small/proxy-anchor" in output.getvalue()
 
 
 @pytest.mark.parametrize("words", [("recipes", "list"), ("--print-completion", "bash")])

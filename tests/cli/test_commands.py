@@ -84,8 +84,15 @@ def test_what_is_said_to_install_is_there(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_recipe_is_listed(here: Here) -> None:
-    result = here("recipes", "list")
+    result = here("recipes", "list", "**")
     assert [line.split()[0] for line in result.stdout.splitlines()] == list_recipes()
+    starters, _, counts = here("recipes", "list").stdout.partition("\n\n")
+    assert {line.split()[0] for line in starters.splitlines()} <= {*list_recipes()}
+    assert len(starters.splitlines()) == 10
+    assert f"{len(list_recipes())} recipes in all" in counts
+    anchors = here("recipes", "list", "toy", "cub/*/h?st").stdout.splitlines()
+    assert [line.split()[0].partition("/")[0] for line in anchors] == ["cub", *["toy"] * 4]
+    assert_refused(here("recipes", "list", "nowhere/*"), ["No recipe is called nowhere/*"])
     assert {"glyphs", "glyphs-small", "omniglot/mpa-ap", "own"} <= set(list_recipes())
 
 

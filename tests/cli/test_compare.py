@@ -74,6 +74,19 @@ def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: py
     assert not list(made.rglob("*.tmp"))
 
 
+def test_values_of_a_key_are_compared_without_a_recipe_of_ones_own(
+    tiny: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxemic.studies.comparison.run.finish_comparison", lambda *_, **__: None)
+    vary = ["--vary", "loss=ProxyAnchorLoss,ArcFaceLoss", "--seeds", "2"]
+    result = here("compare", tiny, *vary, "--out", tmp_path / "made")
+    assert "| `loss=ProxyAnchorLoss.yaml` | ProxyAnchorLoss |" in result.stdout
+    assert "| `loss=ArcFaceLoss.yaml` | ArcFaceLoss |" in result.stdout
+    assert_refused(here("compare", tiny, "glyphs", *vary, "--out", tmp_path / "two"), ["--vary takes one recipe"])
+    assert_refused(here("compare", tiny, "--vary", "loss=NoLoss", "--out", tmp_path / "none"), ["--vary loss=NoLoss"])
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_finished_comparison_is_printed_again(made: Path, here: Here) -> None:
     begun = comparison(made, [entry("glyphs-small/softmax", "NormalizedSoftmaxLoss")])
     finish(begun.cell(begun.entries[0], 2), {"recall@1": 0.94, "map@r": 0.5, "ndcg@8": 0.7})

@@ -13,8 +13,8 @@ from proxemic.cli import build_parser, completion
 # What takes neither a file nor the name of a recipe.
 OTHERS = {
     *("ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "DEVICE", "FUNCTIONS", "HOST", "K", "KEY", "LIST"),
-    *("KEY[,KEY...]=LIST", "METRIC", "N", "N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE"),
-    *("STUDY", "TEXT", "TOKEN", "URL", "W", "X"),
+    *("KEY[,KEY...]=LIST", "METRIC", "N", "N|LIST", "NAME", "NAME=NUMBER", "NAMES", "PATTERN", "R", "RATES", "S"),
+    *("SIZE", "STUDY", "TEXT", "TOKEN", "URL", "W", "X"),
 }
 
 
@@ -40,6 +40,7 @@ def folder(tmp_path: Path) -> Path:
         (["reco"], {"recognize"}),
         (["gallery", "del"], {"delete"}),
         (["train", "--reci"], {"--recipe"}),
+        (["train", "--training.class_b"], {"--training.class_balance"}),
         (["search", "shop", "q.png", "--format", "j"], {"json"}),
         (
             ["recipes", "show", "cars/proxy-nca"],

@@ -22,6 +22,6 @@ def test_it_trains_glyphs_and_says_what_comes_next(tmp_path: Path, here: Here, m
     result = here("demo", "--out", tmp_path / "run", "--training.epochs", "1")
     assert result.returncode == 0, result.stderr
     assert trained == [("glyphs", tmp_path / "run", {"training.epochs": "1"})]
-    assert f"{tmp_path}/run/report.html" in result.stdout
+    assert "proxemic train --recipe own-pretrained --data.root FOLDER" in result.stdout
     here("demo", cwd=tmp_path)
     assert trained[1][1].name.startswith("demo-")

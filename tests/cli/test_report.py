@@ -31,7 +31,11 @@ def test_training_ends_with_the_report(here: Here, copy: Path) -> None:
     assert "Report" not in made.stdout
     (copy / "report.html").unlink()  # as if training had been killed before its end
     made = here("train", "--resume", copy)
-    assert made.stdout.endswith(f"Report: {copy}/report.html\n")
+    *_, following, report, worst, search, seconds = made.stdout.splitlines()
+    assert (following, report) == ("Next:", f"Report: {copy}/report.html")
+    assert worst == f"See where it fails: proxemic evaluate {copy} --worst 20 --pictures worst.html"
+    assert search.startswith(("Search pictures with it: ", "Search for better hyper-parameters: "))
+    assert seconds.startswith("Seconds: ")
     assert (copy / "report.html").is_file()
 
 
@@ -41,8 +45,7 @@ def test_a_report_that_fails_does_not_fail_the_training(here: Here, copy: Path) 
     (copy / "metrics.json").write_bytes((copy / "metrics.json").read_bytes())  # which is newer
     made = here("train", "--resume", copy)
     assert made.returncode == 0
-    said = made.stdout.splitlines()[-1]
-    assert said.startswith("The report was not written: ")
+    said = next(line for line in made.stdout.splitlines() if line.startswith("The report was not written: "))
     assert said.endswith(f"Write it with proxemic report {copy}")
 
 

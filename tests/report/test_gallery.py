@@ -24,8 +24,9 @@ def test_the_command_reports_on_a_gallery(
     with browse(page.as_uri(), **look) as opened:  # pyright: ignore[reportArgumentType]
         opened.wait_for_selector(".chart .mark-symbol path")
         titles = opened.locator("h2").all_inner_texts()
-        assert titles[:4] == ["Summary", "Metrics", "Queries", "Confused classes"]
-        assert titles[4:] == ["Distances", "Map", "Why two pictures are near", "Doubtful pictures"]
+        assert titles[:4] == ["Summary", "Doubtful pictures", "Metrics", "Queries"]
+        assert titles[4:] == ["Confused classes", "Distances", "Map", "Why two pictures are near"]
+        assert opened.locator(".lead").inner_text().startswith("28 pictures of 7 labels: the nearest other picture ")
         assert opened.get_by_role("row", name="rows 28 with 7 labels", exact=True).is_visible()
         assert opened.get_by_role("columnheader", name="shop", exact=True).is_visible(), "not the whole path"
         assert faults_of_access(opened) == []

@@ -38,7 +38,7 @@ def judged() -> Judged:
 @pytest.fixture(scope="module")
 def address(judged: Judged, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("map")
-    with_model = replace(judged, embedder=Embedder.load(write_model(folder / "model")))
+    with_model = replace(judged, embedder=Embedder.load(write_model(folder / "model", dim=8)))
     sections = [section(with_model) for section in (queries, confused, pictured_map, why_near)]
     page = render_page("Pictures", [each for each in sections if each is not None])
     (folder / "page.html").write_text(page, encoding="utf-8")

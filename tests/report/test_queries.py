@@ -1,5 +1,6 @@
 """Which queries are shown, and what is said of them."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def test_a_section_shows_the_worst_the_median_and_random_ones(judged: Judged) ->
     assert section.title == "Queries"
     assert [section.html.count(each) for each in ("The worst queries", "about the median", "Random queries")] == [1] * 3
     assert section.html.count('class="query"') == 6
+    shown = re.findall(r"<strong>class (\d)</strong>", queries(judged, count=7).html)  # pyright: ignore[reportOptionalMemberAccess]
+    assert [{*shown[start : start + 7]} for start in (0, 7, 14)] == [{*"0123456"}] * 3, "one query per class"
     again = queries(judged, count=2)
     other = queries(judged, count=2, seed=1)
     assert again is not None
@@ -75,7 +78,7 @@ def test_the_first_right_one_is_shown_however_late_it_comes(judged: Judged) -> N
     html = worst_queries(judged, 1).html
     assert f"the first right one, rank {expected[worst][1]}<br>" in html
     assert [html.count(each) for each in ("✗", "✓")] == [6, 1]
-    assert "average precision 0.00" in html
+    assert "average precision 0.0 %" in html
 
 
 def test_chosen_ones_are_shown_in_their_order(judged: Judged) -> None:

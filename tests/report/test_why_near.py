@@ -1,5 +1,6 @@
 """The section of why pictures are near, and its maps."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -26,8 +27,11 @@ def test_wrong_and_right_pairs_are_explained(judged: Judged) -> None:
     assert section is not None
     assert [section.html.count(each) for each in ("Wrong</span>", "Right</span>", "<img")] == [3, 3, 24]
     assert "exact, 2 × 2 and 2 × 2 places" in section.html
-    assert "what they say adds up to the similarity" in section.html
-    assert 'alt="query: what makes the two similar is mostly ' in section.html
+    assert "their values add up to the similarity" in section.html
+    assert 'alt="query: what makes ' in section.html
+    cosines = [float(each) for each in re.findall(r"cosine (\d\.\d+)", section.html)]
+    centred = [float(each) for each in re.findall(r"(-?\d\.\d+) without the mean", section.html)]
+    assert sum(cosines) > sum(centred), "what all pictures share is subtracted"
 
 
 def test_gradients_are_said_to_be_approximate(judged: Judged) -> None:
@@ -36,7 +40,8 @@ def test_gradients_are_said_to_be_approximate(judged: Judged) -> None:
             return images.flatten(1)
 
     assert judged.embedder is not None
-    section = why_near(replace(judged, embedder=Embedder(Own(), judged.embedder.transform)))
+    own = Embedder(Own(), judged.embedder.transform)
+    section = why_near(replace(judged, embeddings=own.embed([noise(row) for row in range(30)]), embedder=own))
     assert section is not None
     assert "approximate, by gradients" in section.html
     assert "exact" not in section.html

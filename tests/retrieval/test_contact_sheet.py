@@ -69,7 +69,11 @@ def test_the_page(result: SearchResult, tmp_path: Path) -> None:
     tags = Tags(page).found
     assert {"script", "b", "link", "iframe"}.isdisjoint(tag for tag, _ in tags)
     assert page.count("&lt;script&gt;") > 3
-    assert re.search(r"(src|href)=\"(?!data:image/jpeg;base64,|#content)", page) is None, "it needs no other file"
+    assert re.search(r"src=\"(?!data:image/jpeg;base64,)", page) is None, "it needs no other file"
+    links = [attributes["href"] for tag, attributes in tags if tag == "a"][1:]
+    assert links[:3] == [(tmp_path / name).as_uri() for name in ("two.png", "two.png", "blue <b>.png")]
+    assert len(links) == 6, "what may not be opened has no link"
+    assert "The first hit has the same label for 2 of 2 queries (100.0 %)." in page
     pictures = [attributes for tag, attributes in tags if tag == "img"]
     assert [each["alt"] for each in pictures[:3]] == [f"query: {tmp_path}/two.png", "hit 1: hat", f"hit 2: {HOSTILE}"]
     assert len(pictures) == 6

@@ -76,7 +76,8 @@ def test_both_starts_are_evaluated_and_the_better_one_is_kept(recipe: Path, wors
     assert "--model.train head or a lower --optim.lr, which is 0.1." in printed
     assert "the network before training, without a head" in printed.split("Wrote")[1]
     header = next(line for line in printed.splitlines() if "metric" in line and "test" in line)
-    assert [word for word in header.split() if word.isalpha()] == ["metric", "test", "start", "untrained", "chance"]
+    columns = [word.strip() for word in header.split("┃") if word.strip()]
+    assert columns == ["metric", "test", "before training", "before training, new head", "chance", "gain"]
 
 
 def test_the_network_from_before_training_is_kept_as_a_model_without_head_and_proxies(

@@ -47,6 +47,12 @@ def test_a_picture_is_chosen_dropped_or_pasted(browse: Opened, serving: Serving,
         page.get_by_label("Drop, paste or choose a picture").set_input_files(stall / PHOTO)
         expect(page.locator("#status")).to_have_text("5 found")
         assert labels(page)[0] == "class 03"
+        line = page.locator("#hits .line")
+        expect(line).to_have_text("Threshold 0.0001: what follows is too far away to be named.")
+        place = line.evaluate("line => [...line.parentNode.children].indexOf(line)")
+        distances = [float(each) for each in page.locator("#hits figcaption > span").all_inner_texts()]
+        assert place == sum(each <= 0.0001 for each in distances)
+        assert page.locator("#query").bounding_box()["width"] >= 150  # pyright: ignore[reportOptionalSubscript]
         expect(page.locator("#verdict b")).to_have_text("class 03")
         assert page.evaluate("document.activeElement.id") == "answer-title"
         for number, kind in enumerate(("drop", "paste"), start=6):
@@ -116,10 +122,14 @@ def test_all_is_done_by_the_keyboard(browse: Opened, serving: Serving) -> None:
 
 def test_what_is_no_picture_is_told(browse: Opened, serving: Serving) -> None:
     with browse(serving.address) as page:
+        page.locator("#items button").first.click()
+        expect(page.locator("#answer")).to_be_visible()
         hand_over(page, "drop", bytes(400_001))
-        expect(page.locator("#status")).to_have_text("The picture has 400,001 bytes, but at most 400,000 are taken.")
+        said = "The picture has 400,001 bytes, but at most 400,000 are taken."
+        expect(page.locator("#status.error")).to_have_text(said)
+        expect(page.locator("#answer")).to_be_hidden()
         page.evaluate("document.dispatchEvent(new DragEvent('drop', {dataTransfer: new DataTransfer()}))")
-        expect(page.locator("#status")).to_contain_text("That is no file")
+        expect(page.locator("#status")).to_contain_text("That is not a file")
 
 
 def test_everybody_can_use_it(browse: Opened, serving: Serving, stall: Path) -> None:
@@ -170,7 +180,7 @@ def test_names_of_others_stay_text(browse: Opened, serving: Serving, stall: Path
             expect(page.locator("#status")).to_have_text("12 found")
             assert labels(page)[0] == hostile
             expect(page.locator("#hits li a").first).to_have_text(path.name)
-            expect(page.locator("#hits li small").nth(1)).to_have_text("colour: <b>red</b>")
+            expect(page.locator("#hits li small").first).to_have_text("colour: <b>red</b>")
             page.locator("#column").select_option("colour")
             page.get_by_label("Value").fill("<b>red</b>")
             page.get_by_label("Value").press("Enter")

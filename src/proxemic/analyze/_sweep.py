@@ -8,7 +8,8 @@ from proxemic.plots import write_figure
 from proxemic.recipes.flags import as_flags
 from proxemic.studies.comparison.directory import Result
 from proxemic.studies.comparison.statistics import mean
-from proxemic.studies.comparison.sweep import Sweep, plan_sweep, plot_sweep, read_sweeps, run_sweep
+from proxemic.studies.comparison.sweep import plan_sweep, plot_sweep, run_sweep
+from proxemic.studies.comparison.vary import Sweep, read_sweeps
 from proxemic.tables import Table
 
 

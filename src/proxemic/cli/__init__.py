@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,40 +33,56 @@ def _in(module: str, *names: str) -> dict[str, str]:
     return {name: f"{module}:{name.replace('-', '_')}" for name in names}
 
 
-COMMANDS: Addresses = {
-    **_in("proxemic.cli.runs", "train", "evaluate", "report"),
-    **_in("proxemic.cli.pictures", "embed", "calibrate", "clean"),
-    "gallery": (
-        "Keep pictures with their vectors, to be searched",
-        {
-            **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "decisions", "apply", "suggest"),
-            **_in("proxemic.cli.gallery", "info", "delete", "verify", "index", "export"),
-            "import": "proxemic.cli.gallery:import_",
-        },
-    ),
-    **_in("proxemic.cli.pictures", "search", "recognize", "improve", "serve", "cluster", "export"),
-    **_in("proxemic.cli.studies", "compare", "reality-check", "tune"),
-    **_in("proxemic.cli.runs", "demo"),
-    "analyze": (
-        "Understand losses and embeddings: every action answers one question",
-        {
-            **_in("proxemic.analyze", "characteristics", "forces", "gap", "gradients", "landscape", "sweep"),
-            **_in("proxemic.analyze", "theorems", "toy", "trajectories", "local-centers", "robustness"),
-            "map": "proxemic.analyze:embedding_map",
-        },
-    ),
-    **_in("proxemic.cli.runs", "verify"),
-    **_in("proxemic.cli.plan", "plan"),
-    "datasets": (
-        "Get the papers' data sets; look at images before training on them",
-        _in("proxemic.cli.datasets", "list", "prepare", "check"),
-    ),
-    "recipes": (
-        "List the recipes, show every value of one, or explain a key",
-        _in("proxemic.cli.recipes", "list", "show", "explain"),
-    ),
+_GROUPS: Mapping[str, Addresses] = {
+    "start": _in("proxemic.cli.runs", "demo", "train", "evaluate", "report"),
+    "search": {
+        "gallery": (
+            "Keep pictures with their vectors, to be searched",
+            {
+                **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "decisions", "apply", "suggest"),
+                **_in("proxemic.cli.gallery", "info", "delete", "verify", "index", "export"),
+                "import": "proxemic.cli.gallery:import_",
+            },
+        ),
+        **_in("proxemic.cli.pictures", "search", "recognize", "calibrate", "serve", "improve", "clean", "cluster"),
+        **_in("proxemic.cli.pictures", "embed", "export"),
+    },
+    "research": {
+        **_in("proxemic.cli.studies", "compare", "tune", "reality-check"),
+        "analyze": (
+            "Understand losses and embeddings: every action answers one question",
+            {
+                **_in("proxemic.analyze", "characteristics", "forces", "gap", "gradients", "landscape", "sweep"),
+                **_in("proxemic.analyze", "theorems", "toy", "trajectories", "local-centers", "robustness"),
+                "map": "proxemic.analyze:embedding_map",
+            },
+        ),
+        **_in("proxemic.cli.runs", "verify"),
+        **_in("proxemic.cli.plan", "plan"),
+    },
+    "data": {
+        "datasets": (
+            "Get the papers' data sets; look at images before training on them",
+            _in("proxemic.cli.datasets", "list", "prepare", "check"),
+        ),
+        "recipes": (
+            "List the recipes, show every value of one, or explain a key",
+            _in("proxemic.cli.recipes", "list", "show", "explain"),
+        ),
+    },
 }
+
+COMMANDS: Addresses = {name: address for group in _GROUPS.values() for name, address in group.items()}
 """The address of the function that each command calls; several actions are described in one line."""
+
+_EXAMPLES = """examples:
+  see what it does, in minutes and without a download
+    proxemic demo
+  search photographs without training
+    proxemic gallery create shop PHOTOS && proxemic search shop PICTURE
+  train on your own photographs: a folder with a folder for each class
+    proxemic train --recipe own-pretrained --data.root PHOTOS
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -184,6 +200,7 @@ def build_parser(*, whole: bool = False) -> "_Parser":
     """Build the parser of all commands; the flags of each are declared once it is chosen, unless all are wanted."""
     parser = _Parser(prog="proxemic", address=COMMANDS)
     parser.description = "Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes."
+    parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"proxemic {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
     parser.add_argument(
@@ -223,6 +240,24 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **settings)
         self._address: str | Addresses | None = address
         self.command: Command | None = None
+        self._choices: Sequence[argparse.Action] = ()
+
+    def format_help(self) -> str:
+        """Format the help; that of the whole program lists the commands by group."""
+        if self.prog != "proxemic":
+            return super().format_help()
+        formatter, listed = self._get_formatter(), iter(self._choices)
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for title, group in _GROUPS.items():
+            formatter.start_section(title)
+            formatter.add_arguments([*islice(listed, len(group))])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments(self._optionals._group_actions)
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
     def fill(self, *, whole: bool = False) -> None:
         """Declare the flags of the command, or its actions, and those of each if the whole is wanted."""
@@ -232,6 +267,7 @@ class _Parser(argparse.ArgumentParser):
             self.command.fill(self)
         elif address is not None:
             actions = self.add_subparsers(metavar="COMMAND" if self.prog == "proxemic" else "ACTION")
+            self._choices = actions._choices_actions
             for name, each in address.items():
                 summary, inner = (summary_of(each), each) if isinstance(each, str) else each
                 added = actions.add_parser(name, help=summary, description=f"{summary}.", address=inner)

@@ -2,8 +2,12 @@
 
 import argparse
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from proxemic.extras import optional_dependency
+
+if TYPE_CHECKING:
+    from proxemic.cli import _Parser
 
 _RECIPES = ("RECIPE", "NAME|FILE")
 _FOLDERS = ("DIR",)
@@ -25,12 +29,23 @@ _proxemic_recipes() { _alternative 'recipes:recipe:(NAMES)' 'files:file:_files' 
 """
 
 
-def completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return a completion script for bash, zsh or tcsh; raise `ModuleNotFoundError` without shtab."""
+def completion(parser: "_Parser", shell: str) -> str:
+    """Return a completion script for bash, zsh or tcsh, which also completes the keys of recipes.
+
+    Raises:
+        ModuleNotFoundError: If shtab is not installed.
+    """
     with optional_dependency("train"):
         import shtab
     from proxemic.recipes import list_recipes
+    from proxemic.recipes.explaining import recipe_keys
 
+    keys = recipe_keys()
+    for each in _parsers(parser):
+        if each.command is not None and "overrides" in each.command.takes:
+            for key in keys:
+                if f"--{key}" not in each._option_string_actions:
+                    each.add_argument(f"--{key}", metavar="VALUE", help=f"proxemic recipes explain {key}")
     names = " ".join(list_recipes())
     recipes = {"bash": "_proxemic_recipe_files", "zsh": "_proxemic_recipes", "tcsh": f"({names})"}
     files = {"bash": "_proxemic_files", "zsh": "_files", "tcsh": "f"}
@@ -47,11 +62,16 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     return shtab.complete(parser, shell, preamble=preamble.get(shell, ""))
 
 
-def arguments_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def arguments_of(parser: "_Parser") -> Iterator[argparse.Action]:
     """List all arguments of a parser and of its subparsers."""
+    for each in _parsers(parser):
+        yield from (action for action in each._actions if not isinstance(action, argparse._SubParsersAction))
+
+
+def _parsers(parser: "_Parser") -> Iterator["_Parser"]:
+    """List a parser and its subparsers."""
+    yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():
-                yield from arguments_of(each)
-        else:
-            yield action
+                yield from _parsers(each)

@@ -1,6 +1,7 @@
 """The actions of ``proxemic datasets``."""
 
 from json import dumps
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from proxemic.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
     from proxemic.data.benchmarks import Benchmark
+    from proxemic.data.sources import DatasetReport
 
 _NOTE = """\
 Sizes are images of classes. A download is checked against its MD5; In-Shop publishes none, so that there its archive's
@@ -84,9 +86,32 @@ def check(path: str, /, *, root: Path | None = None, decode: bool = False, json:
         _check_benchmark(path, root, decode, json)
         return
     report = check(Path(path))
-    print(dumps(report.as_dict(), indent=2) if json else "\n".join(report.lines()))
+    print(dumps(report.as_dict(), indent=2) if json else "\n".join([*report.lines(), *_split_lines(report)]))
     if report.unreadable:
         raise SystemExit(1)
+
+
+_HELD_OUT = 0.25  # of the recipes own, own-pretrained and own-resnet50, for the test, and of the rest for validation
+
+
+def _split_lines(report: "DatasetReport") -> tuple[str, ...]:
+    """Say how the classes will be split, and warn if there are too few of them for intervals."""
+    from proxemic.cli.show import emphasized
+    from proxemic.metrics import FEWEST_CLASSES
+    from proxemic.tables import counted
+
+    given = {name: classes for name, (_, classes) in report.splits.items()}
+    test = given.get("test", ceil(_HELD_OUT * report.classes - 0.5))
+    validation = given.get("validation", ceil(_HELD_OUT * given.get("train", report.classes - test) - 0.5))
+    split = (
+        f"training will test on {counted(test, 'class', 'classes')} and choose the epoch on "
+        f"{counted(validation, 'class', 'classes')} (--data.test_fraction, --data.validation_fraction)"
+    )
+    warning = (
+        f"WARNING: with fewer than {FEWEST_CLASSES} test classes, results come without intervals and depend on which "
+        "classes they are: add classes, or raise --data.test_fraction"
+    )
+    return (split, emphasized(warning)) if test < FEWEST_CLASSES else (split,)
 
 
 def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) -> None:

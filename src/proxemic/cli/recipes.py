@@ -1,20 +1,44 @@
 """The actions of ``proxemic recipes``."""
 
+from collections import Counter
+from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
+from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 
 if TYPE_CHECKING:
     from proxemic.recipes.flags import Flags
 
 
-def list() -> None:
-    """List the names of all recipes, with what they are for."""
-    from proxemic.recipes import list_recipes, recipe_summary
+_STARTERS = (
+    *("glyphs", "glyphs-small/proxy-anchor", "own-pretrained", "own-resnet50", "own", "own-vectors"),
+    *("cub/proxy-anchor", "cars/proxy-anchor", "sop/proxy-anchor", "faces/small"),
+)
+"""What most people begin with: drawn characters, their own data, and the benchmarks."""
 
-    names = list_recipes()
+
+def list(patterns: Sequence[str] = (), /) -> None:
+    """List recipes with what they are for: ten to begin with and a count for each data set, or those of a pattern.
+
+    Args:
+        patterns (PATTERN): A data set, as cars, or a pattern of names, as 'glyphs-small/*-anchor' or '**' for all.
+    """
+    from proxemic.recipes import is_match, list_recipes, recipe_summary
+
+    known = list_recipes()
+    names = [
+        name for name in known if any(is_match(name, each) or name.startswith(f"{each}/") for each in patterns)
+    ] or _STARTERS
+    if patterns and names == _STARTERS:
+        raise UserError(f"No recipe is called {' or '.join(patterns)}: see the data sets with proxemic recipes list.")
     for name in names:
         print(f"{name:{max(map(len, names))}}  {recipe_summary(name)}")
+    if not patterns:
+        counts = Counter(name.partition("/")[0] for name in known if "/" in name)
+        print(f"\n{len(known):,} recipes in all; see those of a data set with proxemic recipes list NAME:")
+        print(fill(", ".join(f"{name} {count}" for name, count in counts.items()), 100))
 
 
 def show(name: str, /, *, overrides: "Flags") -> None:

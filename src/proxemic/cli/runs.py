@@ -18,16 +18,10 @@ if TYPE_CHECKING:
     from proxemic.training import TrainingResult
 
 _DEMO_NEXT = """
-Open {run}/report.html: it shows characters that were never trained on beside their nearest neighbours.
-What to try next:
-  proxemic evaluate {run}
-      evaluates it again, on other metrics too (--help)
-  proxemic train --recipe glyphs --loss ProxyAnchorLoss
-      another loss on the same images
-  proxemic train --recipe own --data.root FOLDER
-      your own images: a folder of class folders
-  proxemic recipes list
-      everything else that is ready to run
+The report shows characters that were never trained on beside their nearest neighbours. To go on:
+  another loss on the same images: proxemic train --recipe glyphs --loss ProxyAnchorLoss
+  your own photographs, a folder of class folders: proxemic train --recipe own-pretrained --data.root FOLDER
+  everything else that is ready to run: proxemic recipes list
 """
 
 
@@ -110,7 +104,7 @@ def demo(*, out: Path | None = None, overrides: "Flags") -> None:
 
     result = _train("glyphs", out or new_directory("demo"), overrides, began=began)
     _report_at_the_end(result)
-    print(_DEMO_NEXT.format(run=result.path))
+    print(_DEMO_NEXT)
 
 
 def _train(recipe: str | None, out: Path | None, overrides: "Flags", **options: Any) -> "TrainingResult":
@@ -123,7 +117,7 @@ def _train(recipe: str | None, out: Path | None, overrides: "Flags", **options: 
     with optional_dependency("train"):
         from tqdm import tqdm
 
-    from proxemic.cli.show import print_metrics
+    from proxemic.cli.show import emphasized, print_metrics
     from proxemic.training import train
 
     is_named = recipe is None
@@ -133,7 +127,7 @@ def _train(recipe: str | None, out: Path | None, overrides: "Flags", **options: 
         if not is_named and path.exists():  # once nothing that was given can be refused any more
             is_named = True
             tqdm.write(f"Run directory: {path}")
-        tqdm.write(line)  # above the progress bar
+        tqdm.write(emphasized(line))  # above the progress bar
 
     result = train(recipe, path, overrides=overrides, report=report, **options)
     if result.metrics:
@@ -253,7 +247,7 @@ def report(
     out: Path | None = None,
     model: Path | None = None,
     data_root: str | None = None,
-    map: Literal["pca", "tsne", "umap"] = "pca",
+    map: Literal["pca", "tsne", "umap"] | None = None,
 ) -> None:
     """Write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe.
 
@@ -270,7 +264,8 @@ def report(
         model (RUN|FILE): The gallery's model, if it has moved.
         data_root (SOURCE): Show other labelled pictures than those that the run held out: a folder or a table, as for
             evaluate.
-        map: How the map of pictures is made; umap needs the extra umap.
+        map: How the map of pictures is made; umap needs the extra umap (default: tsne above two dozen classes, else
+            pca).
     """
     first, *others = targets
     shown = without_password(first)
@@ -304,17 +299,24 @@ def report(
 
 
 def _report_at_the_end(result: "TrainingResult") -> None:
-    """Write the report of a run that has just been trained, and print where it is; a failure is only said."""
+    """Write the report of a run that has just been trained, and print where it is, what follows, and the seconds."""
     out, metrics = result.path / "report.html", result.path / "metrics.json"
     if out.exists() and out.stat().st_mtime_ns >= metrics.stat().st_mtime_ns:  # a finished run that was resumed
         return
+    from proxemic.files import read_json
+    from proxemic.runs.verdict import next_commands
+    from proxemic.training.record import seconds_sentence
 
     def write() -> Path:
         from proxemic.report import write_report
 
         return write_report(result.path, out=out, embedded=result.embedded, report=print)
 
+    print("Next:")
     print_report(write, f"proxemic report {result.path}")
+    for purpose, command in next_commands(result.path, result.metrics).items():
+        print(f"{purpose[0].upper()}{purpose[1:]}: {command}")
+    print(seconds_sentence(read_json(result.path / "seconds.json")))
 
 
 def print_report(write: Callable[[], Path], command: str) -> None:

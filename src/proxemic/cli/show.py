@@ -1,17 +1,26 @@
 """Tables on the terminal."""
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from proxemic.runs.evaluate import computed_in
+from proxemic.runs.verdict import BEFORE, recorded_verdict
 from proxemic.studies.statistics import few_classes
-from proxemic.tables import Table, percent
+from proxemic.tables import MISSING, Table, percent
+
+
+def emphasized(line: str) -> str:
+    """Return a line in bold yellow if it is a warning and a terminal shows it, otherwise as it is."""
+    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return f"\033[1;33m{line}\033[0m" if colours and line.startswith("WARNING") else line
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
-    """Print the content of ``metrics.json``: test metrics, beside those of the start and the chance level.
+    """Print the verdict of ``metrics.json``, warnings, and the metrics beside those before training and by chance.
 
-    Where there are no test classes, those of the validation.
+    Where there are no test classes, print those of the validation.
     """
     if "phases" in result:
         ends = {"plateau": "to a plateau", "epochs": "all that there may be"}
@@ -29,13 +38,14 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     closed = " (closed set)" if result.get("split") == "closed-set" else ""
     all_of_them = "" if trained_on == classes else f"{trained_on} of them "
     unseen = f"classes, {all_of_them}TRAINED ON{closed}" if trained_on else "unseen classes"
+    print(f"\n{recorded_verdict(result)}")
+    if few := few_classes(result["test_classes"]):
+        print(emphasized(f"WARNING: {few}"))
     title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, {_chosen(result)}"
     title += computed_in(result.get("precision"))
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
     print_table(title, {name: result[name] for name in ("test", "start", "untrained", "chance") if name in result})
-    if few := few_classes(result["test_classes"]):
-        print(few)
     if result["test_queries_left_out"]:
         print(f"{result['test_queries_left_out']} queries have no other image of their class and are left out.")
 
@@ -50,7 +60,13 @@ def _chosen(result: Mapping[str, Any]) -> str:
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
-    """Print metrics in percent, one row per metric; a missing value, such as a chance level, is a dash."""
-    metrics = next(iter(columns.values()))
-    rows = [[metric, *(percent(column.get(metric)) for column in columns.values())] for metric in metrics]
-    print(Table(["metric", *columns], rows, title).text())
+    """Print metrics in percent, one row per metric, and what training gained; a missing value is a dash."""
+    first = next(iter(columns.values()))
+    before = columns.get("start", columns.get("untrained"))
+    gains = [MISSING if before is None else f"{100 * (first[metric] - before[metric]):+.2f}" for metric in first]
+    rows = [
+        [metric, *(percent(column.get(metric)) for column in columns.values()), *([gain] if before else [])]
+        for metric, gain in zip(first, gains, strict=True)
+    ]
+    names = [BEFORE.get(name, name) for name in columns]
+    print(Table(["metric", *names, *(["gain"] if before else [])], rows, title).text())

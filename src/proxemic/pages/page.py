@@ -66,8 +66,18 @@ def environment(*folders: Path) -> "Environment":
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    made.filters["digest"] = _digest
+    made.filters |= {"digest": _digest, "short": short}
     return made
+
+
+def short(name: str, label: str | None = None) -> str:
+    """Return the folder and the file of a path, or the file alone where the folder is the label that stands beside it.
+
+    >>> short("/data/photos/cat/1.jpg"), short("/data/photos/cat/1.jpg", "cat"), short("1.jpg")
+    ('cat/1.jpg', '1.jpg', '1.jpg')
+    """
+    folder, file = ["", *name.rstrip("/").split("/")][-2:]
+    return file if folder in ("", label) else f"{folder}/{file}"
 
 
 def check_page(path: Path, given_as: str = "The report") -> None:

@@ -6,6 +6,7 @@ checked in full, and nothing that it names is imported or called unless the type
 
 import difflib
 import functools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "explain",
     "find_recipe",
+    "is_match",
     "list_recipes",
     "load",
     "read_recipe",
@@ -45,6 +47,17 @@ def list_recipes() -> list[str]:
 def _names() -> tuple[str, ...]:
     names = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml")]
     return tuple(sorted(name for name in names if "/_" not in f"/{name}"))
+
+
+def is_match(name: str, pattern: str) -> bool:
+    """Return whether a name matches a pattern as in a shell: ``*`` stops at a slash, ``**`` does not.
+
+    >>> [is_match("cub/reality-check/hist", pattern) for pattern in ("cub/*", "cub/**", "cub/*/h?st")]
+    [False, True, True]
+    """
+    signs = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = (signs.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*|\?)", pattern))
+    return re.fullmatch("".join(parts), name) is not None
 
 
 def recipe_summary(name: str) -> str:

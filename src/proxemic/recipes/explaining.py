@@ -47,6 +47,15 @@ def explain(key: str) -> str:
     )
 
 
+def recipe_keys() -> list[str]:
+    """List the keys of recipes, sorted, without those of a second phase, which are the same.
+
+    >>> [key for key in recipe_keys() if key.startswith("optim.clip")]
+    ['optim.clip_backbone_norm', 'optim.clip_norm', 'optim.clip_value']
+    """
+    return sorted({key for key, _, _ in _below(_schema(), "") if not key.startswith("second_phase.")})
+
+
 @cache
 def _schema() -> Schema:
     return json.loads(SCHEMA.read_text(encoding="utf-8"))

@@ -13,9 +13,9 @@ from proxemic.errors import UserError
 from proxemic.models import read_checksum
 from proxemic.pages import Section, chart, table
 from proxemic.report.judged import Judged, name_of, render, shown
-from proxemic.report.metrics import BEFORE
 from proxemic.retrieval import Calibration
-from proxemic.tables import Table, percent
+from proxemic.runs.verdict import BEFORE
+from proxemic.tables import Table, counted, percent
 
 _PAIRS, _EXAMPLES, _LISTED = 8, 2, 30
 
@@ -28,8 +28,8 @@ def confused(judged: Judged) -> Section | None:
     nearest = near.neighbours[:, 0]
     found = confused_pairs(labels[near.queries], labels[nearest].masked_fill(nearest < 0, -1), near.distances[:, 0])
     wrong = sum(pair.count for pair in found)
-    said = f"Of {len(near.queries):,} queries, {wrong:,} have a picture of another class as the nearest, in "
-    said += f"{len(found):,} pairs of classes." if found else "no pair of classes."
+    said = f"For {wrong:,} of {counted(len(near.queries), 'query', 'queries')}, the nearest picture is of another class"
+    said += f", in {counted(len(found), 'pair')} of classes." if found else "."
     pairs = [
         {
             "names": [names[each] for each in pair.classes],
@@ -52,7 +52,9 @@ def confused(judged: Judged) -> Section | None:
         [*(names[each] for each in pair.classes), f"{pair.count:,}", f"{pair.queries:,}", percent(pair.share)]
         for pair in found[:_LISTED]
     ]
-    title = f"The first {_LISTED} of {len(found):,} pairs" if len(found) > _LISTED else "All pairs"
+    title = (
+        f"The first {_LISTED} of {len(found):,} pairs" if len(found) > _LISTED else f"All {counted(len(found), 'pair')}"
+    )
     listed = Table(["class", "other class", "confused", "queries of both", "percent"], rows, align="llrrr")
     return Section(
         "Confused classes",
@@ -120,7 +122,7 @@ def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
         said = "No thresholds were learnt for this model: proxemic calibrate does."
         return {}, Markup("<p><small>{}</small></p>").format(said)
     return {
-        f"false accepts {each.rate:g}": each.threshold
+        f"false accepts {100 * each.rate:g} %": each.threshold
         for each in learnt.thresholds
         if not math.isnan(each.threshold) and each.threshold >= 0
     }, table(learnt.table())

@@ -1,5 +1,6 @@
-"""The report of a gallery: its content, a map of it, and doubtful pictures in it."""
+"""The report of a gallery: how well it finds, doubtful pictures, and a map."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,15 +20,16 @@ from proxemic.files import write_text
 from proxemic.pages import Section, render_page, table
 from proxemic.pages.page import check_page
 from proxemic.report.classes import confused, distances
-from proxemic.report.judged import Judged, PicturesNamed, short, shown
+from proxemic.report.judged import Judged, PicturesNamed, shown
 from proxemic.report.metrics import metrics
 from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import has_labels, queries
+from proxemic.report.verdict import lead
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Gallery, open_gallery, summarize_store
 from proxemic.retrieval.curation.cleaning import examine, finding_sections
 from proxemic.runs.evaluate import EvaluationConfig
-from proxemic.tables import Table
+from proxemic.tables import Table, counted
 
 _MOST, _SHOWN = 10_000, 12  # rows that are looked at, and doubtful ones of a kind that are shown
 
@@ -37,7 +39,7 @@ def write_gallery_report(
     *,
     out: str | Path,
     model: str | os.PathLike[str] | None = None,
-    projection: Projection = "pca",
+    projection: Projection | None = None,
     report: Callable[[str], object] | None = None,
 ) -> Path:
     """Write a page about a gallery: one file that opens without a network.
@@ -51,7 +53,7 @@ def write_gallery_report(
             as many are looked at by chance.
         out: The page, ``.html``.
         model: The gallery's model, if it has moved, or the model that embeds the folder; see `Embedder.load`.
-        projection: How the map is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
+        projection: How the map is made, as in `write_report`.
         report: Is told what the user should know, such as that the model is missing. None logs it.
 
     Returns:
@@ -77,16 +79,16 @@ def write_gallery_report(
     if len(judged.embeddings) < total:
         report(f"Of {total:,} rows, {len(judged.embeddings):,} are looked at, drawn by chance.")
         facts.append(["this page", f"about {len(judged.embeddings):,} of the rows, drawn by chance"])
-    summary = table(Table(["", "value"], facts, align="ll"), description="Summary")
+    summary = lead(_verdict(judged, total)) + table(Table(["", "value"], facts, align="ll"), description="Summary")
     sections = [
         Section("Summary", summary),
+        _doubtful(judged, roots),
         *([metrics(judged)] if has_labels(judged) else []),
         queries(judged),
         confused(judged),
         distances(judged),
         pictured_map(judged, method=projection),
         why_near(judged),
-        _doubtful(judged, roots),
     ]
     write_text(path, render_page(f"Gallery {os.fspath(address)}", [each for each in sections if each is not None]))
     return path
@@ -116,9 +118,23 @@ def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judge
     precision = "bf16-mixed" if info.precision == "bf16-mixed" else "32-true"
     config = EvaluationConfig(distance=info.distance, recall_at=(1, 10), ndcg_at=(), precision=precision)
     embeddings = torch.from_numpy(np.concatenate(vectors))
-    name = short(gallery.store.address.partition("?")[0])  # a column is named by it
+    name = gallery.store.address.partition("?")[0].rstrip("/").rpartition("/")[2]  # a column is named by it
     picture = PicturesNamed(names, gallery.store.roots)
     return Judged(name, "all", embeddings, rows, config, picture, embedder=embedder)
+
+
+def _verdict(judged: Judged, total: int) -> str:
+    """Say how many pictures and labels there are, and how often the nearest other picture has the same label."""
+    said = counted(total, "picture")
+    if not has_labels(judged):
+        return f"{said}. Without two pictures of one label, a search cannot be judged."
+    names, found = judged.rows.class_names or (), judged.metrics
+    interval = judged.intervals["recall@1"]
+    bounds = "" if math.isnan(interval.low) else f" ({100 * interval.low:.1f} to {100 * interval.high:.1f})"
+    return (
+        f"{said} of {counted(len(names), 'label')}: the nearest other picture has the same label for "
+        f"{100 * found['recall@1']:.1f} %{bounds}; by chance {100 * found.chance['recall@1']:.1f} %."
+    )
 
 
 def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
@@ -130,9 +146,9 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
     files = FilePixels(places) if len(places) == len(names) else None
     rows = replace(judged.rows.as_rows(judged.embeddings), pixels=files)
     found, number = examine(rows, judged.config.distance), {name: row for row, name in enumerate(names)}
-    content = Markup("<p>{}</p>").format(found.summary())
+    content = Markup("<p>{}</p>").format(found.counts)
     for each in finding_sections(
-        found, lambda name: shown(judged, number[name], ""), _SHOWN, "proxemic clean lists all"
+        found, lambda name, alt: shown(judged, number[name], alt), _SHOWN, "proxemic clean lists all"
     ):
         content += Markup("<h3>{}</h3>{}").format(each.title, each.html)
     return Section("Doubtful pictures", content)

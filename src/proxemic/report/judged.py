@@ -20,7 +20,7 @@ from proxemic.data.reading import UnreadableImageError
 from proxemic.data.roots import picture_named
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.metrics import RetrievalMetrics, RetrievalResults
+from proxemic.metrics import Interval, RetrievalMetrics, RetrievalResults
 from proxemic.models import load_model
 from proxemic.pages import environment, picture
 from proxemic.retrieval import Embedder
@@ -71,6 +71,11 @@ class Judged:
     def metrics(self) -> RetrievalMetrics:
         """The metrics; `ValueError` where rows have no label."""
         return evaluate_embeddings(self.embeddings, self.rows, self.config)
+
+    @cached_property
+    def intervals(self) -> dict[str, Interval]:
+        """The intervals of the metrics at a level of 95%."""
+        return self.metrics.intervals(level=0.95)
 
     @cached_property
     def metrics_before(self) -> dict[str, RetrievalMetrics]:
@@ -242,15 +247,6 @@ def name_of(judged: Judged, row: int) -> str:
     return judged.rows.paths[row] if judged.rows.paths is not None else f"row {row + 1}"
 
 
-def short(name: str) -> str:
-    """Return the last part of a path.
-
-    >>> short("photos/cat/1.jpg")
-    '1.jpg'
-    """
-    return name.rstrip("/").rpartition("/")[2] or name
-
-
 def render(template: str, **content: Any) -> Markup:
     """Render a template of this package; all content is escaped."""
-    return Markup(environment(_HERE).get_template(template).render(content, short=short))
+    return Markup(environment(_HERE).get_template(template).render(content))

@@ -10,12 +10,10 @@ from proxemic.metrics import Interval, paired_differences
 from proxemic.pages import Section, chart, table
 from proxemic.report.judged import Judged
 from proxemic.runs.evaluate import computed_in
+from proxemic.runs.verdict import BEFORE
 from proxemic.studies.finished import FinishedRun
 from proxemic.studies.statistics import few_classes
-from proxemic.tables import MISSING, Table, percent
-
-BEFORE = {"start": "before training, without a head", "untrained": "untrained"}
-"""Names of the networks before the first step."""
+from proxemic.tables import MISSING, Table, counted, percent
 
 _LEVEL = 0.95
 
@@ -25,13 +23,15 @@ def metrics(judged: Judged) -> Section:
     found = judged.metrics
     columns = {judged.name: found, **{f"{each.name} (other)": each.metrics for each in judged.others}}
     columns |= {BEFORE[name]: each for name, each in judged.metrics_before.items()}
-    intervals = {name: each.intervals(level=_LEVEL) for name, each in columns.items()}
+    intervals = {name: each.intervals(level=_LEVEL) for name, each in columns.items() if each is not found}
+    intervals = {judged.name: judged.intervals, **intervals}
     rows = [
         [metric, *(_cell(each.get(metric)) for each in intervals.values()), percent(found.chance.get(metric))]
         for metric in found
     ]
     classes = len(found.labels[found.evaluated].unique())
-    title = f"{judged.split}: {classes:,} classes, {found.queries:,} queries; in percent"
+    title = f"{judged.split}: {counted(classes, 'class', 'classes')}, {counted(found.queries, 'query', 'queries')}; "
+    title += "in percent"
     if any(not math.isnan(each.low) for column in intervals.values() for each in column.values()):
         title += f", with {100 * _LEVEL:g}% intervals of a bootstrap over classes"
     title += computed_in(judged.config.precision)
@@ -97,6 +97,7 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
         "color": {"field": "model", "type": "nominal", "scale": {"domain": names}, "title": None},
     }
     value: dict[str, Any] = {"field": "value", "type": "quantitative", "title": "percent", "scale": {"zero": False}}
+    value["axis"] = {"tickCount": 8}
     tip = [{"field": field, "type": kind} for field, kind in (("model", "nominal"), ("metric", "nominal"))]
     numbers = ("value", "low", "high") if bounded else ("value",)
     tip += [{"field": field, "type": "quantitative", "format": ".2f"} for field in numbers]
@@ -132,4 +133,9 @@ def _bounds(low: float, high: float) -> str:
 
 
 def _left_out(queries: int) -> str:
-    return f"{queries:,} queries have no other picture of their class, and are left out." if queries else ""
+    have = "query has" if queries == 1 else "queries have"
+    return (
+        f"{queries:,} {have} no other picture of the class and {'is' if queries == 1 else 'are'} left out."
+        if queries
+        else ""
+    )

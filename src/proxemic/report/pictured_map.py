@@ -10,8 +10,9 @@ from torch.nn.functional import normalize
 
 from proxemic.analysis.map import principal_components, t_sne, umap
 from proxemic.extras import optional_dependency
-from proxemic.pages import Section, chart, data_url, table
-from proxemic.report.judged import Judged, name_of, short
+from proxemic.pages import Section, chart, data_url, short, table
+from proxemic.pages.charts import COLORS
+from proxemic.report.judged import Judged, name_of
 from proxemic.tables import Table, percent
 
 Projection = Literal["pca", "tsne", "umap"]
@@ -21,23 +22,28 @@ MOST = 1000
 """Rows of a map, each with its picture; of more, as many are drawn by chance."""
 
 _SIDE, _ALL = 96, 2_000_000  # of a picture, in pixels; characters of all
-_CLASSES = 6  # classes that have a colour each; of more, colours and shapes repeat
+_CLASSES = 6  # classes that have a colour each; of more, colours repeat in another shape
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
+_TOLD_APART = _CLASSES * len(_SHAPES)
 # Search is for what stands anywhere in the name of a class, whatever its case.
 _FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
 
 
-def check_projection(method: str) -> None:
+def check_projection(method: str | None) -> None:
     """Raise `ValueError` if the method is unknown, `ModuleNotFoundError` if its package is not installed."""
-    if method not in get_args(Projection):
+    if method is not None and method not in get_args(Projection):
         raise ValueError(f"projection is {method!r}, but must be one of {', '.join(get_args(Projection))}")
     if method == "umap":
         with optional_dependency("umap"):
             import umap  # noqa: F401
 
 
-def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
-    """Draw rows in two dimensions; raise errors as `check_projection` does."""
+def pictured_map(judged: Judged, *, method: Projection | None = None, seed: int = 0) -> Section | None:
+    """Draw rows in two dimensions, in grey where they have more than two dozen classes; see `check_projection`.
+
+    Without a method these are drawn by t-SNE, as two principal components keep little of them, and others by principal
+    components.
+    """
     check_projection(method)
     count = len(judged.embeddings)
     if count < 4:
@@ -45,11 +51,13 @@ def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -
     rows = torch.arange(count)
     if count > MOST:
         rows = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:MOST].sort().values
-    places, note, axes = _places(judged, rows, method)
-    spec = _spec(_values(judged, rows, places), axes, has_classes=judged.rows.labels is not None)
+    labels = judged.rows.labels
+    many = labels is not None and len(labels[rows].unique()) > _TOLD_APART
+    places, note, axes = _places(judged, rows, method or ("tsne" if many else "pca"))
+    spec = _spec(_values(judged, rows, places, grey=many), axes, has_classes=labels is not None, grey=many)
     said = f"A map of {len(rows):,} pictures" + (f", of {count:,} by chance" if count > len(rows) else "")
     said += ", in which near ones are alike to the network. Hover over a point, or touch it, to see its picture."
-    said += " The list below has the classes." if judged.rows.labels is not None else ""
+    said += " Search for a class to see where it is; the list below names all." if labels is not None else ""
     return Section("Map", chart(spec, said) + Markup("<p><small>{}</small></p>").format(note) + _classes(judged, rows))
 
 
@@ -71,7 +79,9 @@ def _places(
     return draw(embeddings), f"{name} keeps neighbours; its distances and axes mean nothing.", None
 
 
-def _values(judged: Judged, rows: Int64[Tensor, " drawn"], places: Float64[Tensor, "drawn 2"]) -> list[dict[str, Any]]:
+def _values(
+    judged: Judged, rows: Int64[Tensor, " drawn"], places: Float64[Tensor, "drawn 2"], *, grey: bool
+) -> list[dict[str, Any]]:
     most, labels = _ALL // len(rows), judged.rows.labels
     values = []
     for row, (x, y) in zip(rows.tolist(), places.tolist(), strict=True):
@@ -83,14 +93,16 @@ def _values(judged: Judged, rows: Int64[Tensor, " drawn"], places: Float64[Tenso
                 "class": judged.label(row) or "",
                 "name": short(name_of(judged, row)),
                 "colour": label % _CLASSES,
-                "shape": _SHAPES[label // _CLASSES % len(_SHAPES)],
+                "shape": _SHAPES[0 if grey else label // _CLASSES % len(_SHAPES)],
                 "image": "" if picture is None else data_url(picture, _SIDE, max(most, 1200)),
             }
         )
     return values
 
 
-def _spec(values: list[dict[str, Any]], axes: tuple[str, str] | None, *, has_classes: bool) -> dict[str, Any]:
+def _spec(
+    values: list[dict[str, Any]], axes: tuple[str, str] | None, *, has_classes: bool, grey: bool
+) -> dict[str, Any]:
     def axis(number: int) -> dict[str, Any]:
         field = {"field": "xy"[number], "type": "quantitative", "scale": {"zero": False, "nice": False, "padding": 12}}
         shown = {"title": axes[number], "axis": {"tickCount": 5}} if axes else {"title": None, "axis": None}
@@ -99,10 +111,13 @@ def _spec(values: list[dict[str, Any]], axes: tuple[str, str] | None, *, has_cla
     named = len({each["class"] for each in values}) <= _CLASSES
     colour = {"field": "class" if named else "colour", "type": "nominal", "title": None}
     colour |= {} if named and has_classes else {"legend": None}
+    if grey:  # but what is searched for
+        colour = {"condition": {"test": f"wanted && ({_FOUND})", "value": COLORS[0]}, "value": COLORS[-1]}
     shape = {"field": "shape", "type": "nominal", "scale": {"domain": [*_SHAPES], "range": [*_SHAPES]}, "legend": None}
     tooltip = [{"field": name, "type": "nominal", "title": name} for name in ("image", "class", "name")]
     box = {"input": "search", "name": "Search by class", "placeholder": "part of a name", "autocomplete": "off"}
-    found = {"condition": {"test": _FOUND, "value": 0.9}, "value": 0.07} if has_classes else {"value": 0.9}
+    bright = 0.6 if grey else 0.9
+    found = {"condition": {"test": _FOUND, "value": bright}, "value": 0.07} if has_classes else {"value": bright}
     return {
         "height": 480,
         "data": {"values": values},

@@ -30,19 +30,25 @@ def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | No
     if order is None:
         random = torch.randperm(asked, generator=torch.Generator().manual_seed(seed))[:count].sort().values
         return Section("Queries", _groups(judged, {"Random queries": random}))
-    middle = max(0, len(order) // 2 - count // 2)
-    drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+    drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))
     chosen = {
-        "The worst queries": order[:count],
-        "Queries about the median": order[middle : middle + count],
-        "Random queries": order.sort().values[drawn],
+        "The worst queries": _one_per_class(judged, order, count),
+        "Queries about the median": _one_per_class(judged, order[max(0, len(order) // 2 - count // 2) :], count),
+        "Random queries": _one_per_class(judged, order.sort().values[drawn], count),
     }
     note = Markup(
-        "<p>A query is the worse the lower its average precision over the first R neighbours (MAP@R is the mean), R "
-        "being the number of other pictures of its class; of equal ones, the later its first right neighbour comes. "
-        "Random ones are drawn by the seed {}.</p>"
-    ).format(seed)
+        "<p>Worst first, by average precision over the first R neighbours (MAP@R is the mean), where R is the number "
+        "of other pictures of the class; one query per class.</p>"
+    )
     return Section("Queries", note + _groups(judged, chosen))
+
+
+def _one_per_class(judged: Judged, order: Int64[Tensor, " places"], count: int) -> Int64[Tensor, " count"]:
+    """Take the first query of each class, and then, where the classes are fewer, further queries."""
+    labels = judged.metrics.labels[order].tolist()
+    first = {label: place for place, label in reversed([*enumerate(labels)])}
+    places = sorted(first.values()) + sorted({*range(len(labels))} - {*first.values()})
+    return order[sorted(places[:count])]
 
 
 def worst_queries(judged: Judged, count: int) -> Section:
@@ -121,7 +127,7 @@ def _query(judged: Judged, place: int) -> dict[str, object]:
     said, late = "", None
     if has_labels(judged) and bool(judged.metrics.evaluated[place]):
         rank = int(first_right_ranks(judged, torch.tensor([place]))[0])
-        said = f"average precision {judged.metrics.per_query['map@r'][place]:.2f}"
+        said = f"average precision {100 * judged.metrics.per_query['map@r'][place]:.1f} %"
         late = _first_right(judged, place, rank) if rank > len(listed) else None
     elif label is not None:
         said = "nothing else of its class"

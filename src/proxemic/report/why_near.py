@@ -6,6 +6,7 @@ from jaxtyping import Float64
 from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from proxemic.errors import UserError
 from proxemic.pages import Section
@@ -19,10 +20,10 @@ _LARGE = 1 << 16  # pixels that no picture is larger than: it is read whole
 # Told apart by the colour-blind.
 _WARM, _COLD = (np.array(each, np.float32) for each in ([255, 140, 0], [40, 120, 255]))
 _METHODS = {
-    "exact": "The cosine similarity of two pictures is a sum over the pairs of their places here, as the network pools "
-    "by averages or maxima, and its head is linear: the maps are exact, and what they say adds up to the similarity.",
-    "gradients": "This network's embedding is no sum over places, so that the maps are approximations: the last "
-    "feature map times the gradient of the similarity.",
+    "exact": "This similarity is a sum over the pairs of places of both pictures, as the network pools by averages or "
+    "maxima, and its head is linear: the maps are exact, and their values add up to the similarity.",
+    "gradients": "This network's embedding is not a sum over places, so the maps are approximations: the last feature "
+    "map times the gradient of the similarity.",
 }
 
 
@@ -32,6 +33,7 @@ def why_near(judged: Judged) -> Section | None:
     if embedder is None or embedder.takes_vectors:
         return None
     side = embedder.prepare.side or _LARGE
+    unit = normalize(judged.embeddings.float(), dim=1)
     pairs: list[dict[str, object]] = []
     methods: set[str] = set()
     for title, rows in _pairs(judged):
@@ -39,11 +41,12 @@ def why_near(judged: Judged) -> Section | None:
         if one is None or other is None:
             continue
         try:
-            found = explain_similarity(embedder, one, other)
+            found = explain_similarity(embedder, one, other, mean=unit.mean(0))
         except UserError as error:  # it gives no gradients, and will not for any other pair
             return Section("Why two pictures are near", Markup("<p>{}</p>").format(error))
         methods.add(found.method)
-        pairs.append(_pair(judged, title, rows, found))
+        cosine = float(unit[rows[0]] @ unit[rows[1]])
+        pairs.append(_pair(judged, title, rows, found) | {"cosine": cosine})
     if not pairs:
         return None
     said = " ".join(_METHODS[each] for each in sorted(methods))
@@ -69,16 +72,19 @@ def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
 
 
 def _pair(judged: Judged, title: str, rows: tuple[int, int], found: Explanation) -> dict[str, object]:
-    strongest = max(float(each.abs().max()) for each in found.maps)
+    # Beside the average place: in colours of the values themselves, pictures that are near are all orange.
+    maps = [each - each.mean() for each in found.maps]
+    strongest = max(float(max(each.abs().max(), whole.mean())) for each, whole in zip(maps, found.maps, strict=True))
     sides = []
-    for row, seen, contributions, role in zip(rows, found.pictures, found.maps, ("query", "nearest"), strict=True):
+    shown = zip(rows, found.pictures, found.maps, maps, ("query", "nearest"), strict=True)
+    for row, seen, contributions, relative, role in shown:
         label, where = judged.label(row), where_most(contributions)
-        alt = f"{role}: what makes the two similar is mostly {where}"
+        alt = f"{role}: what makes the two similar is mostly {where}" if where else f"{role}: what makes them similar"
         sides.append(
             {
                 "pictures": [
                     picture(_framed(seen), _SIDE, role, _MOST),
-                    picture(overlay(seen, contributions, strongest), _SIDE, alt, _MOST),
+                    picture(overlay(seen, relative, strongest), _SIDE, alt, _MOST),
                 ],
                 "label": label,
                 "name": name_of(judged, row),
@@ -101,23 +107,25 @@ def _framed(seen: Image.Image) -> Image.Image:
     return seen.resize((wide, high), Image.Resampling.BILINEAR)
 
 
-def overlay(seen: Image.Image, contributions: Float64[Tensor, "height width"], strongest: float) -> Image.Image:
-    """Colour a grey picture by contributions: orange where they raise the similarity, blue where they lower it."""
+def overlay(seen: Image.Image, values: Float64[Tensor, "height width"], strongest: float) -> Image.Image:
+    """Colour a grey picture by values: orange where they are positive, blue where they are negative."""
     grey = np.asarray(_framed(seen).convert("L").convert("RGB"), np.float32)
-    values = Image.fromarray(contributions.numpy().astype(np.float32) / (strongest or 1.0))
-    heat = np.asarray(values.resize((grey.shape[1], grey.shape[0]), Image.Resampling.BILINEAR))[:, :, None]
+    scaled = Image.fromarray(values.numpy().astype(np.float32) / (strongest or 1.0))
+    heat = np.asarray(scaled.resize((grey.shape[1], grey.shape[0]), Image.Resampling.BILINEAR))[:, :, None]
     colour = np.where(heat >= 0, _WARM, _COLD)
     strength = 0.85 * np.abs(heat).clip(0, 1)
     return Image.fromarray((grey * 0.85 * (1 - strength) + colour * strength).clip(0, 255).astype(np.uint8))
 
 
 def where_most(contributions: Float64[Tensor, "height width"]) -> str:
-    """Say in which of nine parts of a picture most contributions are.
+    """Say in which of nine parts of a picture most contributions are; empty where none has twice the mean of all.
 
-    >>> where_most(torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
-    'at the top right'
+    >>> where_most(torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)), where_most(torch.ones(4, 4))
+    ('at the top right', '')
     """
     thirds = torch.nn.functional.interpolate(contributions[None, None], (3, 3), mode="area")[0, 0]
+    if thirds.max() < 2 * thirds.abs().mean():
+        return ""
     row, column = divmod(int(thirds.argmax()), 3)
     if row == column == 1:
         return "in the middle"

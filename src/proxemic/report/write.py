@@ -19,6 +19,7 @@ from proxemic.report.judged import judge_run
 from proxemic.report.metrics import differences, metrics, recorded_metrics
 from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import queries
+from proxemic.report.verdict import verdict_on_run
 from proxemic.report.why_near import why_near
 from proxemic.studies.finished import FinishedRun
 from proxemic.studies.recipe_content import class_name
@@ -29,7 +30,7 @@ def write_report(
     *others: str | Path,
     out: str | Path,
     root: str | Path | None = None,
-    projection: Projection = "pca",
+    projection: Projection | None = None,
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     report: Callable[[str], object] | None = None,
 ) -> Path:
@@ -42,7 +43,8 @@ def write_report(
         out: The page, ``.html``.
         root: Show other labelled pictures instead, of a folder or table, as `proxemic.evaluate` takes them by
             ``data.root``.
-        projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
+        projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``;
+            None takes t-SNE above two dozen classes, and principal components otherwise.
         embedded: What `proxemic.train` has embedded for the test of the run; empty embeds the pictures anew.
         report: Is told what the user should know, such as that the pictures are gone and what the run has recorded is
             shown alone. None logs it.
@@ -69,11 +71,12 @@ def write_report(
             raise
         report(f"The report has no pictures, but what the run has recorded: {error}")
         judged = None
+    first = verdict_on_run(run, judged)
     if judged is None:
-        sections = [recorded_metrics(run)]
+        sections = [first, recorded_metrics(run)]
     else:
         of_judged = (metrics, differences, queries, confused, distances, why_near)
-        sections = [*(section(judged) for section in of_judged), pictured_map(judged, method=projection)]
+        sections = [first, *(section(judged) for section in of_judged), pictured_map(judged, method=projection)]
     sections += [section(run) for section in (curves, data, recipe, environment)]
     title = f"{run.name}: {class_name(run.content['loss'])}, seed {run.seed}"
     write_text(path, render_page(title, [each for each in sections if each is not None]))

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from proxemic.data.reading import cut_thin
-from proxemic.data.roots import picture_named
+from proxemic.data.remote import is_address
+from proxemic.data.roots import is_below, path_and_box, picture_named
 from proxemic.errors import UserError
 from proxemic.files import printable, readable, write_atomically, write_text
-from proxemic.pages import environment, picture
+from proxemic.pages import environment, picture, short
 from proxemic.retrieval.gallery import Hit
 from proxemic.retrieval.searching import Answer, SearchResult
+from proxemic.tables import counted
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -63,14 +65,34 @@ def _first(result: SearchResult, most: int) -> list[Answer]:
 def _page(result: SearchResult, answers: list[Answer], note: str) -> str:
     gallery = result.gallery
     made = environment(Path(__file__).parent)
-    made.filters["short"] = _short
     context = {"title": gallery, "scripts": [], "gallery": gallery, "answers": answers, "note": note, "side": _SIDE}
 
     def show(name: str, alt: str) -> "Markup":
         return picture(_thumbnail(name, result.roots), _SIDE, alt)
 
-    text = made.get_template("contact_sheet.html").render(context, show=show)
+    def link(name: str) -> str:
+        """Return the address of the original, if it is one of the pictures that may be opened."""
+        path = path_and_box(name)[0]
+        return "" if not is_below(path, result.roots) else path if is_address(path) else Path(path).absolute().as_uri()
+
+    rate = first_right(result.answers)
+    text = made.get_template("contact_sheet.html").render(context, show=show, link=link, rate=rate)
     return readable(text)
+
+
+def first_right(answers: Sequence[Answer]) -> str:
+    """Say for how many queries with a label the first hit has the same; empty without such queries.
+
+    >>> hit = Hit(0, "a.jpg", "hat", 0.1, {})
+    >>> first_right([Answer("b.jpg", "hat", [hit]), Answer("c.jpg", "shoe", [hit]), Answer("d.jpg", None, [hit])])
+    'The first hit has the same label for 1 of 2 queries (50.0 %).'
+    """
+    labelled = [answer for answer in answers if answer.label is not None]
+    right = sum(bool(answer.hits) and answer.hits[0].label == answer.label for answer in labelled)
+    if not labelled:
+        return ""
+    queries = counted(len(labelled), "query", "queries")
+    return f"The first hit has the same label for {right:,} of {queries} ({100 * right / len(labelled):.1f} %)."
 
 
 def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image:
@@ -99,22 +121,18 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
             picture = _thumbnail(name, result.roots)
             if picture is None:
                 draw.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), outline=_MUTED)
-                text((left + 8, top + _SIDE // 2), _short(name), _MUTED, _SIDE - 16)
+                text((left + 8, top + _SIDE // 2), short(name), _MUTED, _SIDE - 16)
             else:
                 at = left + (_SIDE - picture.width) // 2, top + (_SIDE - picture.height) // 2
                 sheet.paste(picture, at)
             distance = f"  {shown.distance:.3f}" if isinstance(shown, Hit) else ""
             text((left, top + _SIDE + 3), (shown.label or ("query" if column == 0 else "")) + distance, colour)
-            text((left, top + _SIDE + 3 + _LINE), _short(name), _MUTED)
+            text((left, top + _SIDE + 3 + _LINE), short(name), _MUTED)
     return sheet
 
 
 def _colour(answer: Answer, hit: Hit) -> str:
     return _INK if answer.label is None else _SAME if hit.label == answer.label else _OTHER
-
-
-def _short(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def _thumbnail(name: str, roots: Sequence[str]) -> Image.Image | None:

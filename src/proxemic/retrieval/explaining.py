@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, normalize
 
 from proxemic.analysis.similarity_maps import gradient_map, similarity_maps
 from proxemic.data import Preprocessing, read_image
@@ -24,7 +24,7 @@ class Explanation:
     """Contributions of the places of two pictures to their similarity.
 
     Args:
-        similarity: The cosine of their embeddings, in [-1, 1].
+        similarity: The cosine of their embeddings, in [-1, 1], after the mean was subtracted if one was given.
         method: ``exact``: the contributions to either picture add up to the similarity. ``gradients``: they are an
             approximation, see `proxemic.analysis.gradient_map`.
         maps: The contribution of each place of the first picture, and of the second.
@@ -37,7 +37,9 @@ class Explanation:
     pictures: tuple[Image.Image, Image.Image]
 
 
-def explain_similarity(embedder: Embedder, first: Picture, second: Picture) -> Explanation:
+def explain_similarity(
+    embedder: Embedder, first: Picture, second: Picture, *, mean: Float[Tensor, " dim"] | None = None
+) -> Explanation:
     """Divide the similarity of two pictures among their places.
 
     With average or max pooling and a linear head, the similarity is a sum over pairs of places: the maps are exact.
@@ -49,6 +51,8 @@ def explain_similarity(embedder: Embedder, first: Picture, second: Picture) -> E
         embedder: What embeds them; in float32, whatever its precision.
         first: A picture, as `Embedder.embed` takes them.
         second: The other.
+        mean: Mean of unit embeddings. It is subtracted from both embeddings, so that the maps show what the two have in
+            common beyond what all pictures have; None explains the cosine itself.
 
     Raises:
         UnreadableImageError: If one cannot be read as an image.
@@ -70,6 +74,8 @@ def explain_similarity(embedder: Embedder, first: Picture, second: Picture) -> E
             grids = [_as_grid(model.backbone(image)) for image in images]
         if grids[0] is not None and grids[1] is not None:
             one, other = (place_embeddings(model, grid)[0].cpu() for grid in grids if grid is not None)
+            if mean is not None:
+                one, other = (_centred(each, mean) for each in (one, other))
             exact = similarity_maps(one, other)
             return Explanation(exact.similarity, "exact", (exact.first, exact.second), seen)
     with torch.enable_grad():
@@ -79,9 +85,18 @@ def explain_similarity(embedder: Embedder, first: Picture, second: Picture) -> E
                 f"{embedder.path or 'The model'} gives no gradients, as one that runs in ONNX Runtime: explain with "
                 "the run that it was exported from."
             )
-        maps = _gradients(one_map, one, other), _gradients(other_map, other, one)
-    similarity = float(torch.cosine_similarity(one.detach().double(), other.detach().double(), dim=0))
+        targets = [each.detach() if mean is None else normalize(each.detach(), dim=0) - mean for each in (one, other)]
+        maps = _gradients(one_map, one, targets[1]), _gradients(other_map, other, targets[0])
+    similarity = float(torch.cosine_similarity(*(each.double() for each in targets), dim=0))
     return Explanation(similarity, "gradients", maps, seen)
+
+
+def _centred(
+    vectors: Float[Tensor, "dim height width"], mean: Float[Tensor, " dim"]
+) -> Float64[Tensor, "dim height width"]:
+    """Scale the vectors of places so that their mean has unit length, and subtract the mean of all pictures."""
+    unit = vectors.double() / vectors.double().mean((1, 2)).norm().clamp(min=1e-12)
+    return unit - mean.double()[:, None, None]
 
 
 def _embed_with_map(

@@ -93,7 +93,8 @@ class Engine:
         except UserError as error:
             if rate is not None or threshold is not None:
                 raise
-            self._note("Nothing is named or called unknown: there is no threshold.", f"Nothing is named: {error}")
+            note = "No picture is called unknown, as no threshold was learnt (for the operator: proxemic calibrate)."
+            self._note(note, f"Nothing is named: {error}")
             return None
         self._notes += chosen.notes
         self.messages += (*chosen.notes, *chosen.advice)

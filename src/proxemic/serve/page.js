@@ -9,6 +9,13 @@ let asking = new AbortController();
 
 function say(text) {
   at("status").textContent = text;
+  at("status").classList.remove("error");
+}
+
+function fail(text) {
+  say(text);
+  at("status").classList.add("error");
+  at("answer").hidden = true; // what was found before belongs to another query
 }
 
 function parameters(further) {
@@ -27,8 +34,7 @@ function card(row) {
   };
   const lines = [make("b", {}, row.label ?? "no label")];
   if (row.distance !== undefined) {
-    const far = typeof query !== "string" && gallery.threshold !== null && gallery.threshold >= 0 && row.distance > gallery.threshold;
-    lines.push(make("span", {}, ` ${row.distance.toFixed(4)}`), make("small", {}, far ? " beyond the threshold" : ""));
+    lines.push(make("span", {}, ` ${row.distance.toFixed(4)}`));
   }
   const original = make("a", { href: `items/${row.id}/picture`, target: "_blank", rel: "noopener" }, row.name);
   const further = Object.entries(row.columns).filter(([, text]) => text !== null);
@@ -36,10 +42,22 @@ function card(row) {
   return make("li", {}, make("figure", {}, button, make("figcaption", {}, ...lines, make("div", {}, original), ...known)));
 }
 
-function verdict(recognition, row) {
+function cards(hits) {
+  const threshold = typeof query === "string" ? null : gallery.threshold; // which is one of distances between pictures
+  const near = threshold === null ? hits.length : hits.filter((hit) => hit.distance <= threshold).length;
+  const made = hits.map(card);
+  const line = `Threshold ${threshold?.toFixed(4)}: what follows is too far away to be named.`;
+  if (near < hits.length && threshold >= 0) made.splice(near, 0, make("li", { className: "line" }, line));
+  return made;
+}
+
+function verdict(recognition, row, hits) {
   if (typeof row === "string") return [make("b", {}, row), ", and the pictures nearest to these words"];
   if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and what is nearest to it"];
-  if (!recognition) return ["There is no threshold: nothing is named."];
+  if (!recognition) {
+    if (!hits.length) return ["Nothing was found."];
+    return ["Nearest: ", make("b", {}, hits[0].label ?? hits[0].name), ` at ${hits[0].distance.toFixed(4)}`];
+  }
   const { label, distance, threshold } = recognition;
   if (threshold < 0) return ["Nothing is named: no distance is small enough for the threshold."];
   const why = distance === null ? "" : `, nearest at ${distance.toFixed(4)}, threshold ${threshold.toFixed(4)}`;
@@ -52,10 +70,10 @@ async function search(wanted) {
   const file = wanted instanceof File ? wanted : null;
   const text = typeof wanted === "string" ? wanted : null;
   if (!at("count").reportValidity()) return;
-  if (file && !gallery.takes_pictures) return say(gallery.notes.join(" "));
+  if (file && !gallery.takes_pictures) return fail(gallery.notes.join(" "));
   const most = Number(at("file").dataset.most);
   if (file && file.size > most) {
-    return say(`The picture has ${file.size.toLocaleString("en")} bytes, but at most ${most.toLocaleString("en")} are taken.`);
+    return fail(`The picture has ${file.size.toLocaleString("en")} bytes, but at most ${most.toLocaleString("en")} are taken.`);
   }
   asking.abort();
   asking = new AbortController();
@@ -75,15 +93,15 @@ async function search(wanted) {
     at("query").hidden = text !== null;
     if (!text) at("query").src = file ? URL.createObjectURL(file) : `items/${wanted.id}/thumbnail`;
     at("query").alt = file ? "Your picture" : "The chosen picture";
-    at("verdict").replaceChildren(...verdict(found.recognition, file ? null : wanted));
-    at("hits").replaceChildren(...found.hits.map(card));
+    at("verdict").replaceChildren(...verdict(found.recognition, file ? null : wanted, found.hits));
+    at("hits").replaceChildren(...cards(found.hits));
     at("answer").hidden = false;
     say(`${found.hits.length} found`);
     // The button that was pressed may be gone.
     at("answer-title").focus({ preventScroll: true });
     at("answer").scrollIntoView({ block: "nearest" });
   } catch (error) {
-    if (error.name !== "AbortError") say(error.message);
+    if (error.name !== "AbortError") fail(error.message.replace(/^The file/, file?.name ?? "The file"));
   }
 }
 
@@ -96,12 +114,14 @@ async function list(after) {
     if (mine !== listed) return;
     if (after < 0) at("items").replaceChildren();
     at("items").append(...items.map(card));
-    const none = conditions.length ? "None meets the filters." : "There is none.";
+    const none = conditions.length
+      ? "None meets the filters."
+      : `This gallery is empty. Add pictures: proxemic gallery add ${gallery.name} PICTURES`;
     at("choose").textContent = items.length || after >= 0 ? "Choose one to see its neighbours." : none;
     at("more").hidden = !more;
     at("more").onclick = () => list(items.at(-1).id);
   } catch (error) {
-    say(error.message);
+    fail(error.message);
   }
 }
 
@@ -119,7 +139,7 @@ function changed() {
 
 function take(files) {
   if (files.length) search(files[0]);
-  else say("That is no file: drop, paste or choose a picture.");
+  else fail("That is not a file: drop, paste or choose a picture.");
 }
 
 function offer() {
@@ -156,6 +176,6 @@ try {
   at("file").disabled = !gallery.takes_pictures;
   offer();
 } catch (error) {
-  say(error.message);
+  fail(error.message);
 }
 list(-1);

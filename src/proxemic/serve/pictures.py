@@ -32,7 +32,7 @@ def check_query(content: bytes, pixels: int) -> int:
     """Return the pixels of a picture by its header alone; refuse too many, and files that are not pictures."""
     header = _header(content)
     if header is None:
-        raise Refused(415, f"The file is no picture in the format {FORMATS_TEXT}: send one that is.")
+        raise Refused(415, f"The file is not a picture: use {FORMATS_TEXT}.")
     width, height = header[1]
     if width * height > pixels:
         raise Refused(

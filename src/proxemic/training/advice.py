@@ -63,7 +63,7 @@ def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: floa
     longer = f"at epoch {count} of {count}: try more epochs (--training.epochs {2 * count}) or a higher {lr}."
     if kept in _KEPT:
         worse = (
-            f"No epoch was better than the start (validation {metric} {percent(start)}, the best epoch's "
+            f"WARNING: No epoch was better than the start (validation {metric} {percent(start)}, the best epoch's "
             f"{percent(best)}): the run keeps {_KEPT[kept]}; "
         )
         if rising:

@@ -42,12 +42,16 @@ class Times:
         spent = self._spent | {"other": max(0.0, total - sum(self._spent.values())), "total": total}
         return {name: round(value, 3) for name, value in spent.items()}
 
-    def sentence(self) -> str:
-        """Format the seconds in one line, without what took less than half a second."""
-        seconds = self.seconds()
-        total = seconds.pop("total")
-        parts = [f"{name} {value:.0f}" for name, value in seconds.items() if value >= 0.5]
-        return f"Seconds: {', '.join([*parts, f'in all {total:.0f}'])}"
+
+def seconds_sentence(seconds: Mapping[str, float]) -> str:
+    """Format the content of ``seconds.json`` in one line, without what took less than half a second.
+
+    >>> seconds_sentence({"training": 8.7, "test": 0.3, "total": 9.1})
+    'Seconds: training 9, in all 9'
+    """
+    parts = [f"{name} {value:.0f}" for name, value in seconds.items() if value >= 0.5 and name != "total"]
+    total = f"in all {seconds['total']:.0f}"
+    return f"Seconds: {', '.join([*parts, total])}"
 
 
 @dataclass

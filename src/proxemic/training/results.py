@@ -93,7 +93,6 @@ def write_results(
     if advised := curve_advice(recipe, [max(values) for values in finite if values], kept, best.get(metric, math.nan)):
         display.report(advised)
     display.report(f"Wrote {run.path}")
-    display.report(display.times.sentence())
     if splits.test is None and test:
         display.report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
     return result, embedded

@@ -76,7 +76,13 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     labels, duplicates, outliers = found_of(cleaning)
     assert labels[0] in ("class 08/wrong.png", "class 02/converted.bmp")
     assert sorted(labels[:2]) == ["class 02/converted.bmp", "class 08/wrong.png"]
-    assert {each.path[-9:]: each.suggested for each in cleaning.labels}["wrong.png"] == "class 03"
+    wrong = next(each for each in cleaning.labels if each.path.endswith("wrong.png"))
+    assert wrong.suggested == "class 03"
+    assert [Path(name).parent.name for name, _ in wrong.examples] == ["class 08", "class 03"]
+    assert wrong.example != wrong.path
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "labelled class 08, looks like class 03" in page
+    assert 'alt="a picture of class 03"' in page
     assert duplicates[0] == ("class 06/0.png", "class 02/converted.bmp", "exact")  # of different labels: the worst
     assert cleaning.duplicates[0].labels_differ
     assert sorted(duplicates[1:]) == [
@@ -88,7 +94,7 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     assert cleaning.pictures == 76
     assert cleaning.summary().startswith("76 pictures: ")
     assert "2 exact, 1 near and 0 mirrored duplicates (0 across splits, 1 of different labels)" in cleaning.summary()
-    assert notes == ["1 pictures cannot be read, and are left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
+    assert notes == ["1 picture cannot be read and is left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
 
 
 class Rows(nn.Module):
@@ -310,7 +316,8 @@ def test_names_are_text_and_pictures_are_in_the_page(findings: Cleaning, tmp_pat
 
 def test_the_page_of_nothing(tmp_path: Path) -> None:
     page = Cleaning(3, (), (), (), {}, {}).write(tmp_path).read_text()
-    assert page.count("<p>None.</p>") == 3
+    for kind in ("suspected labels", "duplicates", "outliers"):
+        assert f"<p>No {kind} were found.</p>" in page
     assert "Unreadable" not in page
 
 

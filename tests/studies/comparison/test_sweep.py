@@ -9,7 +9,8 @@ from comparisons import interval
 from proxemic.errors import UserError
 from proxemic.studies.comparison import sweep
 from proxemic.studies.comparison.directory import Comparison, Result
-from proxemic.studies.comparison.sweep import Axis, Sweep, plan_sweep, plot_sweep, read_sweeps, run_sweep
+from proxemic.studies.comparison.sweep import plan_sweep, plot_sweep, run_sweep
+from proxemic.studies.comparison.vary import Axis, Sweep, read_sweeps
 
 RECIPE = "glyphs-small/arcface"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from torch import Tensor
 from tqdm import tqdm
 
 from proxemic.data import FilePixels
@@ -40,6 +41,7 @@ from proxemic.retrieval.curation.duplicates import (
 from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import Source, gather, open_sources
+from proxemic.tables import counted
 
 with optional_dependency("train"):
     from markupsafe import Markup
@@ -67,12 +69,21 @@ class Suspect:
         label: Its label.
         suggested: The label of the pictures that it is nearer to.
         score: The value of `wrong_label_scores`, from 0.5, exclusive, to 1.
+        example: The name of the other picture with its label that is most like all of these; empty if there is none.
+        suggested_example: The same of the suggested label.
     """
 
     path: str
     label: str
     suggested: str
     score: float
+    example: str = ""
+    suggested_example: str = ""
+
+    @property
+    def examples(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """The names of both examples, each with its label."""
+        return (self.example, self.label), (self.suggested_example, self.suggested)
 
 
 @dataclass(frozen=True)
@@ -152,22 +163,32 @@ class Cleaning:
         """Whether the model is too weak to judge labels, or very many are wrong."""
         return self.recall < _WEAK_RECALL or len(self.labels) > _MANY_SUSPECTS * self.judged
 
+    @property
+    def warning(self) -> str:
+        """A sentence if the model is too weak to judge labels, otherwise empty."""
+        if not self.is_weak:
+            return ""
+        return (
+            "The model is too weak to judge labels, unless very many are wrong: the nearest other picture has the same "
+            f"label for {self.recall:.0%} of {self.judged:,}, and {len(self.labels):,} labels are suspected."
+        )
+
     def summary(self) -> str:
         """Say in a sentence what was found, after a warning if the model is too weak to judge labels."""
-        weak = ""
-        if self.is_weak:
-            weak = (
-                "The model is too weak to judge labels, unless very many are wrong: the nearest other picture has the "
-                f"same label for {self.recall:.0%} of {self.judged:,}, and {len(self.labels):,} labels are suspected. "
-            )
+        return f"{self.warning} {self.counts}".lstrip()
+
+    @property
+    def counts(self) -> str:
+        """A sentence that counts the findings of each kind."""
         kinds = [each.kind for each in self.duplicates]
         across = sum(each.across_splits for each in self.duplicates)
         differ = sum(each.labels_differ for each in self.duplicates)
         return (
-            f"{weak}{self.pictures:,} pictures: {len(self.labels):,} suspected labels, {kinds.count('exact'):,} exact, "
+            f"{counted(self.pictures, 'picture')}: {counted(len(self.labels), 'suspected label')}, "
+            f"{kinds.count('exact'):,} exact, "
             f"{kinds.count('near'):,} near and {kinds.count('mirrored'):,} mirrored duplicates ({across:,} across "
             f"splits, {differ:,} of different labels), "
-            f"{len(self.outliers):,} outliers, {len(self.unreadable):,} unreadable."
+            f"{counted(len(self.outliers), 'outlier')}, {len(self.unreadable):,} unreadable."
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
@@ -195,54 +216,78 @@ class Cleaning:
             items = Markup().join(Markup("<li>{}</li>").format(line) for line in lines)
             sections.append(Section("Unreadable", Markup("<ul>{}</ul>").format(items)))
         sections.append(Section("Correct them", Markup("<p>{}</p><pre>{}</pre>").format(HOW_TO_CORRECT, CORRECTING)))
-        write_text(folder / "index.html", render_page("proxemic clean", sections, summary=self.summary()))
+        write_text(folder / "index.html", render_page("proxemic clean", sections, summary=self.counts))
         return folder / "index.html"
 
-    def _picture(self, name: str) -> Markup:
+    def _picture(self, name: str, alt: str) -> Markup:
         image = None
         if name in self.pixels:
             store, row = self.pixels[name]
             with suppress(UnreadableImageError):  # it was there a moment ago
                 image = store.load(row, _SIDE)
-        return picture(image, _SIDE, "")  # the caption has its name
+        return picture(image, _SIDE, alt)
 
 
-def finding_sections(found: Cleaning, show: Callable[[str], Markup], most: int, rest: str) -> list[Section]:
-    """Show the first of each kind of findings with their pictures, and say where the rest is."""
+def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: int, rest: str) -> list[Section]:
+    """Show the first of each kind of findings with their pictures, and say where the rest is.
+
+    Args:
+        found: The findings.
+        show: Renders a picture by its name, with a text for those who do not see it.
+        most: Findings of a kind that are shown.
+        rest: A sentence about where the others are.
+    """
     template = environment(Path(__file__).parent).get_template("findings.html")
 
-    def section(title: str, cards: Iterable[dict[str, object]], note: str = "") -> Section:
-        html = template.render(cards=[*cards], note=note, most=most, rest=rest, show=show)
-        return Section(title, Markup(html))
+    def section(title: str, cards: Iterable[dict[str, object]], note: str, warning: str = "") -> Section:
+        content = {"cards": [*cards], "note": note, "warning": warning, "most": most, "rest": rest, "show": show}
+        return Section(title, Markup(template.render(content, kind=title.lower())))
 
     return [
         section(
             "Suspected labels",
             (
-                {"names": [each.path], "title": each.label, "text": f"rather {each.suggested}? {each.score:.3f}"}
+                {
+                    "title": f"labelled {each.label}, looks like {each.suggested}",
+                    "text": f"score {each.score:.2f}",
+                    "figures": [
+                        (each.path, "this picture", each.label),
+                        *[(name, f"a picture of {label}", label) for name, label in each.examples if name],
+                    ],
+                }
                 for each in found.labels
             ),
+            "The score is the distance to the pictures of its own label, as a share of the sum of that distance and "
+            "the distance to those of the other label: above 0.50 the other label is nearer. It is not a probability. "
+            "Where two labels look alike, right labels are listed too, so look at each before you change it.",
+            found.warning,
         ),
         section(
             "Duplicates",
             (
                 {
-                    "names": [each.path, each.of],
-                    "title": each.kind,
+                    "title": f"{each.kind} copy",
                     "text": f"group {each.group}, distance {each.distance:.3f}",
                     "warnings": [f"{each.split} repeats {each.split_of}"] * each.across_splits
                     + [f"{each.label} and {each.label_of}"] * each.labels_differ,
+                    "figures": [(each.path, "the copy", None), (each.of, "what it repeats", None)],
                 }
                 for each in found.duplicates
             ),
-            NOT_FOUND,
+            f"The distance is that of the embeddings. {NOT_FOUND}",
         ),
         section(
             "Outliers",
             (
-                {"names": [each.path], "title": each.label or "", "text": f"score {each.score:.1f}"}
+                {
+                    "title": each.label or "",
+                    "text": f"score {each.score:.1f}",
+                    "figures": [(each.path, "this picture", each.label)],
+                }
                 for each in found.outliers
             ),
+            "The score says how much farther than usual the nearest pictures are, in standard deviations that outliers "
+            f"do not widen; above {LIMIT:g} a picture is listed.",
         ),
     ]
 
@@ -290,7 +335,8 @@ def clean(
         report(note)
     found = examine(rows, distance)
     if found.unreadable:
-        report(f"{len(found.unreadable):,} pictures cannot be read, and are left out.")
+        are = "is" if len(found.unreadable) == 1 else "are"
+        report(f"{counted(len(found.unreadable), 'picture')} cannot be read and {are} left out.")
     if out is not None:
         report(f"Written: {found.write(out)}")
     return found
@@ -335,7 +381,13 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
     return Cleaning(
         len(names),
         tuple(
-            Suspect(names[row], class_names[labels[row]], class_names[wrong.suggested[row]], float(wrong.scores[row]))
+            Suspect(
+                names[row],
+                class_names[labels[row]],
+                class_names[wrong.suggested[row]],
+                float(wrong.scores[row]),
+                *(_example(names, embeddings, labels, each, row) for each in (labels[row], wrong.suggested[row])),
+            )
             for row in _worst(wrong.scores, 0.5)
         ),
         _duplicates(names, texts, splits, matches),
@@ -345,6 +397,16 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
         judged,
         recall,
     )
+
+
+def _example(names: Sequence[str], embeddings: Tensor, labels: Tensor, label: Tensor, row: int) -> str:
+    """Return the name of the picture that is nearest to the mean of its label, other than the given row."""
+    members = (labels == label).nonzero()[:, 0]
+    others = members[members != row]
+    if not len(others):
+        return ""
+    vectors = embeddings[others].float()
+    return names[int(others[(vectors - vectors.mean(0)).norm(dim=1).argmin()])]
 
 
 def _duplicates(

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from proxemic.errors import UserError
-from proxemic.recipes import find_recipe, list_recipes
+from proxemic.recipes import find_recipe, is_match, list_recipes
 from proxemic.studies.recipe_content import class_name, data_key
 
 _SAME_TEST = ("validation_fraction", "cache_dir")
@@ -63,7 +63,7 @@ class Entry:
 
     def is_named(self, word: str) -> bool:
         """Return whether ``word`` is its name, path or a pattern of its name."""
-        return _matches(self.name, word) or self.name == str(Path(word).resolve()) or self.title == word
+        return is_match(self.name, word) or self.name == str(Path(word).resolve()) or self.title == word
 
 
 def find_names(words: Sequence[str]) -> list[str]:
@@ -83,7 +83,7 @@ def find_names(words: Sequence[str]) -> list[str]:
     known, found = list_recipes(), dict[str, None]()
     for word in words:
         if re.search(r"[*?]", word) and not Path(word).is_file():
-            matching = [name for name in known if _matches(name, word)]
+            matching = [name for name in known if is_match(name, word)]
             if not matching:
                 raise UserError(f"No recipe is called {word!r}: see the names with proxemic recipes list.")
         else:
@@ -91,17 +91,6 @@ def find_names(words: Sequence[str]) -> list[str]:
             matching = [word if word in known else str(path.resolve())]
         found |= dict.fromkeys(matching)
     return list(found)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Match as a shell does: ``*`` stops at a slash, ``**`` does not.
-
-    >>> [_matches("cub/reality-check/hist", pattern) for pattern in ("cub/*", "cub/**", "cub/*/h?st")]
-    [False, True, True]
-    """
-    signs = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = (signs.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*|\?)", pattern))
-    return re.fullmatch("".join(parts), name) is not None
 
 
 def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *, own_code: bool = False) -> Entry:

@@ -16,6 +16,7 @@ from proxemic.studies.comparison.against_paper import against_paper
 from proxemic.studies.comparison.directory import Comparison, computed_metrics
 from proxemic.studies.comparison.entries import find_names, read_entry
 from proxemic.studies.comparison.tables import write_tables
+from proxemic.studies.comparison.vary import read_sweeps, write_points
 from proxemic.studies.directories import format_seconds, time_left
 from proxemic.studies.jobs import Job, Workers
 from proxemic.studies.recipe_content import same_recipe
@@ -26,6 +27,7 @@ def compare(
     *,
     out: str | Path | None = None,
     seeds: Sequence[int] | None = None,
+    vary: Sequence[str] = (),
     overrides: Mapping[str, object] | None = None,
     resume: str | Path | None = None,
     workers: int = 1,
@@ -42,6 +44,8 @@ def compare(
         out: The directory: a new one (None takes ``runs/compare-DATE-TIME``), or that of a comparison to continue,
             which keeps its recipes and seeds.
         seeds: Seeds of each recipe; None takes 0 to 4, or those that ``out`` has.
+        vary: Compare one recipe with values of a key, as ``loss=ProxyAnchorLoss,ArcFaceLoss`` or
+            ``loss.alpha=8,16,32``, instead of several recipes; may be repeated. ``out/values`` has the recipes.
         overrides: Values of every recipe by dotted key, such as ``{"training.epochs": 5}``.
         resume: Continue the comparison in this directory as it was begun, without recipes, seeds, overrides and
             ``out``.
@@ -60,7 +64,7 @@ def compare(
         ValueError: If ``workers`` is below 1.
     """
     if resume is not None:
-        if recipes or seeds is not None or out or overrides:
+        if recipes or seeds is not None or out or overrides or vary:
             raise UserError(
                 "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
                 f"give all of them with --out {resume} to add some."
@@ -70,6 +74,14 @@ def compare(
         out = Path(out) if out else new_directory("compare")
         names = find_names([str(recipe) for recipe in recipes])
         flags = as_flags(overrides or {})
+        if vary:
+            if dry_run or len(names) > 1:
+                raise UserError(
+                    "--vary takes one recipe, and writes one for each value: leave out the others, --dry-run too."
+                )
+            _begun(out)  # refuses a folder of something else before anything is written to it
+            points = write_points(names[0], read_sweeps(vary), out, flags)
+            names, flags = [name for each in points.values() for name in each], []
         comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
     if dry_run:
         return comparison
@@ -130,7 +142,7 @@ def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[s
 
 def _begun(out: Path) -> Comparison | None:
     # A call that was killed at once may have left recipes.
-    return Comparison.read(out) if Comparison(out, (), ()).directory.is_begun(["recipes"]) else None
+    return Comparison.read(out) if Comparison(out, (), ()).directory.is_begun(["recipes", "values"]) else None
 
 
 def finish_comparison(

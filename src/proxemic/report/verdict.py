@@ -1,0 +1,54 @@
+"""The section that a report of a run begins with: the verdict, and what to do next."""
+
+import math
+
+from markupsafe import Markup
+
+from proxemic.pages import Section
+from proxemic.report.judged import Judged
+from proxemic.report.queries import has_labels
+from proxemic.runs.directory import RunDirectory
+from proxemic.runs.verdict import BEFORE, START_KEPT, next_commands, recorded_verdict, verdict
+from proxemic.studies.finished import FinishedRun
+
+
+def verdict_on_run(run: FinishedRun, judged: Judged | None) -> Section:
+    """Say how good a run is on the pictures of its report, or by what it has recorded where there are none."""
+    recorded = run.metrics or {}
+    said = recorded_verdict(recorded) if judged is None else verdict_on(judged)
+    shown = lead(said or "The run held no classes out, so there is nothing to judge it by.")
+    if judged is not None and judged.split == recorded.get("selected_on"):
+        shown += Markup("<p>{}</p>").format("The epoch was chosen on the same classes, which favours this result.")
+    if recorded.get("kept") in BEFORE:
+        shown += Markup('<p class="banner">{}</p>').format(START_KEPT)
+    commands = next_commands(run.path, recorded)
+    commands["find wrong labels and duplicates"] = f"proxemic clean PICTURES --model {run.path} --out cleaned"
+    items = [Markup("<dt>{}</dt><dd><code>{}</code></dd>").format(*each) for each in commands.items()]
+    return Section(
+        "Verdict", shown + Markup('<h3>What to do next</h3><dl class="next">{}</dl>').format(Markup().join(items))
+    )
+
+
+def verdict_on(judged: Judged) -> str:
+    """Give the verdict on embeddings in a sentence; it is empty without labels."""
+    if not has_labels(judged):
+        return ""
+    found, names, trained = judged.metrics, judged.rows.class_names or (), None
+    classes = found.labels[found.evaluated].unique().tolist()
+    if judged.run is not None:
+        trained = RunDirectory(judged.run.path).read_classes()
+    interval = judged.intervals["recall@1" if "recall@1" in found else next(iter(found))]
+    return verdict(
+        found,
+        classes=len(classes),
+        queries=found.queries,
+        trained_on=len({names[each] for each in classes} & trained.trained) if trained else 0,
+        before=judged.metrics_before.get("start") or judged.metrics_before.get("untrained"),
+        chance=found.chance,
+        bounds=None if math.isnan(interval.low) else (interval.low, interval.high),
+    )
+
+
+def lead(text: str) -> Markup:
+    """Render the sentence that a page begins with."""
+    return Markup('<p class="lead">{}</p>').format(text)

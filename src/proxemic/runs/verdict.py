@@ -1,0 +1,76 @@
+"""The verdict on a model in one sentence, and the commands that follow a training."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from proxemic.tables import counted
+
+BEFORE = {"start": "before training", "untrained": "before training, new head"}
+"""What people read for the networks before the first step."""
+
+START_KEPT = "No epoch was better than the network before training, and the run kept that network."
+
+
+def verdict(
+    values: Mapping[str, float],
+    *,
+    classes: int,
+    queries: int,
+    trained_on: int = 0,
+    before: Mapping[str, float] | None = None,
+    chance: Mapping[str, float] | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> str:
+    """Say how often the nearest picture is right, or give the first metric if Recall@1 was not measured.
+
+    Args:
+        values: Metrics in [0, 1] by name.
+        classes: Number of classes.
+        queries: Number of queries.
+        trained_on: Number of these classes that the model was trained on.
+        before: Metrics of the network before training.
+        chance: Expected metrics of a random ranking.
+        bounds: The interval of the metric.
+
+    >>> verdict({"recall@1": 0.893}, classes=256, queries=3072, chance={"recall@1": 0.004})
+    'On 256 classes never seen in training, the nearest picture is right for 89.3 % of 3,072 queries; by chance 0.4 %.'
+    """
+    metric = "recall@1" if "recall@1" in values else next(iter(values))
+    seen = {0: " never seen in training", classes: " seen in training"}
+    on = counted(classes, "class", "classes") + seen.get(trained_on, f", {trained_on:,} of them seen in training")
+    is_of = ("the nearest picture is right for", "of") if metric == "recall@1" else (f"{metric} is", "for")
+    said = f"On {on}, {is_of[0]} {100 * values[metric]:.1f} % {is_of[1]} {counted(queries, 'query', 'queries')}"
+    if bounds is not None:
+        said += " ({:.1f} to {:.1f})".format(*(100 * bound for bound in bounds))
+    for name, other in (("before training", before), ("by chance", chance)):
+        if other and metric in other:
+            said += f"; {name} {100 * other[metric]:.1f} %"
+    return f"{said}."
+
+
+def recorded_verdict(recorded: Mapping[str, Any]) -> str:
+    """Give the verdict on the test classes of a run by its ``metrics.json``; it is empty if there were none."""
+    if "test" not in recorded:
+        return ""
+    return verdict(
+        recorded["test"],
+        classes=recorded["test_classes"],
+        queries=recorded["test_queries"],
+        trained_on=recorded.get("test_classes_trained_on", 0),
+        before=recorded.get("start") or recorded.get("untrained"),
+        chance=recorded.get("chance"),
+    )
+
+
+def next_commands(run: Path, recorded: Mapping[str, Any]) -> dict[str, str]:
+    """Return the commands that one wants after a training, by what they are for."""
+    path = shlex.quote(str(run))
+    if recorded.get("kept") in BEFORE:
+        first = {"search for better hyper-parameters": f"proxemic tune --recipe {shlex.quote(f'{run}/recipe.yaml')}"}
+    else:
+        first = {"search pictures with it": f"proxemic gallery create shop PICTURES --model {path}"}
+    if "test" not in recorded:
+        return first
+    return {"see where it fails": f"proxemic evaluate {path} --worst 20 --pictures worst.html", **first}
