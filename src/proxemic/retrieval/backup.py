@@ -101,6 +101,8 @@ def import_gallery(
         UserError: If the file is not such a file, or is damaged, or there is a gallery already; nothing is made then.
     """
     path = Path(file)
+    if not path.is_file():
+        raise UserError(f"{path} is not a file: give one that proxemic gallery export wrote.")
     try:
         with sound_file(path, "Parquet"), open_parquet_file(path) as opened:
             schema = opened.schema_arrow

@@ -171,7 +171,7 @@ def test_on_the_command_line(exported: Path, tmp_path: Path, here: Here) -> None
     said = here("gallery", "import", tmp_path / "copy", tmp_path / "shop.parquet")
     assert said.stdout == f"{ROWS - 1} in {tmp_path / 'copy'}\n"
     assert_refused(here("gallery", "import", tmp_path / "copy", tmp_path / "shop.parquet"), ["is not a new or empty"])
-    assert_refused(here("gallery", "import", tmp_path / "other", tmp_path / "no.parquet"), ["no.parquet"])
+    assert_refused(here("gallery", "import", tmp_path / "other", tmp_path / "no.parquet"), ["no.parquet is not a file"])
     assert_refused(here("gallery", "export", exported / "shop", tmp_path / "shop.csv"), ["must end in .parquet"])
 
 
