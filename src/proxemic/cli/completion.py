@@ -13,7 +13,7 @@ _RECIPES = ("RECIPE", "NAME|FILE")
 _FOLDERS = ("DIR",)
 _FILES = (
     *("DIR|FILE", "DIR|TABLE|FILE", "FILE", "FILE.csv|DIR", "GALLERY", "MODEL", "PATH", "PATH|NAME", "QUERY"),
-    *("RUN", "RUN|FILE", "RUN|GALLERY", "SOURCE", "STEM", "TABLE"),
+    *("RUN", "RUN|FILE", "RUN|GALLERY|MODEL", "SOURCE", "STEM", "TABLE"),
 )
 """What arguments are called that take each; a test finds those that are called otherwise."""
 
