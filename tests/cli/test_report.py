@@ -26,20 +26,19 @@ def test_the_report_of_two_runs(here: Here, run: Path, tmp_path: Path) -> None:
 
 
 def test_training_ends_with_the_report(here: Here, copy: Path) -> None:
-    assert (copy / "report.html").stat().st_size > 500_000
-    made = here("train", "--resume", copy)
+    made = here("train", "--resume", copy, pictures=True)
     assert "Report" not in made.stdout
     (copy / "report.html").unlink()  # as if training had been killed before its end
-    made = here("train", "--resume", copy)
+    made = here("train", "--resume", copy, pictures=True)
     assert made.stdout.endswith(f"Report: {copy}/report.html\n")
-    assert (copy / "report.html").is_file()
+    assert (copy / "report.html").stat().st_size > 500_000
 
 
 def test_a_report_that_fails_does_not_fail_the_training(here: Here, copy: Path) -> None:
     (copy / "report.html").unlink()
     (copy / "report.html").mkdir()
     (copy / "metrics.json").write_bytes((copy / "metrics.json").read_bytes())  # which is newer
-    made = here("train", "--resume", copy)
+    made = here("train", "--resume", copy, pictures=True)
     assert made.returncode == 0
     said = made.stdout.splitlines()[-1]
     assert said.startswith("The report was not written: ")
