@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,14 @@ from proxemic.retrieval import Embedder, Gallery, improve_gallery, relabel, sear
 from shelves import SIZE, write_model
 
 pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_steps() -> Iterator[None]:
+    """Of a training in seven heads, which takes seconds; `test_improvement` tells what it is worth."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxemic.retrieval.improvement._LEAST_STEPS", 40)
+        yield
 
 
 def write_network(folder: Path) -> Path:
