@@ -17,11 +17,14 @@ def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
         path.touch()
 
 
-def no_report(_: object, command: str) -> None:
-    """What a training ends with; `proxemic report` writes pages all the same."""
-    page = Path(command.removeprefix("proxemic report ")) / "report.html"
+def no_report(write: Any, command: str) -> None:
+    """What a training ends with; other commands write their pages all the same."""
+    run = command.removeprefix("proxemic report ")
+    if run == command:
+        return print_report(write, command)
+    page = Path(run) / "report.html"
     page.touch()
-    print(f"Report: {page}")
+    return print(f"Report: {page}")
 
 
 def draw_no_pictures(patch: pytest.MonkeyPatch) -> None:
