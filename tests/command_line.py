@@ -75,14 +75,19 @@ FIRST_LINE = re.compile(r"[A-Z][a-z]+ing\b")
 
 
 class Here:
-    """The same in this process, where only sentences and exit codes are looked at: another process takes seconds."""
+    """The same in this process, without pictures: another process takes seconds."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.capsys, self.monkeypatch = capsys, monkeypatch
 
-    def __call__(self, *words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *words: str | Path, cwd: Path | None = None, pictures: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        import quick  # not with this file: what tests losses on a GPU has no Lightning
+
         self.capsys.readouterr()
         with self.monkeypatch.context() as patch:
+            (quick.draw_pictures if pictures else quick.save_vectors_alone)(patch)
             if cwd is not None:
                 patch.chdir(cwd)
             patch.setenv("COLUMNS", "120")

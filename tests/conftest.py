@@ -2,10 +2,11 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -71,6 +72,17 @@ def _seed() -> None:
     (torch if torch.accelerator.is_available() else torch.default_generator).manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_pictures() -> Iterator[None]:
+    """Runs in this process draw none, unless a test asks for `pictures`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "proxemic.training" in sys.modules:  # not for losses alone, on a GPU
+            from quick import draw_no_pictures
+
+            draw_no_pictures(patch)
+        yield
+
+
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Where the tensors of a test are: where --device says, or on the CPU if the test is of a CPU alone."""
@@ -83,23 +95,6 @@ def on_device(device: torch.device) -> Iterator[None]:
     """New tensors are on the device; on a CPU nothing changes."""
     with nullcontext() if device.type == "cpu" else OnDevice(device):
         yield
-
-
-@pytest.fixture
-def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are drawn once, as SVG and without a layout; a PNG on disk is empty. Layouts take most of a command."""
-    from matplotlib.figure import Figure
-
-    savefig = Figure.savefig
-
-    def quick(figure: Figure, file: Any, **options: Any) -> None:
-        figure.set_layout_engine("none")
-        if isinstance(file, Path) and options["format"] == "png":
-            file.touch()
-        else:
-            savefig(figure, file, **options)
-
-    monkeypatch.setattr(Figure, "savefig", quick)
 
 
 @pytest.fixture
@@ -145,12 +140,3 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """In a folder of its own with its images, where the tests of a module may put their runs."""
     folder = tmp_path_factory.mktemp("recipe")
     return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
-
-
-@pytest.fixture(scope="module")
-def without_plots() -> Iterator[None]:
-    """Runs in this process draw no plots, which cost as much as an epoch of so few images."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("draw_curves", "draw_gallery"):
-            patch.setattr(f"proxemic.training.results.{name}", lambda *_, **__: None)
-        yield

@@ -3,9 +3,8 @@
 import atexit
 import gc
 import io
-from pathlib import Path
-from typing import Any
 
+import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -13,25 +12,9 @@ import proxemic.cli  # noqa: F401 - so that no process imports it anew
 from disk import wait_for_no_disk
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.training import results
+from quick import draw_no_pictures, save_without_layout
 
-
-def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
-    """Curves and galleries cost as much as the epochs of so few images."""
-    if getattr(drawn, "kind", None) != "vectors":
-        path.touch()
-
-
-savefig = Figure.savefig
-
-
-def save_without_layout(figure: Figure, file: Any, **options: Any) -> None:
-    """Layouts take most of a command that draws."""
-    figure.set_layout_engine("none")
-    savefig(figure, file, **options)
-
-
-results.draw_curves = results.draw_gallery = no_picture
+draw_no_pictures(pytest.MonkeyPatch())
 setattr(Figure, "savefig", save_without_layout)  # noqa: B010 - of another signature
 wait_for_no_disk()
 read_recipe(find_recipe("glyphs"))  # the parser of recipes

@@ -43,7 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def studies(small: Path, without_plots: None) -> Iterator[dict[str, Path]]:
+def studies(small: Path) -> Iterator[dict[str, Path]]:
     """A finished comparison, search and reality check of one training each, or three; no process is started."""
     flags = {"training.epochs": 1, "training.loggers": []}
     out = small.parent

@@ -1,4 +1,4 @@
-"""Importing changes nothing for the rest of the process."""
+"""What an import changes for the rest of the process, which is nothing, and what it imports."""
 
 import subprocess
 import sys
@@ -59,3 +59,23 @@ def test_importing_every_module_changes_no_global_state() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 150
+
+
+LIGHT = """
+import sys
+
+def imports_none(*names):
+    assert not {*names} & {*sys.modules}, {*names} & {*sys.modules}
+
+import proxemic.retrieval
+imports_none("faiss", "psycopg", "pymilvus", "ray", "transformers")
+import proxemic.recipes.reader, proxemic.studies.evaluation
+imports_none("matplotlib", "scipy", "sklearn", "timm", "torch._dynamo")
+from proxemic.analyze import characteristics, forces, gap, gradients, landscape, theorems
+imports_none("lightning", "torchvision")
+"""
+
+
+def test_galleries_recipes_and_analyses_import_no_more_than_they_need() -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -24,7 +24,6 @@ from typing import Any
 IMPORTED = [
     "alembic",
     "attrs",
-    "docstring_parser",
     "numpy",
     "optuna.storages._rdb.models",
     "pandas",

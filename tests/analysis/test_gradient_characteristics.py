@@ -75,8 +75,9 @@ def test_no_measurement_is_near_the_tolerance(found: dict[str, Characteristics])
 
 
 def test_the_seed_changes_the_measurements_but_no_answer(found: dict[str, Characteristics]) -> None:
-    for name, loss in every_proxy_loss(seed=1).items():
-        other = characteristics(loss, seed=1, samples=144)
+    losses = every_proxy_loss(seed=1)
+    for name in ("HISTLoss", "MultiProxyAnchorLoss", "SphereFaceLoss", "WarpedSoftmaxLoss"):
+        other = characteristics(losses[name], seed=1, samples=144)
         assert line(other) == line(found[name]), name
         assert other.negatives != found[name].negatives
 

@@ -94,12 +94,11 @@ def test_the_scores_that_enter_are_those_of_the_formula(
 
 
 # What characteristics says of each, which test_six_characteristics.py holds against the paper.
-STABLE = {name: name not in ("ProxyAnchorLoss", "MultiProxyAnchorLoss") for name in every_proxy_loss()}
 NO_P_N = ("ProxyNCALoss", "ProxyAnchorLoss", "MultiProxyAnchorLoss", "DataWiseMultiProxyAnchorLoss")
 
 
-@pytest.mark.parametrize("name", every_proxy_loss())
-def test_every_loss_agrees_with_its_characteristics(name: str) -> None:
+@pytest.mark.parametrize("name", [*NO_P_N, "CurricularFaceLoss", "HISTLoss", "MagFaceLoss", "WarpedSoftmaxLoss"])
+def test_a_loss_agrees_with_its_characteristics(name: str) -> None:
     enters = score_dependence(every_proxy_loss()[name], LABELS, draws=16, seed=1) > THRESHOLD
     classes = torch.arange(3)
     positive = (LABELS.unsqueeze(1) == classes).flatten()
@@ -107,8 +106,9 @@ def test_every_loss_agrees_with_its_characteristics(name: str) -> None:
     pairs = enters.flatten(2).flatten(0, 1) & ~torch.eye(18, dtype=torch.bool)
     same = sample.unsqueeze(1) == sample
     of_positive, on_positive = positive.unsqueeze(1), positive.unsqueeze(0)
-    assert (not (pairs & ~same).any()) == STABLE[name]
-    assert (pairs & of_positive & on_positive).any() == (not STABLE[name])  # P-P: only two samples of a class
+    unstable = name in ("ProxyAnchorLoss", "MultiProxyAnchorLoss")
+    assert (pairs & ~same).any() == unstable
+    assert (pairs & of_positive & on_positive).any() == unstable  # P-P: only two samples of a class
     assert (pairs & ~of_positive & ~on_positive).any()  # N-N: all
     opposite = pairs & (of_positive != on_positive)
     assert opposite.any() == (name not in NO_P_N)

@@ -20,11 +20,6 @@ evaluation: {{distance: euclidean, nmi: true, start: false}}
 """
 
 
-@pytest.fixture(autouse=True)
-def _quick_figures(quick_figures: None) -> None:
-    """Of all commands of this folder; `tests/analysis` draws with a layout."""
-
-
 def train(recipe: Path | str, out: Path, *flags: str) -> Path:
     result = warm_proxemic("train", "--recipe", recipe, "--out", out, *flags)
     assert result.returncode == 0, result.stderr

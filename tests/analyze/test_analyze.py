@@ -2,15 +2,13 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import proxemic.analyze
 from command_line import Here, assert_refused
-from proxemic.analyze import Analysis, forces, gap, gradients
+from proxemic.analyze import Analysis, gap, gradients
 from proxemic.cli import COMMANDS
 
 
@@ -25,7 +23,6 @@ def test_every_subcommand_is_a_function() -> None:
         proxemic.analyze.nothing  # noqa: B018
 
 
-@pytest.mark.usefixtures("quick_figures")
 def test_functions_return_figures_and_print_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,17 +36,6 @@ def test_functions_return_figures_and_print_nothing(
         assert all(path.is_file() for path in result.written)
     assert dependence.figures["ProxyNCALoss"].shape == (6, 3, 6, 3)
     assert 0.2 < curve.figures.minimum < 1
-
-
-def test_what_needs_no_run_loads_no_trainer() -> None:
-    code = (
-        "import sys, proxemic.analyze as a; a.characteristics, a.forces, a.gap, a.gradients, a.landscape, a.theorems;"
-        "print({'lightning', 'torchvision', 'matplotlib'} & set(sys.modules))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "lightning" not in result.stdout
-    assert "torchvision" not in result.stdout
-    assert forces.__module__ == "proxemic.analyze._forces"
 
 
 @pytest.mark.parametrize(

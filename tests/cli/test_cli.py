@@ -133,10 +133,3 @@ def test_what_a_command_does_is_said_before_it_imports_torch(tmp_path: Path) -> 
     for (code, first), line in zip(without_torch(lines, tmp_path), lines.values(), strict=True):
         assert first == line
         assert str(code).endswith("is imported"), line
-
-
-def test_reading_a_recipe_imports_nothing_that_only_training_needs() -> None:
-    code = "import sys, proxemic.recipes.reader, proxemic.studies.evaluation\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    late = {"lightning", "matplotlib", "scipy", "sklearn", "timm", "torch._dynamo", "torchvision"}
-    assert not late & {*done.stdout.split()}

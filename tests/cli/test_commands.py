@@ -17,7 +17,6 @@ from proxemic.extras import how_to_install
 from proxemic.losses import ProxyAnchorLoss
 from proxemic.recipes import list_recipes
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.plots import draw_curves, draw_gallery
 
 
 def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
@@ -109,12 +108,11 @@ def test_a_shown_recipe_is_a_recipe(tmp_path: Path, here: Here) -> None:
 
 
 def test_no_validation_trains_on_all_marks_the_results_and_draws_pictures(
-    folder: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, here: Here
 ) -> None:
-    for draw in (draw_curves, draw_gallery):  # whatever draws none elsewhere
-        monkeypatch.setattr(f"proxemic.training.results.{draw.__name__}", draw)
     recipe = write_recipe(tmp_path / "tiny.yaml", folder)
-    result = here("train", "--recipe", recipe, "--no-validation", "--out", tmp_path / "run", "--training.epochs", "1")
+    words = ["--recipe", recipe, "--no-validation", "--out", tmp_path / "run", "--training.epochs", "1"]
+    result = here("train", *words, pictures=True)
     assert result.returncode == 0, result.stderr
     assert "training: 8 classes" in result.stdout
     assert "WARNING" in result.stdout

@@ -26,11 +26,10 @@ def test_the_report_of_two_runs(here: Here, run: Path, tmp_path: Path) -> None:
 
 
 def test_training_ends_with_the_report(here: Here, copy: Path) -> None:
-    assert (copy / "report.html").stat().st_size > 500_000
-    made = here("train", "--resume", copy)
+    made = here("train", "--resume", copy, pictures=True)
     assert "Report" not in made.stdout
     (copy / "report.html").unlink()  # as if training had been killed before its end
-    made = here("train", "--resume", copy)
+    made = here("train", "--resume", copy, pictures=True)
     *_, following, report, worst, search, seconds = made.stdout.splitlines()
     assert (following, report) == ("Next:", f"Report: {copy}/report.html")
     assert worst == f"See where it fails: proxemic evaluate {copy} --worst 20 --pictures worst.html"
@@ -43,7 +42,7 @@ def test_a_report_that_fails_does_not_fail_the_training(here: Here, copy: Path) 
     (copy / "report.html").unlink()
     (copy / "report.html").mkdir()
     (copy / "metrics.json").write_bytes((copy / "metrics.json").read_bytes())  # which is newer
-    made = here("train", "--resume", copy)
+    made = here("train", "--resume", copy, pictures=True)
     assert made.returncode == 0
     said = next(line for line in made.stdout.splitlines() if line.startswith("The report was not written: "))
     assert said.endswith(f"Write it with proxemic report {copy}")

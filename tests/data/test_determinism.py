@@ -30,12 +30,12 @@ def draw(cache: Path) -> str:
     return ascii(parts)
 
 
-def test_another_process_draws_the_same(tmp_path: Path) -> None:
+def test_another_process_draws_the_same(tmp_path: Path, glyphs: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from test_determinism import draw;"
-        f"print(draw(Path({str(tmp_path / 'other')!r})));"
+        f"print(draw(Path({str(tmp_path)!r})));"
         "assert not {'kornia', 'timm', 'lightning'} & {*sys.modules}"
     )
     environment = os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
-    assert done.stdout.strip() == draw(tmp_path / "here")
+    assert done.stdout.strip() == draw(glyphs)

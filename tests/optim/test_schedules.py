@@ -14,7 +14,6 @@ from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import PolynomialDecay, train
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 DECAY = "proxemic.training.PolynomialDecay"
 FLAGS = [
     *("--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"),

@@ -2,8 +2,6 @@ import hashlib
 import json
 import multiprocessing
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -284,21 +282,3 @@ def test_the_distance_is_that_of_the_run(saved: Path) -> None:
     (saved / "recipe.yaml").write_text("evaluation: {distance: other}\n")
     with pytest.raises(ValueError, match=re.escape("has distance 'other', but it must be cosine or euclidean")):
         Embedder.load(saved)
-
-
-def test_importing_galleries_is_light() -> None:
-    heavy = (
-        "lightning",
-        "timm",
-        "torchvision",
-        "scipy",
-        "sklearn",
-        "ray",
-        "psycopg",
-        "pymilvus",
-        "transformers",
-        "faiss",
-    )
-    code = f"import sys, proxemic.retrieval; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,14 @@ from proxemic.retrieval import (
 from shelves import SIZE, write_model
 
 pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_steps() -> Iterator[None]:
+    """Of a training in seven heads, which takes seconds; `test_improvement` tells what it is worth."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxemic.retrieval.improvement._LEAST_STEPS", 40)
+        yield
 
 
 def write_network(folder: Path) -> Path:

@@ -20,7 +20,6 @@ def _end(_: object) -> NoReturn:
     raise Killed
 
 
-@pytest.mark.usefixtures("without_plots")
 def test_where_an_unfinished_run_has_stopped(tmp_path: Path) -> None:
     recipe, run = (
         write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images")),

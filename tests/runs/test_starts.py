@@ -19,7 +19,6 @@ from proxemic.runs.starts import better_start
 from proxemic.studies import load_loss
 from proxemic.studies.finished import FinishedRun
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 WORSE = ["--evaluation.start", "true", "--optim.lr", "0.1", "--training.epochs", "2", "--training.loggers", "[]"]
 
 

@@ -19,8 +19,6 @@ from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.record import Times
 from stopping import Stopped, losses, run
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 SHORT = ["--evaluation.select_on", "last", "--evaluation.untrained", "false", "--training.epochs", "2"]
 RULE = ["--loss", "ArcFaceLoss", "--loss.scale", "8", "--loss.margin", "DynamicMargin", "--loss.margin.a", "0.4"]
 SECOND = ["--second_phase.epochs", "1", "--second_phase.loss.margin.a", "0.2"]

@@ -25,8 +25,6 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.training import PolynomialDecay, RunDirectory, train
 from proxemic.training.beginning import check_extension
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 FILES = ("model.safetensors", "loss.safetensors", "metrics.json", "recipe.yaml")
 
 

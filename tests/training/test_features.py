@@ -25,7 +25,6 @@ from proxemic.training import Recipe, train
 from proxemic.training.features import CachedFeatures, append_rows, cached_features, image_keys, network_key
 from shards import png, write_shard
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 MODULE = sys.modules["proxemic.training.features"]
 PLAIN = ["--augment.random_resized_crop", "null", "--augment.horizontal_flip", "0", "--augment.noise", "0"]
 PLAIN += ["--model.train", "head", "--training.epochs", "2", "--training.threads", "1"]

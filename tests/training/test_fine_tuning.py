@@ -12,8 +12,6 @@ from proxemic.training.components import build_networks
 from stopping import killed_and_resumed, run
 from together import assert_same, proxemic_together
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 LAST = [
     "--evaluation.select_on",
     "last",

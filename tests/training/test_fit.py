@@ -113,7 +113,6 @@ def _end(_: object) -> NoReturn:
     raise Killed
 
 
-@pytest.mark.usefixtures("without_plots")
 def test_a_run_keeps_what_it_took_when_it_is_resumed(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

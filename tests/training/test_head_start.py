@@ -20,7 +20,6 @@ from proxemic.training import Recipe, train
 from proxemic.training.beginning import PooledFeatures, start_head
 from proxemic.training.components import build_networks
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 MODULE = sys.modules["proxemic.training.beginning"]
 MEANS = ("--training.start_proxies", "class_means", "--loss.proxies_per_class", "1")
 

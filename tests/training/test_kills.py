@@ -90,7 +90,6 @@ def contents(run: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("number", range(len(MOMENTS)), ids=[f"{name}-{nth}-{after}" for name, nth, after in MOMENTS])
 def test_a_run_killed_at_any_moment_ends_with_the_same_bytes(number: int, whole: Path, here: Here) -> None:
     run = whole.with_name(f"whole-{number}")

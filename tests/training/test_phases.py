@@ -22,8 +22,6 @@ from proxemic.training import train
 from proxemic.training.phases import continue_optimizer, share_parameters
 from stopping import Stopped, killed_and_resumed, losses, run
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
 LAST = ["--evaluation.select_on", "last", "--evaluation.untrained", "false"]

@@ -16,8 +16,6 @@ from proxemic.studies.jobs import Job, run_job
 from proxemic.training import UntilPlateau, train
 from proxemic.training.phases import EndedPhase, ended_phases
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
 # Nothing is better by so much: the first epoch is the best, and two more are waited for.

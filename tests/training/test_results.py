@@ -16,7 +16,6 @@ from proxemic.models import build_model, load_model, save_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import RunDirectory, train
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 # Rates that are far too high, so that weights nearer to the start are better.
 FLAGS = [
     *("--optim.lr", "0.1", "--training.epochs", "2", "--training.loggers", "[]", "--evaluation.untrained", "false"),

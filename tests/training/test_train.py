@@ -17,7 +17,6 @@ from proxemic.recipes.reader import ReadRecipe, read_recipe, to_yaml
 from proxemic.training import Recipe, fit, train
 from proxemic.training.module import EmbeddingTask
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 MODULE = sys.modules["proxemic.training.train"]  # whose name the function has taken
 
 

@@ -117,13 +117,11 @@ def test_no_loss_waits_after_its_first_batch(case: str) -> None:
         with counting() as waits:
             backward(loss)
         assert waits == CHECKED
-        for training in (False, True):
-            loss.train(training)
-            with counting() as waits:
-                backward(loss)
-                if loss.data_wise:
-                    backward(loss, weights=torch.ones(6), reduction="none")
-            assert waits == {}
+        with counting() as waits:
+            backward(loss)
+            if loss.data_wise:
+                backward(loss, weights=torch.ones(6), reduction="none")
+        assert waits == {}
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
@@ -163,7 +161,6 @@ class Watch(Checkpoint):
         self._counting.close()
 
 
-@pytest.mark.usefixtures("without_plots")
 def test_no_step_of_training_waits_after_the_first(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch()
 

@@ -18,8 +18,6 @@ from proxemic.runs.directory import split_fingerprint
 from proxemic.training import RunDirectory, train
 from proxemic.training.beginning import load_loss, start_from
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -279,7 +279,7 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     Source: Saeki et al., Multi-Proxy Anchor Family Loss for Several Types of Gradients, Table 1.
 
     >>> from proxemic.losses import ProxyAnchorLoss
-    >>> measured = characteristics(ProxyAnchorLoss(10, 4))
+    >>> measured = characteristics(ProxyAnchorLoss(10, 4), samples=192)
     >>> print(*(f"{name}: {answer}" for name, answer in measured.answers().items()), sep=", ")
     stability: no, manifold: no, similarity: yes, P-P: (yes), N-N: yes, P-N: no
     """

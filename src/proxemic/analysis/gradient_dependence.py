@@ -48,7 +48,7 @@ def score_dependence(
     Source: Saeki et al., Multi-Proxy Anchor Family Loss for Several Types of Gradients, figure 1 and equations 5 to 18.
 
     >>> from proxemic.losses import ProxyAnchorLoss
-    >>> found = score_dependence(ProxyAnchorLoss(3, 4), torch.tensor([0, 0, 1, 2]), draws=32)
+    >>> found = score_dependence(ProxyAnchorLoss(3, 4), torch.tensor([0, 0, 1, 2]), draws=16)
     >>> (found[0, 1] > 1e-6).int()  # a negative of the proxy 1: all the negatives of that proxy
     tensor([[0, 1, 0],
             [0, 1, 0],

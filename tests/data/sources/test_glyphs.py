@@ -12,21 +12,19 @@ from proxemic.data.sources.glyphs import FACES, base_letter
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Glyphs(cache_dir=folder).load()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def splits(cache: Path) -> Splits:
-    return Glyphs(validation_fraction=0.0, cache_dir=cache).load()
+def splits(glyphs: Path) -> Splits:
+    return Glyphs(validation_fraction=0.0, cache_dir=glyphs).load()
 
 
 def stack(splits: Splits) -> np.ndarray:
     return np.stack(
         [np.asarray(part.pictures[index]) for part in (splits.train, splits.test_images) for index in range(len(part))]
     )
+
+
+@pytest.fixture(scope="module")
+def pictures(splits: Splits) -> np.ndarray:
+    return stack(splits)
 
 
 def test_about_two_thousand_characters_in_twelve_faces(splits: Splits) -> None:
@@ -39,8 +37,7 @@ def test_about_two_thousand_characters_in_twelve_faces(splits: Splits) -> None:
     assert "U+0391 Α" not in names  # the Greek capital looks like the Latin one
 
 
-def test_no_picture_is_blank_or_belongs_to_two_classes(splits: Splits) -> None:
-    pictures = stack(splits)
+def test_no_picture_is_blank_or_belongs_to_two_classes(splits: Splits, pictures: np.ndarray) -> None:
     assert pictures.reshape(len(pictures), -1).any(axis=1).all()
     labels = torch.cat([splits.train.labels, splits.test_images.labels + splits.train.num_classes]).tolist()
     owner: dict[bytes, int] = {}
@@ -48,8 +45,8 @@ def test_no_picture_is_blank_or_belongs_to_two_classes(splits: Splits) -> None:
         assert owner.setdefault(picture.tobytes(), label) == label
 
 
-def test_pictures_are_whole_and_letters_centred(splits: Splits) -> None:
-    ink = stack(splits) > 0
+def test_pictures_are_whole_and_letters_centred(splits: Splits, pictures: np.ndarray) -> None:
+    ink = pictures > 0
     assert not np.any(ink[:, [0, -1]])
     assert not np.any(ink[:, :, [0, -1]])
     letter = splits.train.class_names.index("U+0041 A")
@@ -72,15 +69,15 @@ def test_attributes_are_those_of_the_faces(splits: Splits) -> None:
     assert weight["DejaVuSans-Bold"] > weight["DejaVuSans"]
 
 
-def test_subsets_and_validation_are_class_disjoint(cache: Path, splits: Splits) -> None:
-    small = Glyphs(256, 200, validation_fraction=0.25, cache_dir=cache).load()
+def test_subsets_and_validation_are_class_disjoint(glyphs: Path, splits: Splits) -> None:
+    small = Glyphs(256, 200, validation_fraction=0.25, cache_dir=glyphs).load()
     assert small.validation is not None
     parts = [set(part.class_names) for part in (small.train, small.validation, small.test_images)]
     assert [len(part) for part in parts] == [192, 64, 200]
     assert len(set.union(*parts)) == 456
     assert parts[0] | parts[1] <= set(splits.train.class_names)
     assert parts[2] <= set(splits.test_images.class_names)
-    other = Glyphs(256, 200, validation_fraction=0.25, split_seed=1, cache_dir=cache).load()
+    other = Glyphs(256, 200, validation_fraction=0.25, split_seed=1, cache_dir=glyphs).load()
     assert set(other.test_images.class_names) == parts[2]
     assert set(other.train.class_names) != parts[0]
 
@@ -137,8 +134,8 @@ def test_a_damaged_cache_is_rendered_again(
 
 
 @pytest.fixture(scope="module")
-def letters(cache: Path) -> Splits:
-    return GlyphLetters(validation_fraction=0.0, cache_dir=cache).load()
+def letters(glyphs: Path) -> Splits:
+    return GlyphLetters(validation_fraction=0.0, cache_dir=glyphs).load()
 
 
 def characters(images: ImageSet) -> list[str]:
@@ -184,18 +181,18 @@ def test_attributes_are_known_of_every_image(letters: Splits) -> None:
     assert counts.unique().tolist() == [len(FACES)]
 
 
-def test_few_classes_of_many_characters(cache: Path, letters: Splits) -> None:
-    few = GlyphLetters(8, 6, min_characters=8, validation_fraction=0.25, cache_dir=cache).load()
+def test_few_classes_of_many_characters(glyphs: Path, letters: Splits) -> None:
+    few = GlyphLetters(8, 6, min_characters=8, validation_fraction=0.25, cache_dir=glyphs).load()
     assert few.validation is not None
     assert (few.train.num_classes, few.validation.num_classes, few.test_images.num_classes) == (6, 2, 6)
     assert int(few.train.labels.bincount().min()) >= 8 * len(FACES)
     with pytest.raises(ValueError, match=r"train_classes is 5000, but that half has .* letters"):
-        GlyphLetters(5000, cache_dir=cache).load()
+        GlyphLetters(5000, cache_dir=glyphs).load()
     with pytest.raises(ValueError, match="min_characters is 0"):
         GlyphLetters(min_characters=0)
-    assert len(list(cache.iterdir())) == 1
-    Glyphs(8, 8, cache_dir=cache).load()  # draws the same characters
-    assert len(list(cache.iterdir())) == 1
+    assert len(list(glyphs.iterdir())) == 1
+    Glyphs(8, 8, cache_dir=glyphs).load()  # draws the same characters
+    assert len(list(glyphs.iterdir())) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ _NUMBERS = count()
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A server for all tests that leave it as it is."""
+    """A server for all tests, which leave it running."""
     server = Postgres()
     yield server
     server.stop()

@@ -188,11 +188,7 @@ def test_a_reader_does_not_keep_an_index_from_being_made(server: Milvus, monkeyp
     store.close()
 
 
-def test_a_server_that_is_killed_in_an_addition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    server = Milvus(tmp_path / "data")
-    request.addfinalizer(server.kill)
+def test_a_server_that_is_killed_in_an_addition(server: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, items = random_vectors(100, 8), some_items(100)
     store = create_store(server.address("killed"), GalleryInfo(8))
     monkeypatch.setattr(remote, "BATCH", 10 * (4 * 8 + 512))

@@ -16,7 +16,6 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.training import train
 from proxemic.training.module import EmbeddingTask
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 SHORT = ["--training.epochs", "3", "--training.loggers", "[]", "--evaluation.untrained", "false"]
 AVERAGED = ["--optim.lr", "0.0005", "--training.average.decay", "0.8"]
 

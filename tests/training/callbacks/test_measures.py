@@ -16,8 +16,6 @@ from proxemic.studies.finished import FinishedRun, Run
 from proxemic.training import ProxyGap
 from proxemic.training.callbacks.measures import _mean_gap
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 MEASURED = """\
 extends: {tiny}
 loss: {{class_path: proxemic.losses.NormalizedSoftmaxLoss}}

@@ -18,7 +18,6 @@ from proxemic.runs.embed import embed_images
 from proxemic.training import GammaAnnealing, train
 from proxemic.training.module import EmbeddingTask
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 SHORT = ["--training.epochs", "3", "--training.loggers", "[]", "--evaluation.untrained", "false"]
 SPREAD = ["--training.start_proxies", "k_means", "--training.spread_after", "1", "--loss.proxies_per_class", "3"]
 ANNEALED = ["--training.anneal_gamma.begin", "1.6", "--training.anneal_gamma.epochs", "3"]

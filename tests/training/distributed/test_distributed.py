@@ -207,7 +207,6 @@ def test_slurm_asks_a_process_that_srun_has_not_started(recipe: Path, tmp_path: 
     assert results[0].stderr.endswith(f"everything is saved: continue with proxemic train --resume {run}\n")
 
 
-@pytest.mark.usefixtures("without_plots")
 def test_where_slurm_is_installed_nothing_is_said_of_it(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
