@@ -133,3 +133,9 @@ def test_ctrl_c_says_how_to_go_on(here: Here, tmp_path: Path, site: Site, monkey
     assert_refused(here("datasets", "prepare", "cub", "--root", tmp_path / "data"), ["Stopped", "the same command"])
     monkeypatch.undo()
     assert (tmp_path / "data" / "CUB_200_2011.tgz.part").stat().st_size == 1000
+
+
+def test_it_says_how_training_will_split_the_classes(here: Here, folder: Path) -> None:
+    said = here("datasets", "check", folder).stdout
+    assert "training will test on 3 classes and choose the epoch on 2 classes (--data.test_fraction, " in said
+    assert "WARNING: with fewer than 20 test classes, results come without intervals" in said

@@ -53,6 +53,20 @@ def test_exact_maps_add_up_to_the_similarity(config: ModelConfig) -> None:
     assert [each.size for each in why.pictures] == [(config.image_size or 32,) * 2] * 2
 
 
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, head="mlp")], ids=["exact", "gradients"])
+def test_a_mean_is_subtracted_from_both_embeddings(config: ModelConfig) -> None:
+    made = embedder(config)
+    units = torch.nn.functional.normalize(made.embed(PICTURES).double(), dim=1)
+    mean = 0.9 * units.mean(0)
+    why = explain_similarity(made, *PICTURES, mean=mean)
+    one, other = units - mean
+    expected = float(one @ other / (one.norm() * other.norm()))
+    assert why.similarity == pytest.approx(expected, abs=1e-5)
+    assert why.similarity < cosine(made) - 0.01, "what both have in common is gone"
+    if why.method == "exact":
+        assert [each.sum().item() for each in why.maps] == pytest.approx([expected] * 2, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("config", "shape"),
     [

@@ -94,7 +94,7 @@ def test_vectors_alone_are_searched_by_rows(tmp_path: Path) -> None:
     assert not about["takes_pictures"]
     assert about["threshold"] is None
     assert "only its own rows can be searched for" in about["notes"][0]
-    assert about["notes"][1] == "Nothing is named or called unknown: there is no threshold."
+    assert about["notes"][1].startswith("No picture is called unknown, as no threshold was learnt")
     assert [hit["id"] for hit in found["hits"]] == [2, 1]
     assert (refused.status_code, "Give the id of one" in refused.detail) == (422, True)
     assert secret.status_code == 404, "a file that is no picture"

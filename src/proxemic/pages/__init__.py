@@ -1,6 +1,6 @@
 """What all pages of HTML share: the base template, the stylesheet, tables, pictures and charts."""
 
 from proxemic.pages.charts import chart
-from proxemic.pages.page import Section, data_url, environment, figure, picture, render_page, short, table
+from proxemic.pages.page import Section, data_url, environment, figure, picture, render_page, table
 
-__all__ = ["Section", "chart", "data_url", "environment", "figure", "picture", "render_page", "short", "table"]
+__all__ = ["Section", "chart", "data_url", "environment", "figure", "picture", "render_page", "table"]

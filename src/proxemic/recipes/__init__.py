@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "explain",
     "find_recipe",
-    "is_match",
     "list_recipes",
     "load",
     "read_recipe",

@@ -131,7 +131,7 @@ def _sizes(images: ImageSet) -> list[str]:
 
 
 def _facts(facts: Mapping[str, str], description: str) -> Markup:
-    return table(Table(["", "value"], [*map(list, facts.items())], align="ll"), description=description)
+    return table(Table(["fact", "value"], [*map(list, facts.items())], align="ll"), description=description)
 
 
 def _folded(title: str, content: Markup) -> Markup:

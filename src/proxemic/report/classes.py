@@ -28,7 +28,7 @@ def confused(judged: Judged) -> Section | None:
     nearest = near.neighbours[:, 0]
     found = confused_pairs(labels[near.queries], labels[nearest].masked_fill(nearest < 0, -1), near.distances[:, 0])
     wrong = sum(pair.count for pair in found)
-    said = f"For {wrong:,} of {counted(len(near.queries), 'query', 'queries')}, the nearest picture is of another class"
+    said = f"For {wrong:,} of {counted(len(near.queries), 'query', 'queries')}, the nearest picture shows another class"
     said += f", in {counted(len(found), 'pair')} of classes." if found else "."
     pairs = [
         {

@@ -79,7 +79,7 @@ def write_gallery_report(
     if len(judged.embeddings) < total:
         report(f"Of {total:,} rows, {len(judged.embeddings):,} are looked at, drawn by chance.")
         facts.append(["this page", f"about {len(judged.embeddings):,} of the rows, drawn by chance"])
-    summary = lead(_verdict(judged, total)) + table(Table(["", "value"], facts, align="ll"), description="Summary")
+    summary = lead(_verdict(judged, total)) + table(Table(["fact", "value"], facts, align="ll"), description="Summary")
     sections = [
         Section("Summary", summary),
         _doubtful(judged, roots),

@@ -35,7 +35,7 @@ def metrics(judged: Judged) -> Section:
     if any(not math.isnan(each.low) for column in intervals.values() for each in column.values()):
         title += f", with {100 * _LEVEL:g}% intervals of a bootstrap over classes"
     title += computed_in(judged.config.precision)
-    notes = [note for note in (few_classes(classes), _left_out(found.left_out)) if note]
+    notes = [note for note in (few_classes(classes), _left_out(found.left_out), _before(judged)) if note]
     shown = table(Table(["metric", *columns, "chance"], rows, title, notes))
     return Section("Metrics", points(intervals) + shown)
 
@@ -130,6 +130,18 @@ def _cell(each: Interval | None) -> str:
 
 def _bounds(low: float, high: float) -> str:
     return MISSING if math.isnan(low) else f"{percent(low)} … {percent(high)}"
+
+
+def _before(judged: Judged) -> str:
+    """Explain the columns of the networks before training."""
+    if not judged.before or judged.run is None:
+        return ""
+    model = judged.run.content["model"]
+    weights = "pretrained" if model.get("pretrained") or model.get("weights") else "random"
+    return (
+        f"Before training, the network has {weights} weights: its pooled features are the embeddings, or those of the "
+        "new head with which training begins."
+    )
 
 
 def _left_out(queries: int) -> str:

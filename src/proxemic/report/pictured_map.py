@@ -10,8 +10,9 @@ from torch.nn.functional import normalize
 
 from proxemic.analysis.map import principal_components, t_sne, umap
 from proxemic.extras import optional_dependency
-from proxemic.pages import Section, chart, data_url, short, table
+from proxemic.pages import Section, chart, data_url, table
 from proxemic.pages.charts import COLORS
+from proxemic.pages.page import short
 from proxemic.report.judged import Judged, name_of
 from proxemic.tables import Table, percent
 

@@ -11,7 +11,8 @@ from proxemic.data.remote import is_address
 from proxemic.data.roots import is_below, path_and_box, picture_named
 from proxemic.errors import UserError
 from proxemic.files import printable, readable, write_atomically, write_text
-from proxemic.pages import environment, picture, short
+from proxemic.pages import environment, picture
+from proxemic.pages.page import short
 from proxemic.retrieval.gallery import Hit
 from proxemic.retrieval.searching import Answer, SearchResult
 from proxemic.tables import counted

@@ -85,7 +85,9 @@ def explain_similarity(
                 f"{embedder.path or 'The model'} gives no gradients, as one that runs in ONNX Runtime: explain with "
                 "the run that it was exported from."
             )
-        targets = [each.detach() if mean is None else normalize(each.detach(), dim=0) - mean for each in (one, other)]
+        targets = [
+            each.detach() if mean is None else normalize(each.detach(), dim=0) - mean.to(each) for each in (one, other)
+        ]
         maps = _gradients(one_map, one, targets[1]), _gradients(other_map, other, targets[0])
     similarity = float(torch.cosine_similarity(*(each.double() for each in targets), dim=0))
     return Explanation(similarity, "gradients", maps, seen)
