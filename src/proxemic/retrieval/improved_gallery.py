@@ -129,7 +129,7 @@ def improve_gallery(
         return ImprovedGallery(found, labelled, classes, None)
     with create_with_head(target, found.head, network, gallery.store.info.precision) as store:
         store.add_roots(gallery.store.roots)
-        for features, items in _features(gallery):
+        for features, items in iterate_features(gallery):
             with torch.no_grad():
                 vectors = normalize(found.head(torch.from_numpy(features)), dim=1).numpy()
             store.add(vectors, items.drop_columns(["id"]), features)
@@ -163,7 +163,7 @@ def _network(gallery: Gallery) -> Network | None:
     return network, preprocessing
 
 
-def _features(gallery: Gallery) -> Iterator[tuple[Float32[np.ndarray, "rows features"], pa.Table]]:
+def iterate_features(gallery: Gallery) -> Iterator[tuple[Float32[np.ndarray, "rows features"], pa.Table]]:
     """Yield features, which are the vectors if the gallery keeps no others, and items."""
     for vectors, items in gallery.store.iterate():
         features = gallery.store.features(items["id"].to_numpy())
@@ -172,7 +172,7 @@ def _features(gallery: Gallery) -> Iterator[tuple[Float32[np.ndarray, "rows feat
 
 def _read(gallery: Gallery) -> tuple[Float32[Tensor, "rows dim"], Int64[Tensor, " rows"], int]:
     parts, texts = [], list[str | None]()
-    for features, items in _features(gallery):
+    for features, items in iterate_features(gallery):
         parts.append(torch.from_numpy(features))
         texts += items["label"].to_pylist()
     if not parts:

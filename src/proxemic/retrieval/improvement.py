@@ -74,11 +74,13 @@ def trained_head(
         start: As `whitened_head` returns; it stays as it is.
         features: Labelled rows.
         labels: Their classes, from 0, without gaps.
-        seed: Seed of the order of the rows.
+        seed: Seed of the proxies and of the order of the rows.
     """
     head = deepcopy(start)
     generator = torch.Generator().manual_seed(seed)
-    loss = NormalizedSoftmaxLoss(int(labels.max()) + 1, head.config.embedding_size, scale=_SCALE)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        loss = NormalizedSoftmaxLoss(int(labels.max()) + 1, head.config.embedding_size, scale=_SCALE)
     with torch.no_grad():
         loss.begin_at_class_means(head(features), labels)
     steps = max(_LEAST_STEPS, _EPOCHS * len(labels) // _BATCH)

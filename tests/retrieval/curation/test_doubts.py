@@ -1,11 +1,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
+import pyarrow as pa
 from PIL import Image
 
 from images import write_folder
-from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, clean
 from proxemic.retrieval.curation import find_doubts
 from proxemic.retrieval.stores import GalleryInfo, create_store
@@ -47,8 +46,12 @@ def test_pictures_elsewhere_are_not_opened(tmp_path: Path) -> None:
     assert doubt.reasons == ("It has the same pixels as another picture.",)
 
 
-def test_improved_vectors_are_refused(tmp_path: Path) -> None:
-    address = str(tmp_path / "better")
-    store = create_store(address, GalleryInfo(2, "cosine", None, address))
-    with pytest.raises(UserError, match="improved by its labels"):
-        find_doubts(Gallery(store))
+def test_doubts_come_from_features_where_a_gallery_keeps_them(tmp_path: Path) -> None:
+    """Vectors that were improved by labels hide wrong ones."""
+    features = np.array([[1, 0], [1, 0.1], [1, 0.2], [0, 1], [0.1, 1], [0.2, 1]], np.float32)
+    labels = ["hat", "hat", "shoe", "shoe", "shoe", "shoe"]  # the third is wrong
+    vectors = np.array([[1, 0]] * 2 + [[0, 1]] * 4, np.float32)  # as if improved by it
+    items = pa.table({"path": [*"abcdef"], "label": labels})
+    store = create_store(str(tmp_path / "better"), GalleryInfo(2, "cosine", None, None, features=2))
+    store.add(vectors, items, features)
+    assert [(doubt.path, doubt.suggested) for doubt in find_doubts(Gallery(store), report=str)] == [("c", "hat")]

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from logging import getLogger
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,10 +11,10 @@ from proxemic.data import FilePixels
 from proxemic.data.remote import path_or_address
 from proxemic.data.roots import is_below, path_and_box
 from proxemic.data.rows import Rows
-from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.curation.cleaning import examine
 from proxemic.retrieval.gallery import Gallery
+from proxemic.retrieval.improved_gallery import iterate_features
 
 with optional_dependency("train"):
     import pyarrow as pa
@@ -45,30 +44,23 @@ class Doubt:
 def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = None) -> tuple[Doubt, ...]:
     """Find what people should look at in a gallery: suspected labels, then duplicates, then outliers, worst first.
 
-    They are those of `clean`, by the gallery's vectors. A picture comes once, with all that was found about it.
+    They are those of `clean`, by the features that the gallery keeps, as improved vectors hide wrong labels, or else by
+    its vectors. A picture comes once, with all that was found about it.
     Pictures that may be opened are read in full, to find duplicates.
 
     Args:
-        gallery: Of vectors as a network made them: those that were improved by labels hide wrong labels.
+        gallery: With or without labels; it stays as it is.
         report: Is told what was found. None logs it.
 
-    Raises:
-        UserError: If the vectors were improved by the gallery's labels.
-
     >>> import tempfile
+    >>> from pathlib import Path
     >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
     >>> vectors = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0], [0.2, 1.0]]
     >>> _ = gallery.add_vectors(vectors, [*"abcdef"], ["hat", "hat", "shoe", "shoe", "shoe", "shoe"])
     >>> [(doubt.path, doubt.suggested) for doubt in find_doubts(gallery, report=str)]
     [('c', 'hat')]
     """
-    info, address = gallery.store.info, gallery.store.address
-    if info.model is not None and Path(info.model).absolute() == Path(address).absolute():
-        raise UserError(
-            f"{address} has vectors that were improved by its labels, which hides wrong ones: review the gallery that "
-            "it was made from, and improve that again."
-        )
-    parts = [*gallery.store.iterate()]
+    parts = [*iterate_features(gallery)]
     if not parts:
         return ()
     table = pa.concat_tables([items for _, items in parts]).drop_columns(["id"])
@@ -77,7 +69,7 @@ def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = No
     places, boxes = zip(*map(path_and_box, rows.names), strict=True)
     if all(is_below(place, roots) for place in places):
         rows = replace(rows, pixels=FilePixels([path_or_address(place) for place in places], boxes))
-    found = examine(rows, info.distance)
+    found = examine(rows, gallery.store.info.distance)
     (report or getLogger("proxemic").info)(found.summary())
     doubts = {
         each.path: Doubt(
