@@ -65,7 +65,10 @@ def _tables(content: dict[str, Any]) -> Iterator[str]:
     yield _table(
         ["largest error", *precisions],
         (
-            [name.removeprefix("errors: "), *(f"{found[each][0]:.1e}" if each in found else "–" for each in precisions)]
+            [
+                name.removeprefix("errors: "),
+                *(f"{found[precision][0]:.1e}" if precision in found else "–" for precision in precisions),
+            ]
             for name, row in errors.items()
             if (found := row.get("errors"))
         ),
@@ -93,7 +96,7 @@ def _step(row: dict[str, Any]) -> str:
 
 def _figures(row: dict[str, Any]) -> str:
     skipped = ("taken", "warnings")
-    shown = {name: _cell(each) if isinstance(each, float) else each for name, each in row.items()}
+    shown = {name: _cell(item) if isinstance(item, float) else item for name, item in row.items()}
     return ", ".join(f"{name} {value}" for name, value in shown.items() if name not in skipped)
 
 

@@ -105,8 +105,8 @@ def curves(features: Tensor, labels: Tensor, counts: Sequence[int], kept: int, s
             heads["what improve keeps"] = normalize if chosen is None else chosen
             for name, head in heads.items():
                 found.setdefault(name, []).append(split.recall(head, features))
-        for name, each in found.items():
-            new, further = torch.tensor(each).mean(0).tolist()
+        for name, item in found.items():
+            new, further = torch.tensor(item).mean(0).tolist()
             rows.setdefault(name, []).append(f"{new:.1f} · {further:.1f}")
     print_header("labels for each class", *map(str, counts))
     for name, cells in rows.items():
@@ -159,8 +159,8 @@ def corrections(features: Tensor, labels: Tensor, count: int, wrong: float, kept
                 right.append(100 * changed[seen].double().mean().item())
             found.setdefault(name, []).append([right[1], *recalls])
     print_header("labels are looked at", "wrong in the first quarter", *(f"{share:.0%} checked" for share in checked))
-    for name, each in found.items():
-        print_row(name, *(f"{value:.1f}" for value in torch.tensor(each).mean(0).tolist()))
+    for name, entry in found.items():
+        print_row(name, *(f"{value:.1f}" for value in torch.tensor(entry).mean(0).tolist()))
 
 
 def main(

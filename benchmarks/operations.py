@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         cells = f"{names.total():,} | {count_chunk(name, proxies):,}"
         print(f"| {case} | {name} | {', '.join(f'{size:,}' for size in sizes)} | {cells} |", flush=True)
         if args.names:
-            print(", ".join(f"{each} {number}" for each, number in names.most_common()))
+            print(", ".join(f"{item} {number}" for item, number in names.most_common()))
 
 
 if __name__ == "__main__":

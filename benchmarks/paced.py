@@ -77,7 +77,7 @@ def alternate(
                 connection.send(False)
             process.join(60)
             process.kill()
-    return {name: statistics.median(each) for name, each in seconds.items()}
+    return {name: statistics.median(second) for name, second in seconds.items()}
 
 
 def _serve(connection: Connection, loop: Callable[[Pace], NoReturn], steps: int, processor_time: bool) -> None:

@@ -162,7 +162,7 @@ def measure(network: str, clients: int, seconds: float, at_once: int, *, attacke
         raise SystemExit(f"{len(load.wrong)} of {len(load.seconds)} answers are wrong, the first: {load.wrong[0]}")
     centiles = statistics.quantiles(load.seconds, n=100, method="inclusive")
     memory = f"{before:.0f} → {after:.0f}"
-    times = (f"{1e3 * each:.0f}" for each in (centiles[49], centiles[98], max(load.seconds)))
+    times = (f"{1e3 * value:.0f}" for value in (centiles[49], centiles[98], max(load.seconds)))
     return [network, str(at_once), str(len(load.seconds)), f"{len(load.seconds) / seconds:.0f}", *times, memory]
 
 

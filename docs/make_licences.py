@@ -56,15 +56,15 @@ def dependencies(lock: Mapping[str, Any]) -> dict[str, set[str]]:
     own, found = packages["proxemic"], dict[str, set[str]]()
 
     def follow(listed: Iterable[Mapping[str, Any]], extra: str) -> None:
-        for each in listed:
-            name = each["name"]
+        for item in listed:
+            name = item["name"]
             if ALWAYS in found.get(name, ()):
                 continue
             package, fresh = packages[name], extra not in found.setdefault(name, set())
             found[name].add(extra)
             if fresh:
                 follow(package.get("dependencies", ()), extra)
-            for option in each.get("extra", ()):
+            for option in item.get("extra", ()):
                 follow(package.get("optional-dependencies", {}).get(option, ()), extra)
 
     follow(own["dependencies"], ALWAYS)
@@ -81,7 +81,7 @@ def licence(name: str) -> str | None:
         declared: Any = metadata(name)
     except PackageNotFoundError:
         return None
-    classifiers = [each.split(" :: ")[-1] for each in declared.get_all("Classifier") or [] if "License ::" in each]
+    classifiers = [name.split(" :: ")[-1] for name in declared.get_all("Classifier") or [] if "License ::" in name]
     text = (declared.get("License") or "").strip()
     for said in (declared.get("License-Expression"), text if "\n" not in text else None, *classifiers):
         if said and said != "UNKNOWN" and len(said) < 200:

@@ -84,10 +84,10 @@ def use(loss: str) -> str:
     """Say when to use a loss and when another."""
     advice = ADVICE["losses"][loss]
     starts = [
-        f"* {each['when']} **Start with this loss**{', ' + each['how'] if 'how' in each else ''}"
-        f" ([{'cost' if each['page'].startswith('..') else 'results'}]({_link(each['page'])}))."
-        for each in ADVICE["situations"]
-        if each["start"] == loss
+        f"* {item['when']} **Start with this loss**{', ' + item['how'] if 'how' in item else ''}"
+        f" ([{'cost' if item['page'].startswith('..') else 'results'}]({_link(item['page'])}))."
+        for item in ADVICE["situations"]
+        if item["start"] == loss
     ]
     sentence = advice["use"][0].upper() + advice["use"][1:]
     characteristics = "[Characteristics](../characteristics.md) lists what its gradient depends on."
@@ -121,10 +121,10 @@ def measured(loss: str) -> str:
 def situations(_: str) -> str:
     """Tabulate what to start with by situation."""
     rows = []
-    for each in ADVICE["situations"]:
-        start = f"[`{each['start']}`]({each['start']}.md)" + (f", {each['how']}" if "how" in each else "")
-        link = "cost" if each["page"].startswith("..") else "results"
-        rows.append([each["when"].rstrip("."), start, _situation_gain(each), f"[{link}]({_link(each['page'])})"])
+    for item in ADVICE["situations"]:
+        start = f"[`{item['start']}`]({item['start']}.md)" + (f", {item['how']}" if "how" in item else "")
+        link = "cost" if item["page"].startswith("..") else "results"
+        rows.append([item["when"].rstrip("."), start, _situation_gain(item), f"[{link}]({_link(item['page'])})"])
     return _table(["situation", "start with", "MAP@R over softmax", "measured"], rows, texts=4)
 
 
@@ -132,11 +132,11 @@ def losses(_: str) -> str:
     """Tabulate what every loss does."""
     rows = [
         [
-            f"[{name}]({name}.md)" + (f" ({each['short']})" if "short" in each else ""),
-            each["does"],
-            each["use"].strip().rstrip(".").replace("](#", f"]({name}.md#"),
+            f"[{name}]({name}.md)" + (f" ({item['short']})" if "short" in item else ""),
+            item["does"],
+            item["use"].strip().rstrip(".").replace("](#", f"]({name}.md#"),
         ]
-        for name, each in ADVICE["losses"].items()
+        for name, item in ADVICE["losses"].items()
     ]
     return _table(["loss", "what it does", "use it when"], rows, texts=3)
 

@@ -32,9 +32,9 @@ def main(run: Path) -> None:
     for module in before.modules():
         if reset := getattr(module, "reset_parameters", None):
             reset()
-    hits = [neighbours(embed_images(each, images, preprocessing)) for each in (before, model)]
+    hits = [neighbours(embed_images(value, images, preprocessing)) for value in (before, model)]
     right = [images.labels[found] == images.labels[:, None] for found in hits]
-    counts = torch.stack([each.sum(1).double() for each in right])
+    counts = torch.stack([item.sum(1).double() for item in right])
     typical = (counts.round() == counts.mean(1, keepdim=True).round()).all(0)
     print(f"means {counts.mean(1).tolist()}, {int(typical.sum())} typical queries")
     if not typical[QUERY]:

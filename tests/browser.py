@@ -54,7 +54,7 @@ def faults_of_access(page: Page) -> list[str]:
     # Preloading asks for stylesheets, which a page that was opened as a file may not.
     rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "preload": False}
     found = Axe().run(page, options=rules).response["violations"]
-    return [f"{each['id']}: {each['help']} ({each['nodes'][0]['html'][:200]})" for each in found]
+    return [f"{item['id']}: {item['help']} ({item['nodes'][0]['html'][:200]})" for item in found]
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def run_uv(*words: str | Path, **options: str) -> subprocess.CompletedProcess[st
 def pythons() -> dict[str, Path]:
     """Interpreters on this machine that the package is for, by version: those of uv, PATH and pyenv."""
     listed = json.loads(run_uv("python", "list", "--only-installed", "--output-format", "json").stdout)
-    paths = [Path(each["path"]) for each in listed]
+    paths = [Path(item["path"]) for item in listed]
     paths += Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/*/bin/python3.1?")
     found: dict[str, Path] = {}
     for path in [Path(sys.executable), *paths]:

@@ -43,14 +43,14 @@ def naive_search(
     distances, found = np.full((len(queries), k), np.inf), np.full((len(queries), k), -1)
     for number, query in enumerate(queries.astype(np.float64)):
         pairs = []
-        for each in ids.tolist():
-            row = rows[each].astype(np.float64)
+        for id_ in ids.tolist():
+            row = rows[id_].astype(np.float64)
             if distance == "cosine":
-                pairs.append((1 - query @ row / (np.linalg.norm(query) * np.linalg.norm(row)), each))
+                pairs.append((1 - query @ row / (np.linalg.norm(query) * np.linalg.norm(row)), id_))
             else:
-                pairs.append((np.sqrt(((query - row) ** 2).sum()), each))
-        for place, (value, each) in enumerate(sorted(pairs)[:k]):
-            distances[number, place], found[number, place] = value, each
+                pairs.append((np.sqrt(((query - row) ** 2).sum()), id_))
+        for place, (value, item) in enumerate(sorted(pairs)[:k]):
+            distances[number, place], found[number, place] = value, item
     return distances, found
 
 

@@ -29,7 +29,7 @@ def value(name: str, shape: Sequence[int | str], kind: int = FLOAT) -> bytes:
 
 def node(operator: str, inputs: Sequence[str], output: str, domain: str = "") -> bytes:
     """An operator."""
-    return b"".join(field(1, each) for each in inputs) + field(2, output) + field(4, operator) + field(7, domain)
+    return b"".join(field(1, input_) for input_ in inputs) + field(2, output) + field(4, operator) + field(7, domain)
 
 
 def weight(name: str = "w", elsewhere: str | None = None) -> bytes:
@@ -53,8 +53,8 @@ def network(
     own = (node(CONV, ["x", "w"], "map"), node(POOL, ["map"], "mean"), node(FLATTEN, ["mean"], "features"))
     batch = images[0]
     outputs = [value("features", [batch, 5]), value("map", [batch, 5, "a", "b"])]
-    graph = b"".join(field(1, each) for each in (*own, *nodes)) + field(2, "graph")
+    graph = b"".join(field(1, item) for item in (*own, *nodes)) + field(2, "graph")
     graph += field(5, weight() if weights is None else weights)
-    graph += b"".join(field(11, each) for each in (inputs or [value("x", images)]))
-    graph += b"".join(field(12, each) for each in outputs)
+    graph += b"".join(field(11, input_) for input_ in (inputs or [value("x", images)]))
+    graph += b"".join(field(12, output) for output in outputs)
     return field(1, 8) + field(7, graph) + field(8, field(1, "") + field(2, 17))

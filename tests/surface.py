@@ -63,7 +63,7 @@ def recipes() -> dict[str, Any]:
     for values in full.values():
         for key, value in values.items():
             counts.setdefault(key, Counter())[json.dumps(value)] += 1
-    common = {key: json.loads(each.most_common(1)[0][0]) for key, each in sorted(counts.items())}
+    common = {key: json.loads(count.most_common(1)[0][0]) for key, count in sorted(counts.items())}
     usual = {key: value for key, value in common.items() if counts[key].total() > len(full) / 2}
     differences = {
         name: {key: value for key, value in sorted(values.items()) if key not in usual or usual[key] != value}

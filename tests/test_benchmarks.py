@@ -54,7 +54,7 @@ def test_the_errors_of_products() -> None:
     rows = table("precision.py", "--smoke")
     assert [row[0] for row in rows] == ["random"] * 5 + ["trained"] * 5
     for start in (0, 5):
-        errors = {row[1]: [float(each) for each in row[2:]] for row in rows[start : start + 5]}
+        errors = {row[1]: [float(item) for item in row[2:]] for row in rows[start : start + 5]}
         for exact in ("float32", "split"):
             assert errors[exact][1] < 1e-5 < 10 * errors["half"][1] < 1e-1
         assert errors["half"][1] < errors["bfloat16"][1]

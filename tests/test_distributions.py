@@ -226,4 +226,4 @@ def test_type_checkers_see_the_types_of_the_installed_package(
     )
     found = json.loads(done.stdout)["generalDiagnostics"]
     wrong = [number for number, line in enumerate(SCRIPT.splitlines()) if line.endswith("# wrong")]
-    assert [each["range"]["start"]["line"] for each in found] == wrong, found
+    assert [item["range"]["start"]["line"] for item in found] == wrong, found

@@ -103,7 +103,7 @@ def parameters(text: str) -> dict[str, str]:
 
 def keywords(kind: Any) -> dict[str, Any]:
     found = inspect.signature(kind).parameters.values()
-    return {each.name: each.default for each in found if each.kind is each.KEYWORD_ONLY}
+    return {item.name: item.default for item in found if item.kind is item.KEYWORD_ONLY}
 
 
 def own(kind: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_advice_is_written_from_one_file_and_follows_the_measurements(monkeypatc
         order = setting.ranking()
         assert "mpa-ap" not in order or order.index("proxy-anchor") < order.index("mpa-ap"), setting.title
     readme = (DOCS.parent / "README.md").read_text()
-    assert all(f"]({each['paper']})" in readme for each in ADVICE["losses"].values())
+    assert all(f"]({item['paper']})" in readme for item in ADVICE["losses"].values())
 
 
 def test_the_page_of_nested_embeddings() -> None:
@@ -191,7 +191,7 @@ def test_the_index_explains_the_common_arguments() -> None:
 def test_the_regularizers(name: str) -> None:
     section = OTHERS.partition(f"## {name}\n")[2].partition("\n## ")[0]
     found = inspect.signature(getattr(proxemic.losses, name)).parameters
-    check_defaults(parameters(section), {key: each.default for key, each in found.items()})
+    check_defaults(parameters(section), {key: item.default for key, item in found.items()})
 
 
 def test_how_the_proxies_of_each_loss_start() -> None:
@@ -199,13 +199,13 @@ def test_how_the_proxies_of_each_loss_start() -> None:
     documented = {name: losses for name, losses in documented.items() if hasattr(initialization, name)}
     functions = {
         name
-        for name, each in vars(initialization).items()
-        if inspect.isfunction(each) and each.__module__ == initialization.__name__
+        for name, var in vars(initialization).items()
+        if inspect.isfunction(var) and var.__module__ == initialization.__name__
     }
     assert documented.keys() == functions
     for name, kind in LOSSES.items():
         if init := keywords(kind).get("init"):
-            assert [each for each in documented if name in documented[each].split(", ")] == [init.__name__], name
+            assert [item for item in documented if name in documented[item].split(", ")] == [init.__name__], name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -233,9 +233,9 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
 
     def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:
         """By what differs."""
-        found = [each for each in published_figures() if (each.table, each.metric) == (table, metric)]
-        found = [each for each in found if all(getattr(each, key) == value for key, value in fields.items())]
-        keys = {f"{each.settings} {each.method} {each.dataset}": each.value for each in found}
+        found = [figure for figure in published_figures() if (figure.table, figure.metric) == (table, metric)]
+        found = [item for item in found if all(getattr(item, key) == value for key, value in fields.items())]
+        keys = {f"{item.settings} {item.method} {item.dataset}": item.value for item in found}
         assert len(keys) == len(found)
         return keys
 
@@ -252,7 +252,7 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
         softmax, ours = (printed("4.1", dataset=dataset, method=method) for method in ("Softmax-loss", "Ours"))
         assert gain.startswith(f"{sum(ours.values()) - sum(softmax.values()):+.2f}")
         assert gain in results
-    (four_one,) = {published_protocol(each) for each in published_figures() if each.table == "4.1"}
+    (four_one,) = {published_protocol(figure) for figure in published_figures() if figure.table == "4.1"}
     assert four_one.seeds is None
     # Figure 10 shows an overfit: nothing is held out.
     assert "--data FashionMNIST --data.split images --data.validation_fraction 0" in analysis
@@ -367,7 +367,9 @@ def test_the_page_of_fine_tuning() -> None:
             "--model.train head": replace(config, train="head"),
             "--model.lora.rank 8": replace(config, lora=LoRA(rank=8)),
         }.items():
-            trained = sum(each.numel() for each in build_model(changed).parameters() if each.requires_grad)
+            trained = sum(
+                parameter.numel() for parameter in build_model(changed).parameters() if parameter.requires_grad
+            )
             (row,) = (cells for cells in rows(text) if cells[0].startswith(f"`{key}`"))
             assert row[2] == f"{trained:,}", key
 
@@ -499,7 +501,7 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
     decide(Gallery.open("shop").store, path, "session", "keep", "class 02", "class 02")
     assert run_commands("reviewing.md", {"serve": None}) == 5
     names = run_page("reviewing.md")
-    assert [each.state for each in names["decisions"]] == ["applied"] * 2
+    assert [name.state for name in names["decisions"]] == ["applied"] * 2
     assert names["pictures"] == 9
 
 

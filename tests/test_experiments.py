@@ -205,8 +205,8 @@ def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str]
         "contrastive": (0.5, 0.5, 0.56),
     }
     keep(known, "contrastive", (0.5, 0.5, 0.5))
-    for loss, each in values.items():
-        keep(known, loss, each)
+    for loss, value in values.items():
+        keep(known, loss, value)
     keep(known, "softmax", (0.1, 0.1, 0.1), "40% wrong")
     # Standard deviations 2, 2, 3.6056 and 3.4641, and 8.5829 of the means 62, 63, 73 and 52; all metrics are alike.
     spread = script("compare").spread(known)

@@ -121,7 +121,7 @@ RUN_FILES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "name", "text"), RUN_FILES, ids=lambda each: str(each)[:20])
+@pytest.mark.parametrize(("command", "name", "text"), RUN_FILES, ids=lambda item: str(item)[:20])
 def test_the_files_of_a_run_are_checked(command: str, name: str, text: str | None, copy: Path, here: Here) -> None:
     each = json.dumps(dict.fromkeys(json.loads((copy / name).read_text()), "@")).replace('"@"', DIGITS)
     with changed(copy / name, text or each):

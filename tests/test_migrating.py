@@ -49,9 +49,9 @@ def named(page: str) -> dict[str, str]:
 
 def defined(module: ModuleType) -> set[str]:
     classes_and_functions = (
-        each for each in vars(module).items() if inspect.isclass(each[1]) or inspect.isfunction(each[1])
+        item for item in vars(module).items() if inspect.isclass(item[1]) or inspect.isfunction(item[1])
     )
-    return {name for name, each in classes_and_functions if each.__module__ == module.__name__ and name[0] != "_"}
+    return {name for name, item in classes_and_functions if item.__module__ == module.__name__ and name[0] != "_"}
 
 
 def test_every_name_of_pytorch_metric_learning_has_a_row() -> None:
@@ -62,7 +62,7 @@ def test_every_name_of_pytorch_metric_learning_has_a_row() -> None:
             for helper in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
                 known |= defined(importlib.import_module(helper.name))
         else:
-            known |= {name for name, each in vars(package).items() if inspect.isclass(each)}
+            known |= {name for name, var in vars(package).items() if inspect.isclass(var)}
     names = named(PML)
     assert not known - names.keys()
     assert names.keys() - known == {
@@ -75,7 +75,7 @@ ABSTRACT = {
     "BaseLossWrapper", "BaseMetricLossFunction", "CrossBatchMemory", "EmbeddingRegularizerMixin", "GenericPairLoss",
     "MultipleLosses", "SelfSupervisedLoss", "WeightRegularizerMixin",
 }  # fmt: skip
-LOSSES = sorted({name for name, each in vars(losses).items() if inspect.isclass(each)} - ABSTRACT)
+LOSSES = sorted({name for name, var in vars(losses).items() if inspect.isclass(var)} - ABSTRACT)
 CLASSES: dict[str, Any] = {"num_classes": 4, "embedding_size": 8}
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "CosFaceLoss": CLASSES,
@@ -108,7 +108,7 @@ def test_what_the_table_says_of_a_loss_holds(name: str) -> None:
 
 
 def test_the_miners() -> None:
-    for name in (name for name, each in vars(miners).items() if inspect.isclass(each)):
+    for name in (name for name, var in vars(miners).items() if inspect.isclass(var)):
         if f"PairwiseLoss(miner={name}())" in named(PML)[name]:
             miner = getattr(miners, name)()
             PairwiseLoss(4, 8, loss=losses.TripletMarginLoss(), miner=miner)
@@ -214,10 +214,10 @@ def test_every_name_of_open_metric_learning_has_a_row(oml: Path) -> None:
             continue
         body = ast.parse(path.read_text()).body
         public = [
-            each.value for each in body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__"
+            item.value for item in body if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == "__all__"
         ]
         kinds = (ast.ClassDef, ast.FunctionDef)
-        names = ast.literal_eval(public[0]) if public else [each.name for each in body if isinstance(each, kinds)]
+        names = ast.literal_eval(public[0]) if public else [item.name for item in body if isinstance(item, kinds)]
         known |= {name for name in names if not re.match(r"_|T[A-Z][a-z]", name) or name.startswith("Tr")}
     internal = {"WarningDDP", "check_model_type", "resnet50_projector"}
     names = named(OML)

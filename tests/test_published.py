@@ -22,7 +22,7 @@ from proxemic.published import (
 )
 
 MEAN, MPA, WARP = "softmax-loss-mean-proxy", "multi-proxy-anchor-family", "realigned-softmax-warping"
-TABLES = {(each.paper, each.table): each for each in published_tables()}
+TABLES = {(published_table.paper, published_table.table): published_table for published_table in published_tables()}
 FIGURES = published_figures()
 FACES = {"lfw", "cfp-fp", "agedb-30", "calfw", "cplfw"}
 COLUMNS = (
@@ -66,7 +66,7 @@ def test_every_file_is_listed() -> None:
     listed = {table.file for table in TABLES.values()}
     assert len(listed) == len(TABLES) == 17
     assert {path for path in FOLDER.iterdir() if "-table-" in path.name} == listed
-    assert [each.key for each in list_papers()] == [MEAN, MPA, WARP]
+    assert [paper.key for paper in list_papers()] == [MEAN, MPA, WARP]
     assert {paper for paper, _ in TABLES} == {MEAN, MPA, WARP}
     for table in TABLES.values():
         assert table.kind in ("results", "properties", "examples")
@@ -107,7 +107,7 @@ def test_losses_and_their_settings_are_ours() -> None:
         if figure.variant == "mean proxy regulariser":
             arguments |= set(inspect.signature(proxemic.losses.MeanProxyNorm).parameters)
         assert settings.keys() <= arguments, figure
-    ours = {each for each in proxemic.losses.__all__ if each.endswith("Loss")}
+    ours = {item for item in proxemic.losses.__all__ if item.endswith("Loss")}
     in_none = {"ProxyLoss", "AdaFaceLoss", "CurricularFaceLoss", "ElasticFaceLoss"}
     assert {figure.loss for figure in FIGURES} > ours - in_none
 
@@ -247,7 +247,7 @@ def test_examples_are_what_our_metrics_give() -> None:
         "map_over_k@10": partial(map_at_k, divisor="k"),
     }  # fmt: skip
     for row in TABLES[MPA, "3"].rows():
-        relevance, relevant = torch.tensor([[int(each) for each in row["ranking"].split()]]), torch.tensor([4])
+        relevance, relevant = torch.tensor([[int(part) for part in row["ranking"].split()]]), torch.tensor([4])
         metric = row["metric"]
         value = map_at_r(relevance, relevant) if metric == "map@r" else ours[metric](relevance, relevant, 10)
         assert round(100 * value.item(), 1) == float(row["value"]), row

@@ -26,8 +26,10 @@ def test_it_runs_and_becomes_a_notebook_and_a_page(name: str, made: Path) -> Non
     notebook = nbformat.read(made / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    printed = "".join(each.text for cell in code for each in cell.outputs if each.output_type == "stream")
-    drawn = [each.data["image/png"] for cell in code for each in cell.outputs if each.output_type == "display_data"]
+    printed = "".join(output.text for cell in code for output in cell.outputs if output.output_type == "stream")
+    drawn = [
+        output.data["image/png"] for cell in code for output in cell.outputs if output.output_type == "display_data"
+    ]
     assert drawn, "a tutorial shows a picture"
     assert "kept epoch 0" not in printed, "what it trains is better than what it starts from"
 
@@ -36,7 +38,7 @@ def test_it_runs_and_becomes_a_notebook_and_a_page(name: str, made: Path) -> Non
     assert page.count("```python\n") == len(code)
     assert all(line in page for line in printed.rstrip().splitlines())
     pictures = re.findall(r"!\[.+\]\((.+\.png)\)", page)
-    assert [base64.b64decode(each) for each in drawn] == [(made / picture).read_bytes() for picture in pictures]
+    assert [base64.b64decode(item) for item in drawn] == [(made / picture).read_bytes() for picture in pictures]
     links = set(re.findall(r"\]\(([\w./-]+)\)", page)) - {*pictures, f"{name}.ipynb"}
     assert links
     for link in links:

@@ -50,5 +50,5 @@ def test_plain_english(part: str) -> None:
     files = PAGES if part == "pages" else [path for path in (ROOT / part).rglob("*") if path.suffix in SUFFIXES]
     written = [path for path in files if not path.is_relative_to(ROOT / "docs" / "experiments" / "kept")]
     assert written
-    found = [f"{path.relative_to(ROOT)}: {each}" for path in written for each in find_idioms(path.read_text("utf-8"))]
+    found = [f"{path.relative_to(ROOT)}: {idiom}" for path in written for idiom in find_idioms(path.read_text("utf-8"))]
     assert not found, "\n".join(found)

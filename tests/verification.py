@@ -9,7 +9,7 @@ def by_definition(
     """The accuracy of each fold, by the smallest of the thresholds that are best on the others."""
     one, other = embeddings.astype(np.float64)[first], embeddings.astype(np.float64)[second]
     if distance == "cosine":
-        one, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (one, other))
+        one, other = (value / np.linalg.norm(value, axis=1, keepdims=True) for value in (one, other))
     distances = np.linalg.norm(one - other, axis=1)
     accuracies = []
     for fold in np.unique(folds):

@@ -74,8 +74,8 @@ def errors(name: str, device: torch.device, classes: int, batch: int, *, compile
                 error = float((plain(got) - plain(right)).norm() / plain(right).norm())
                 setting = f"{what}, K = {proxies}, sample_rate {rate}, chunk_size {chunk}"
                 worst[precision] = max(worst.get(precision, (0.0, "")), (error, setting))
-    bounds = {each: max(bound, ROUGH.get(name, 0) if bound > 1e-4 else 0) for each, bound in BOUNDS.items()}
-    wrong = [each for each, (error, _) in worst.items() if not error <= bounds[each]]  # NaN, too
+    bounds = {key: max(bound, ROUGH.get(name, 0) if bound > 1e-4 else 0) for key, bound in BOUNDS.items()}
+    wrong = [key for key, (error, _) in worst.items() if not error <= bounds[key]]  # NaN, too
     return {"errors": worst, "beyond the bounds": sorted(wrong)}
 
 
@@ -134,7 +134,7 @@ def waits(device: torch.device) -> Row:
                 loss(x, y).backward()
                 clip_norm(loss.parameters(), 1.0)
                 steps.step()
-            found[f"{name}, sample_rate {rate}"] = sum("synchroniz" in str(each.message) for each in said)
+            found[f"{name}, sample_rate {rate}"] = sum("synchroniz" in str(item.message) for item in said)
     return found
 
 

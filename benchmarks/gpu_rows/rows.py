@@ -59,7 +59,7 @@ class Rows:
             except Exception as error:  # whatever it is, the other rows are to be measured
                 row = {"failed": f"{type(error).__name__}: {error}"[:500]}
         if said:
-            row["warnings"] = sorted({str(each.message)[:300] for each in said})
+            row["warnings"] = sorted({str(item.message)[:300] for item in said})
         self.content["rows"][name] = row | {"taken": round(time.monotonic() - began, 1)}
         write_json(self.path, self.content)
         print(f"{name}: {json.dumps(row)}", flush=True)

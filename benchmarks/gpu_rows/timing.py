@@ -97,7 +97,9 @@ def measure(step: Step, batch: int, dim: int, classes: int, device: torch.device
     step.forget()
     x, y = batches[-1]
     row["peak MB"] = _peak(step, x, y, device) / 1e6
-    row["finite"] = all(bool(each.grad.isfinite().all()) for each in (x, *step.parameters) if each.grad is not None)
+    row["finite"] = all(
+        bool(parameter.grad.isfinite().all()) for parameter in (x, *step.parameters) if parameter.grad is not None
+    )
     step.forget()
     row["kernels"] = _kernels(step, *batches[-2], device)
     step.forget()
@@ -116,7 +118,9 @@ def _peak(step: Step, x: Tensor, y: Tensor, device: torch.device) -> int:
         step.call(x, y)
         torch.cuda.synchronize()
         most = torch.cuda.max_memory_allocated() - before
-    return most - sum(each.grad.untyped_storage().nbytes() for each in (x, *step.parameters) if each.grad is not None)
+    return most - sum(
+        parameter.grad.untyped_storage().nbytes() for parameter in (x, *step.parameters) if parameter.grad is not None
+    )
 
 
 def _kernels(step: Step, x: Tensor, y: Tensor, device: torch.device) -> int:

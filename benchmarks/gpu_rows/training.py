@@ -71,11 +71,11 @@ def best_loop(setting: training.Setting, pace: Pace, *, with_data: bool = True) 
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     loss.to(device)
     optimizer = torch.optim.AdamW([*network.parameters(), *loss.parameters()], lr=1e-3, fused=True)
-    mean, std = (torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (MEAN, STD))
+    mean, std = (torch.tensor(value, device=device).view(1, 3, 1, 1) for value in (MEAN, STD))
     batches = training.forever(byte_loader(setting))
     kept = next(batches)
     while True:
-        pixels, labels = (each.to(device, non_blocking=True) for each in (next(batches) if with_data else kept))
+        pixels, labels = (item.to(device, non_blocking=True) for item in (next(batches) if with_data else kept))
         images = pixels.to(torch.float32, memory_format=torch.channels_last).sub_(mean).div_(std)
         optimizer.zero_grad()
         with torch.autocast(device.type, torch.bfloat16):
@@ -112,10 +112,10 @@ def time_parts(device: torch.device, *, smoke: bool) -> Row:
     release(device)
     recipe = glyphs(device, smoke=smoke)
     splits = recipe.load()
-    model, loss = (each.to(device) for each in build_networks(recipe, splits))
+    model, loss = (network.to(device) for network in build_networks(recipe, splits))
     optimizer, _ = recipe.optim.build(model, loss)  # type: ignore[arg-type]
     loader = TrainingData(splits.train, recipe).train_dataloader()
-    images, labels = (each.to(device) for each in next(iter(loader)))
+    images, labels = (item.to(device) for item in next(iter(loader)))
     embeddings = model(images).detach().requires_grad_()
     slope = torch.randn_like(embeddings)
 
@@ -166,4 +166,4 @@ def time_metrics(device: torch.device, *, smoke: bool) -> Row:
         "metrics": partial(metrics.evaluate, points, labels),
         "with MAP and MRR": partial(metrics.evaluate, points, labels, map=True, mrr=True),
     }
-    return {f"{name} s": each for name, each in medians(calls, 3, cuda=device.type == "cuda").items()}
+    return {f"{name} s": median for name, median in medians(calls, 3, cuda=device.type == "cuda").items()}

@@ -186,7 +186,7 @@ def _reference(name: str, package: Package) -> str:
 
 def _by_spelling() -> dict[str, str]:
     """Full names by how they are written in text; a bare word must be no ordinary one, and have one meaning."""
-    described = [(name, *each) for name, package in public_names().items() for each in package.described.items()]
+    described = [(name, *item) for name, package in public_names().items() for item in package.described.items()]
     count = Counter(public for _, public, _ in described)
     known = {f"{name}.{public}": full for name, public, full in described}
     return known | {

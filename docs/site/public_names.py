@@ -66,7 +66,7 @@ def _origin(package: str, name: str) -> str:
 
 def _imported_from(package: str, name: str) -> str | None:
     for node in ast.walk(_tree(package)):
-        if isinstance(node, ast.ImportFrom) and any((each.asname or each.name) == name for each in node.names):
+        if isinstance(node, ast.ImportFrom) and any((item.asname or item.name) == name for item in node.names):
             return node.module if node.module != package else None
     return None
 

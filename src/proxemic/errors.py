@@ -25,5 +25,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of Python, NumPy or torch says that memory could not be allocated."""
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
     )

@@ -26,7 +26,7 @@ def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> AbstractContextM
 @contextmanager
 def _matmul_precision(wanted: Literal["ieee", "tf32"]) -> Iterator[None]:
     cpu, gpu = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
-    allowed = [each.fp32_precision for each in (cpu, gpu)]
+    allowed = [value.fp32_precision for value in (cpu, gpu)]
     try:
         cpu.fp32_precision, gpu.fp32_precision = "ieee", wanted
         yield
@@ -38,7 +38,7 @@ def _matmul_precision(wanted: Literal["ieee", "tf32"]) -> Iterator[None]:
 def full_precision() -> Iterator[None]:
     """Compute matrix products and convolutions of float32 in float32, where a GPU's convolutions would take TF32."""
     cudnn: Any = torch.backends.cudnn
-    allowed = [each.fp32_precision for each in (cudnn.conv, cudnn.rnn)]
+    allowed = [value.fp32_precision for value in (cudnn.conv, cudnn.rnn)]
     with matmul_precision("ieee"):
         try:
             cudnn.allow_tf32 = False  # else torch, where it is asked for this older flag, says that it is contradicted

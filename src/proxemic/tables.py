@@ -140,7 +140,9 @@ def terminal_text(tables: Sequence[Table]) -> str:
         made = RichTable()
         for name, side in zip(table.columns, table.sides, strict=True):
             made.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # names are shown whole
-        shortened = [[path.removeprefix(root) for path in each] if _are_paths(each) else each for each in columns]
+        shortened = [
+            [path.removeprefix(root) for path in column] if _are_paths(column) else column for column in columns
+        ]
         for row in zip(*shortened, strict=True):
             made.add_row(*row)
         width = None if sys.stdout.isatty() else 1_000_000
@@ -153,7 +155,7 @@ def terminal_text(tables: Sequence[Table]) -> str:
 
 
 def _are_paths(column: Sequence[str]) -> bool:
-    return all(re.match(r"/|[A-Za-z]:[/\\]|[a-z][a-z\d+.-]*://", each) for each in column if each not in ("", MISSING))
+    return all(re.match(r"/|[A-Za-z]:[/\\]|[a-z][a-z\d+.-]*://", item) for item in column if item not in ("", MISSING))
 
 
 def _common_folder(paths: Sequence[str]) -> str:

@@ -42,9 +42,9 @@ def _build(value: Any, form: Any, name: str) -> Any:
     if origin is Literal and value in inner:
         return value
     if origin in (list, tuple) and isinstance(value, list):
-        return origin(_build(each, inner[0], name) for each in value)
+        return origin(_build(item, inner[0], name) for item in value)
     if origin in (dict, Mapping) and isinstance(value, dict):
-        return {key: _build(each, inner[1], f"{name} {key}".strip()) for key, each in value.items()}
+        return {key: _build(item, inner[1], f"{name} {key}".strip()) for key, item in value.items()}
     if is_typeddict(form) and isinstance(value, dict):
         return _typed_dict(value, form)
     if is_dataclass(form) and isinstance(value, dict):
@@ -60,7 +60,7 @@ def _typed_dict(content: Mapping[str, Any], form: Any) -> dict[str, Any]:
     hints = get_type_hints(form)
     if missing := [key for key in sorted(form.__required_keys__) if key not in content]:
         raise ValueError(f"{missing[0]} is missing")
-    return {key: _build(each, hints.get(key, Any), key) for key, each in content.items()}
+    return {key: _build(item, hints.get(key, Any), key) for key, item in content.items()}
 
 
 def _dataclass(content: Mapping[str, Any], form: Any) -> Any:
@@ -68,8 +68,8 @@ def _dataclass(content: Mapping[str, Any], form: Any) -> Any:
     known = {field.name: field for field in fields(form)}
     if unknown := [key for key in content if key not in known]:
         raise ValueError(f"the key {unknown[0]} is unknown")
-    needed = (each for each in known.values() if each.default is MISSING and each.default_factory is MISSING)
-    if missing := [each.name for each in needed if each.name not in content]:
+    needed = (item for item in known.values() if item.default is MISSING and item.default_factory is MISSING)
+    if missing := [item.name for item in needed if item.name not in content]:
         raise ValueError(f"{missing[0]} is missing")
     return form(**{key: _build(value, hints[key], key) for key, value in content.items()})
 

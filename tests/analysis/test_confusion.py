@@ -21,9 +21,9 @@ def test_pairs_are_counted_both_ways() -> None:
     order = [(-pair.count, -pair.share, pair.classes) for pair in found]
     assert order == sorted(order)
     for pair in found:
-        assert pair.queries == sum(int((labels == each).sum()) for each in pair.classes)
+        assert pair.queries == sum(int((labels == class_).sum()) for class_ in pair.classes)
         assert distances[pair.examples].tolist() == sorted(distances[pair.examples].tolist())
-        assert all({int(labels[each]), int(nearest[each])} == {*pair.classes} for each in pair.examples)
+        assert all({int(labels[example]), int(nearest[example])} == {*pair.classes} for example in pair.examples)
 
 
 def test_a_class_may_be_in_the_gallery_alone() -> None:

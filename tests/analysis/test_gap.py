@@ -130,7 +130,7 @@ def naive_bounds(w: Tensor) -> dict[str, float]:
     for one in w:
         for other in w:
             total += (one + other) / 8 * (1 - one @ other) * math.exp(one @ other - 1)
-    roots = [math.sqrt(max(0.0, 1 - float(mean @ each))) for each in w]
+    roots = [math.sqrt(max(0.0, 1 - float(mean @ item))) for item in w]
     return {
         "lower": float(total @ total) / classes**5,
         "lower_sharp": float(total @ total) / classes**4,

@@ -95,7 +95,7 @@ def test_distances_are_those_of_the_loops(distance: Distance, bins: int) -> None
     low, high = min(within + between), max(within + between)
     assert found.edges[[0, -1]].tolist() == pytest.approx([low, high], rel=1e-5, abs=1e-7)
     for counts, distances in ((found.within, within), (found.between, between)):
-        places = [min(int((each - low) / (high - low) * bins), bins - 1) for each in distances]
+        places = [min(int((distance - low) / (high - low) * bins), bins - 1) for distance in distances]
         expected = torch.tensor(places).bincount(minlength=bins)
         # A distance at the edge of a bin may fall to either side of it.
         assert (counts.cumsum(0) - expected.cumsum(0)).abs().max() <= 2
@@ -130,7 +130,7 @@ def test_fewer_bins_hold_the_same_pairs() -> None:
 @pytest.mark.parametrize("power", [0.5, 2.0, 3.0])
 def test_alignment_and_uniformity_are_those_of_the_loops(power: float) -> None:
     points, labels = sample(30, 6) * torch.arange(1, 31)[:, None], some_labels(30)
-    rows = [[each / math.hypot(*row) for each in row] for row in points.double().tolist()]
+    rows = [[item / math.hypot(*row) for item in row] for row in points.double().tolist()]
     pairs = list(permutations(range(30), 2))
     positive = [math.dist(rows[one], rows[other]) ** power for one, other in pairs if labels[one] == labels[other]]
     assert alignment(points, labels, alpha=power) == pytest.approx(statistics.fmean(positive), rel=1e-5)

@@ -64,14 +64,14 @@ def test_the_documented_table_is_today_s(found: dict[str, Characteristics]) -> N
     page = (Path(__file__).parents[2] / "docs" / "characteristics.md").read_text()
     rows = [text.replace("*", "").strip("| ").split(" | ") for text in page.splitlines() if text.startswith("| ")]
     documented = [row for row in rows if row[0].endswith("Loss")]
-    assert documented == [[name, *line(each).split()] for name, each in found.items()]
+    assert documented == [[name, *line(item).split()] for name, item in found.items()]
 
 
 def test_no_measurement_is_near_the_tolerance(found: dict[str, Characteristics]) -> None:
-    for name, each in found.items():
-        for value in (each.other_samples, each.shift, each.same_class, each.negatives, each.opposite):
-            assert value < 1e-11 or value > 0.05, (name, each)
-        assert each.other_classes == 0, name
+    for name, item in found.items():
+        for value in (item.other_samples, item.shift, item.same_class, item.negatives, item.opposite):
+            assert value < 1e-11 or value > 0.05, (name, item)
+        assert item.other_classes == 0, name
 
 
 def test_the_seed_changes_the_measurements_but_no_answer(found: dict[str, Characteristics]) -> None:
@@ -115,7 +115,7 @@ def test_margins_per_class_that_are_all_the_same_are_one_margin() -> None:
 
 def test_what_a_loss_does_beyond_the_scores(found: dict[str, Characteristics]) -> None:
     # MagFace and AdaFace read each embedding's own length; HIST's graph ties embeddings together.
-    assert {name for name, each in found.items() if each.beyond_scores} == {"HISTLoss"}
+    assert {name for name, item in found.items() if item.beyond_scores} == {"HISTLoss"}
 
 
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]

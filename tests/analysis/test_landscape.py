@@ -49,7 +49,7 @@ def placed(proxies: Tensor) -> Callable[[Tensor], object]:
 def naive(point: list[float], own: list[float], others: list[list[float]], heights: list[float], t: float) -> float:
     near = math.dist(point, own)
     far = [math.hypot(math.dist(point, other), height) for other, height in zip(others, heights, strict=True)]
-    return math.log(1 + sum(math.exp(t * near**1.5 - t * math.log1p(each)) for each in far))
+    return math.log(1 + sum(math.exp(t * near**1.5 - t * math.log1p(item)) for item in far))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
@@ -158,7 +158,7 @@ def test_a_warp_that_is_off_in_part() -> None:
 
 
 def test_the_two_extremes_and_the_plateau() -> None:
-    found = {name: find_minimum(each) for name, each in paper_landscapes()["functions"].items()}
+    found = {name: find_minimum(landscape) for name, landscape in paper_landscapes()["functions"].items()}
     assert found["f = t²"].runs_away
     assert not found["f = √t"].runs_away
     assert found["f = √t"].distance < 1e-3
@@ -372,13 +372,13 @@ def test_plots(tmp_path: Path) -> None:
     constant = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]), torch.zeros_like, torch.zeros_like)
     assert plot_landscape(constant, 6.0).get_xlim() == (-6, 6)
     away = {"away": paper_landscapes()["functions"]["f = t²"]}
-    minima = {title: find_minimum(each) for title, each in away.items()}
+    minima = {title: find_minimum(item) for title, item in away.items()}
     written = [
         write_figure(draw_landscapes(away, minima, 6.0), tmp_path / name, [], []) for name in ("first", "second")
     ]
     assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]
     assert b"minimum at infinity" in written[0][1].read_bytes()
     three = dict(list(paper_landscapes()["classes"].items())[:3])
-    figure = draw_landscapes(three, {title: find_minimum(each) for title, each in three.items()}, 6.0)
+    figure = draw_landscapes(three, {title: find_minimum(item) for title, item in three.items()}, 6.0)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible() and axes.get_title()] == [*three]
     assert [text.get_text() for text in figure.legends[0].get_texts()].count("own proxy") == 1

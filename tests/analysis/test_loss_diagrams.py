@@ -9,7 +9,7 @@ from proxemic.losses import WarpedSoftmaxLoss
 def test_the_pairs_of_six_losses() -> None:
     lines = {"a": (1, 1), "b": (1, 2), "c": (1, 8), "d": (1, 2), "e": (6, 12), "f": (6, 12)}
     for name in DIAGRAMS:
-        found = torch.cat([each.flatten() for each in pair_forces(name)])
+        found = torch.cat([force.flatten() for force in pair_forces(name)])
         assert (int((found > 0).sum()), int((found < 0).sum())) == lines[name[0]], name
     # Along the lines the warped softmax's pulls and pushes add up to the gradient of the loss.
     _, by_proxy = pair_forces("f) Warped softmax")

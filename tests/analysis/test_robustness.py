@@ -26,7 +26,7 @@ def test_means_drops_and_curves_are_those_of_plain_loops(data: st.DataObject, sh
     found = Robustness(torch.tensor(clean, dtype=torch.float64), torch.from_numpy(values))
     for run in range(runs):
         for corruption in range(corruptions):
-            row = [float(each) for each in values[run, corruption]]
+            row = [float(value) for value in values[run, corruption]]
             mean = sum(row) / severities
             assert float(found.over_severities[run, corruption]) == pytest.approx(mean)
             assert float(found.relative_drop[run, corruption]) == pytest.approx((clean[run] - mean) / clean[run])
@@ -42,7 +42,7 @@ def test_nothing_is_lost_of_nothing() -> None:
 def curves(groups: int = 2, corruptions: int = 5, points: int = 4) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(groups, corruptions, points, generator=generator, dtype=torch.float64)
-    return {f"loss_{group}$": each for group, each in enumerate(values)}
+    return {f"loss_{group}$": value for group, value in enumerate(values)}
 
 
 def draw(**changes: Any) -> Figure:
@@ -80,7 +80,7 @@ def test_a_panel_shows_the_means_in_percent_with_bands_where_there_are_intervals
 
 @pytest.mark.parametrize("groups", [1, 9, 20])
 def test_one_legend_outside_of_the_panels_names_every_group_differently(groups: int) -> None:
-    means = {f"glyphs $small$ loss {group}": each for group, each in enumerate(curves(groups).values())}
+    means = {f"glyphs $small$ loss {group}": curve for group, curve in enumerate(curves(groups).values())}
     figure = draw(means=means, half_widths={})
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(means)
@@ -88,7 +88,7 @@ def test_one_legend_outside_of_the_panels_names_every_group_differently(groups: 
     figure.savefig(BytesIO(), dpi=100)  # lays it out
     box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-    for axes in (each for each in figure.axes if each.get_visible()):
+    for axes in (axis for axis in figure.axes if axis.get_visible()):
         around = axes.get_tightbbox()
         assert around is not None
         assert box.y1 <= around.y0

@@ -52,7 +52,7 @@ def test_gradients_of_a_linear_network_are_the_exact_map() -> None:
     layer = nn.Linear(5, 4, bias=False).double()
     x = FIRST.clone().requires_grad_()
     other = layer(SECOND.mean((1, 2)))
-    places = [layer(each.movedim(0, 2)).movedim(2, 0) for each in (FIRST, SECOND)]
+    places = [layer(value.movedim(0, 2)).movedim(2, 0) for value in (FIRST, SECOND)]
     torch.testing.assert_close(gradient_map(x, layer(x.mean((1, 2))), other), similarity_maps(*places).first)
 
 

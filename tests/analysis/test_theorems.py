@@ -17,8 +17,8 @@ def test_a_statement_keeps_the_case_nearest_to_its_bound() -> None:
 
 
 def test_only_what_is_known_to_be_wrong_fails() -> None:
-    found = {each.name: each for each in check_theorems(12, seed=3)}
-    wrong = {name for name, each in found.items() if each.holds < each.cases}
+    found = {theorem.name: theorem for theorem in check_theorems(12, seed=3)}
+    wrong = {name for name, item in found.items() if item.holds < item.cases}
     assert wrong == {"Proposition 2, 3 embeddings per class", "Equation 3.8"}
     assert {*found} >= {"Proposition 3", "Lemma 1", "Theorem 1", "Theorem 2", "Proposition III.2", "Lemma III.1, f = t"}
 
@@ -47,7 +47,7 @@ def test_given_embeddings_have_the_bounds_of_the_formulas() -> None:
     torch.manual_seed(0)
     w, y = torch.randn(3, 4, dtype=torch.float64), [0, 0, 1, 1, 2, 2]
     x = w[y] + 0.3 * torch.randn(6, 4, dtype=torch.float64)
-    statements = {each.name: each for each in pair_bounds(x, torch.tensor(y), w)}
+    statements = {bound.name: bound for bound in pair_bounds(x, torch.tensor(y), w)}
     epsilon = max(float((a / a.norm() - w[c] / w[c].norm()).norm()) for a, c in zip(x, y, strict=True))
     for name, excess in naive(x, y, w).items():
         assert statements[name].observed == pytest.approx(excess, abs=1e-12)

@@ -22,9 +22,9 @@ def test_one_run(softmax: list[Path], tmp_path: Path, here: Here) -> None:
     trained, scale = softmax_form(opened.loss)
     untrained, _ = softmax_form(opened.untrained_loss())
     for label, values in {
-        "mean squared gap at σ = 1": [float(squared_gaps(each).mean()) for each in (trained, untrained)],
-        "L, printed (C⁻³)": [gap_bounds(each).lower_printed for each in (trained, untrained)],
-        "U, of the proof (2/√e)": [gap_bounds(each).upper for each in (trained, untrained)],
+        "mean squared gap at σ = 1": [float(squared_gaps(value).mean()) for value in (trained, untrained)],
+        "L, printed (C⁻³)": [gap_bounds(value).lower_printed for value in (trained, untrained)],
+        "U, of the proof (2/√e)": [gap_bounds(value).upper for value in (trained, untrained)],
     }.items():
         assert numbers(result.stdout, label) == [f"{value:.4g}" for value in values]
     assert numbers(result.stdout, "squared distance, class mean to minimiser")[1] == ""

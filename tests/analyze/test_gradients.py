@@ -34,7 +34,7 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
         for row in rows
         if float(row["dependence"]) > 1e-6
     }
-    assert {each[2:] for each in enters if each[:2] == ("ProxyAnchorLoss", "negative")} == {
+    assert {enter[2:] for enter in enters if enter[:2] == ("ProxyAnchorLoss", "negative")} == {
         (k, 1) for k in (0, 1, 4, 5)
     }
     assert all((row["score"] == "positive") == (int(row["embedding"]) // 2 == int(row["proxy_class"])) for row in rows)

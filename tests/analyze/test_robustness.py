@@ -70,11 +70,11 @@ def test_the_values_are_those_of_each_run_alone(
     values = [[100 * float(row["value"]) for row in rows if row["run"] == str(path)] for path in (*softmax, pairwise)]
     shown = table(result.stdout)
     assert list(shown) == ["none", "dropout", "shear", "mean of these", "relative drop"]
-    means = [[each[0], sum(each[1:3]) / 2, sum(each[3:]) / 2, sum(each[1:]) / 4] for each in values]
-    for each in means:
-        each.append(100 * (1 - each[3] / each[0]))
+    means = [[value[0], sum(value[1:3]) / 2, sum(value[3:]) / 2, sum(value[1:]) / 4] for value in values]
+    for item in means:
+        item.append(100 * (1 - item[3] / item[0]))
     for number, found in enumerate(shown.values()):
-        first, second, alone = (each[number] for each in means)
+        first, second, alone = (mean[number] for mean in means)
         mean, half = interval(first, second)
         assert found == [f"{mean:.1f} ± {half:.1f}", f"{alone:.1f}"]
 

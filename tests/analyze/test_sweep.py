@@ -58,9 +58,9 @@ def test_figure_7_of_the_warping_paper(tmp_path: Path, here: Here) -> None:
     both = [("loss.k1,second_phase.loss.k1", "0.5,1.0"), ("loss.k2,second_phase.loss.k2", "1,1.5")]
     vary = [f"{keys}={values}" for keys, values in both]
     recipes = planned("cub/warped-softmax", tmp_path, *vary, grid=True)
-    slopes = [(each["loss"]["init_args"]["k1"], each["loss"]["init_args"]["k2"]) for each in recipes]
+    slopes = [(recipe["loss"]["init_args"]["k1"], recipe["loss"]["init_args"]["k2"]) for recipe in recipes]
     assert slopes == [(0.5, 1), (0.5, 1.5), (1, 1), (1, 1.5)]
-    assert all({"k1", "k2"}.isdisjoint(each["second_phase"]["loss"]) for each in recipes)  # as in the first
+    assert all({"k1", "k2"}.isdisjoint(recipe["second_phase"]["loss"]) for recipe in recipes)  # as in the first
 
     flags = [word for text in vary for word in ("--vary", text)]
     result = here("analyze", "sweep", "cub/warped-softmax", *flags, "--grid", "--out", tmp_path)

@@ -90,7 +90,7 @@ def test_embeddings_made_elsewhere_are_evaluated(files: Path, here: Here) -> Non
     embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 20
     metrics = retrieval_metrics(embeddings, labels, ndcg_at=(8,))
     assert found["all"] == metrics
-    assert found["intervals"] == {name: [each.low, each.high] for name, each in metrics.intervals().items()}
+    assert found["intervals"] == {name: [interval.low, interval.high] for name, interval in metrics.intervals().items()}
     numbered = here("evaluate", files / "a.npy", "--labels", files / "labels.npy", "--json")
     assert json.loads(numbered.stdout) == found
 
@@ -138,7 +138,7 @@ def test_two_models_are_compared_on_the_same_queries(files: Path, here: Here) ->
     both = [retrieval_metrics(torch.from_numpy(np.load(files / f"{name}.npy")), labels, ndcg_at=(8,)) for name in "ab"]
     expected = paired_differences(both[0].per_query, both[1].per_query, labels)
     assert [model["all"] for model in found["models"]] == both
-    assert found["differences"] == {name: vars(each) for name, each in expected.items()}
+    assert found["differences"] == {name: vars(item) for name, item in expected.items()}
     table = here("evaluate", files / "a.npy", files / "b.npy", *flags).stdout
     assert f"{100 * expected['map@r'].difference:+.2f}" in table
     assert f"A: {files / 'a.npy'}" in table

@@ -45,7 +45,7 @@ def test_figures_are_those_of_float32_whatever_the_recipe_of_a_run(run: Path, co
     assert (found["test"], found["precision"]) == (own_test(run), "32-true")
     for pair in ((run, copy), (copy, run)):
         models = evaluated(here, *pair)["models"]
-        assert [(each["test"], each["precision"]) for each in models] == [(own_test(run), "32-true")] * 2
+        assert [(model["test"], model["precision"]) for model in models] == [(own_test(run), "32-true")] * 2
     asked = here("evaluate", run, copy, "--evaluation.precision", "bf16-mixed")
     assert "computed in bf16-mixed" in asked.stdout
     assert "computed in" not in here("evaluate", run, copy).stdout
@@ -107,7 +107,7 @@ def test_few_classes_are_said_to_be_few_beside_chance(run: Path, here: Here) -> 
     (row,) = (line for line in two.splitlines() if "recall@1 " in line)
     assert row.replace("│", "").split()[3] == f"{100 * found['chance']['recall@1']:.2f}"
     differences = evaluated(here, run, run)["differences"]
-    assert all(each["low"] is None and each["p_value"] == 1 for each in differences.values())
+    assert all(difference["low"] is None and difference["p_value"] == 1 for difference in differences.values())
 
 
 def test_moved_data_are_named_with_the_flag(run: Path, copy: Path, folder: Path, here: Here) -> None:

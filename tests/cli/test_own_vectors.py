@@ -21,7 +21,7 @@ LAST = ("--evaluation.select_on", "last")  # a network that came out worse than 
 VARIED = ("--vectors.noise", "0.2", "--vectors.mix", "0.5")
 
 ROWS = np.arange(CLASSES * EACH)
-FIRST, SECOND = (each.flatten()[::7] for each in np.meshgrid(ROWS, ROWS))
+FIRST, SECOND = (item.flatten()[::7] for item in np.meshgrid(ROWS, ROWS))
 SAME = FIRST % CLASSES == SECOND % CLASSES
 PAIRS = "first,second,same\n" + "".join(f"{a},{b},{c}\n" for a, b, c in zip(FIRST, SECOND, SAME, strict=True))
 

@@ -73,8 +73,8 @@ def wait_for(process: warm.Process, out: Path, pattern: str) -> Path:
 def test_the_folds_share_the_training_classes_and_none_sees_the_test(checked: Path, recipe: Path) -> None:
     test = set(OwnImages(recipe.parent / "images", 0.34, 0.0).load().test_images.class_names)
     data = [yaml.safe_load((checked / "tiny" / "recipes" / f"fold-{fold}.yaml").read_text()) for fold in range(2)]
-    assert [each["data"]["init_args"]["fold"] for each in data] == [0, 1]
-    assert {each["evaluation"]["select_on"] for each in data} == {"validation"}
+    assert [item["data"]["init_args"]["fold"] for item in data] == [0, 1]
+    assert {item["evaluation"]["select_on"] for item in data} == {"validation"}
     for metrics in checked.glob("tiny/trials/*/fold-*/metrics.json"):
         assert "test" not in json.loads(metrics.read_text())
     complete = yaml.safe_load(next(checked.glob("tiny/repeats/0/complete/recipe.yaml")).read_text())

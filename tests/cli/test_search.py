@@ -37,10 +37,10 @@ def test_many_with_conditions(shelf: Path, tmp_path: Path, here: Here) -> None:
     assert "2 queries cannot be read: " in result.stderr
     content = json.loads(result.stdout)
     assert len(content) == 2 * EACH
-    assert all(len(each["hits"]) == 2 * EACH for each in content)
-    assert {hit["label"] for each in content for hit in each["hits"]} == {"class 05", "class 06"}
-    for each in content:
-        distances = [hit["distance"] for hit in each["hits"]]
+    assert all(len(item["hits"]) == 2 * EACH for item in content)
+    assert {hit["label"] for item in content for hit in item["hits"]} == {"class 05", "class 06"}
+    for item in content:
+        distances = [hit["distance"] for hit in item["hits"]]
         assert distances == sorted(distances)
 
 
@@ -53,7 +53,7 @@ def test_vectors_and_nothing_found(shelf: Path, tmp_path: Path, here: Here) -> N
     assert "has no pictures that meet the conditions" in result.stderr
     Gallery.create(tmp_path / "empty", dim=DIM)
     result = here("search", tmp_path / "empty", tmp_path / "new.npy", "--format", "json")
-    assert [each["hits"] for each in json.loads(result.stdout)] == [[], []]
+    assert [load["hits"] for load in json.loads(result.stdout)] == [[], []]
     assert "has no pictures: add some first" in result.stderr
 
 

@@ -74,10 +74,10 @@ def oracle(run: Path, pack: Path, distance: str, flip: bool) -> tuple[float, flo
     pairs = read_face_pack(pack)
     pictures = [pairs.images().pictures[place] for place in range(len(pairs.pixels))]
     with torch.no_grad():
-        found = model(torch.stack([transform(each) for each in pictures]))
+        found = model(torch.stack([transform(picture) for picture in pictures]))
         if flip:
-            mirrored = [each.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for each in pictures]
-            found = found + model(torch.stack([transform(each) for each in mirrored]))
+            mirrored = [picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for picture in pictures]
+            found = found + model(torch.stack([transform(item) for item in mirrored]))
     blocks = np.array_split(np.arange(len(pairs)), 10)
     folds = np.repeat(np.arange(10), [len(block) for block in blocks])
     first, second, same = pairs.first.numpy(), pairs.second.numpy(), pairs.same.numpy()
@@ -176,7 +176,7 @@ def write_own_pairs(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, np
     same = first // 3 == second // 3
     kept = same | ((first + second) % 5 == 0)
     first, second, same = first[kept], second[kept], same[kept]
-    lines = [f"{names[a]},{names[b]},{each}" for a, b, each in zip(first, second, same.tolist(), strict=True)]
+    lines = [f"{names[a]},{names[b]},{item}" for a, b, item in zip(first, second, same.tolist(), strict=True)]
     (folder / "pairs.csv").write_text("\n".join(["first,second,same", *lines]))
     return names, first, second, same
 

@@ -47,14 +47,14 @@ def write_records(path: Path, contents: Iterable[bytes], keys: Sequence[int] | N
 
 def write_faces(root: Path, people: Sequence[Sequence[bytes]]) -> Path:
     """A training set of insightface: a header, the images, and of each identity which images are of it."""
-    images = [(label, image) for label, each in enumerate(people) for image in each]
+    images = [(label, image) for label, person in enumerate(people) for image in person]
     first = len(images) + 1
     contents = [header([first, first + len(people)])]
     contents += [header([float(label), 0.0], number) + image for number, (label, image) in enumerate(images, start=1)]
     begin = 1
-    for each in people:
-        contents.append(header([begin, begin + len(each)]))
-        begin += len(each)
+    for person in people:
+        contents.append(header([begin, begin + len(person)]))
+        begin += len(person)
     write_records(root / "train.rec", contents)
     (root / "property").write_text(f"{len(people)},112,112\n")
     return root
@@ -70,7 +70,7 @@ def write_pack(path: Path, people: Sequence[Sequence[bytes]], pairs: int, seed: 
         if one_person:
             images += [people[first][place] for place in rng.choice(len(people[first]), 2, replace=False)]
         else:
-            images += [people[each][rng.integers(len(people[each]))] for each in (first, second)]
+            images += [people[value][rng.integers(len(people[value]))] for value in (first, second)]
     path.write_bytes(pickle.dumps((images, same), 2))
     return path
 

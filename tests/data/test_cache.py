@@ -345,7 +345,7 @@ def test_auto_changes_no_tensor(tmp_path: Path, channels: int) -> None:
 
 def test_auto_caches_what_is_mostly_large(tmp_path: Path) -> None:
     splits = Splits(
-        image_set([write_image(tmp_path / f"{each}.jpg", "RGB", (64, 80)) for each in range(4)]), None, None
+        image_set([write_image(tmp_path / f"{index}.jpg", "RGB", (64, 80)) for index in range(4)]), None, None
     )
     cache = CacheConfig("auto", tmp_path / "cache")
     assert cache.apply(splits, 64) is splits  # nothing to shrink

@@ -91,8 +91,8 @@ def test_shear_moves_rows_by_the_tangent_of_the_angle(severity: int) -> None:
     image, angle = picture(3, 13, 16), math.radians(level("shear", severity))
     ways = [sheared(image.double(), way * angle) for way in (1, -1)]
     found = [Corruption("shear", severity)(image, index).double() for index in range(12)]
-    which = [[torch.allclose(each, way, atol=1e-4) for way in ways] for each in found]
-    assert all(sum(each) == 1 for each in which)
+    which = [[torch.allclose(item, way, atol=1e-4) for way in ways] for item in found]
+    assert all(sum(item) == 1 for item in which)
     assert 0 < sum(left for left, _ in which) < 12
 
 
@@ -146,8 +146,8 @@ def test_hue_and_saturation_change_as_in_the_colour_cone(severity: int) -> None:
             expected[:, y, x] = torch.tensor(pixel, dtype=torch.float64)
         ways.append(expected)
     found = [Corruption(HUE, severity)(image, index).double() for index in range(30)]
-    which = [[torch.allclose(each, way, atol=1e-5) for way in ways] for each in found]
-    assert all(sum(each) == 1 for each in which)
+    which = [[torch.allclose(item, way, atol=1e-5) for way in ways] for item in found]
+    assert all(sum(item) == 1 for item in which)
     assert all(map(any, zip(*which, strict=True)))  # every way occurs
 
 
@@ -207,7 +207,7 @@ def test_other_numbers_seeds_and_names_draw_anew(name: str) -> None:
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_more_severity_changes_more(name: str) -> None:
     rough = [picture(3, 6, 6, seed=seed).unsqueeze(0) for seed in range(20)]
-    images = [torch.nn.functional.interpolate(each, (40, 40), mode="bilinear").squeeze(0) for each in rough]
+    images = [torch.nn.functional.interpolate(item, (40, 40), mode="bilinear").squeeze(0) for item in rough]
     changes = [
         sum(
             float((Corruption(name, severity)(image, index) - image).abs().mean()) for index, image in enumerate(images)

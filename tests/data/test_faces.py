@@ -144,7 +144,7 @@ def test_rows_by_name_in_folds_of_ones_own(tmp_path: Path, kind: str) -> None:
     if kind == "csv":
         csv(table, *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True)), header=",".join(columns))
     else:
-        write_table(table, **columns | {"same": [bool(each) for each in columns["same"]]})
+        write_table(table, **columns | {"same": [bool(column) for column in columns["same"]]})
     pairs, notes = read_own_pairs(table, vectors([*"abcdefg"]))
     assert isinstance(pairs.pixels, Vectors)
     assert pairs.pixels.names == ("a", "b", "c", "g")  # each once, and only what is compared

@@ -123,8 +123,8 @@ def test_every_augmentation_acts_and_draws_from_torch_alone(augmentation: Augmen
     torch.manual_seed(0)
     found = [transform(image) for _ in range(8)]
     torch.manual_seed(0)
-    assert all(torch.equal(each, transform(image)) for each in found)
-    assert not all(torch.equal(each, found[0]) for each in found)
+    assert all(torch.equal(item, transform(image)) for item in found)
+    assert not all(torch.equal(item, found[0]) for item in found)
     assert augmentation.training(replace(GREY, resize=40))(image).shape == (1, 32, 32)
 
 

@@ -108,5 +108,5 @@ def test_a_regularizer_of_ones_own_is_taken_of_replicated_proxies() -> None:
 @given(count=st.integers(0, 50), world=st.integers(1, 12))
 def test_parts_are_those_of_torch_chunk(count: int, world: int) -> None:
     parts = [list(range(count))[part_of(count, rank, world)] for rank in range(world)]
-    chunks = [each.tolist() for each in torch.arange(count).chunk(world)] if count else []
+    chunks = [piece.tolist() for piece in torch.arange(count).chunk(world)] if count else []
     assert parts == chunks + [[]] * (world - len(chunks))

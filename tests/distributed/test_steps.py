@@ -77,13 +77,13 @@ def test_copies_of_sampled_proxies_stay_alike(steps: list[dict[str, Any]]) -> No
 
 
 def test_shards_that_another_wrapper_has_overwritten_are_refused(steps: list[dict[str, Any]]) -> None:
-    for found in (each["wrapped"] for each in steps):
+    for found in (step["wrapped"] for step in steps):
         for name in ("forgotten", "forgotten, compiled"):
             assert "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, [" in found[name]
             assert "\n" not in found[name]
         assert found["ignored"][0] == found["ignored"][1]
         assert found["constant"][0] == found["constant"][1]  # equal from the start
-    first, second = (each["wrapped"]["ignored"] for each in steps)
+    first, second = (step["wrapped"]["ignored"] for step in steps)
     assert first[0] == second[0]
     assert first[2] != second[2]  # the gradients of other classes
 

@@ -41,7 +41,7 @@ def seeded_apart(rank: int) -> dict[str, list[float]]:
         x, y = batch(rank)
         value = loss(x, y)
         value.backward()
-        state = [float(each.double().sum()) for each in loss.state_dict().values()]
+        state = [float(item.double().sum()) for item in loss.state_dict().values()]
         found[type(loss).__name__] = [value.item(), *state]
     return found
 
@@ -84,7 +84,7 @@ def sampled_steps(rank: int) -> list[int]:
     loss(*batch(rank)).backward()
     optimizer.step()
     momentum = optimizer.state[loss.proxies]["momentum_buffer"]
-    return [int(each.flatten(1).any(1).sum()) for each in (loss.proxies - before, momentum)]
+    return [int(value.flatten(1).any(1).sum()) for value in (loss.proxies - before, momentum)]
 
 
 def checkpoints(rank: int, folder: Path) -> dict[str, Any]:

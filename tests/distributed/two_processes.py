@@ -64,7 +64,7 @@ def sampled_and_sharded(rank: int) -> dict[str, list[float]]:
     choose = sampling.choose_classes
     drawn: list[Any] = []
     sampling.choose_classes = lambda *given: drawn.append(choose(*given)) or drawn[-1]
-    x, y = (each[rank * 4 :][: SIZES[rank]] for each in (torch.randn(8, DIM), torch.randint(count, (8,))))
+    x, y = (value[rank * 4 :][: SIZES[rank]] for value in (torch.randn(8, DIM), torch.randint(count, (8,))))
     for make in (MultiProxyAnchorLoss, SoftTripleLoss):
         loss = make(count, DIM, proxies_per_class=2, sample_rate=0.3)
         with torch.no_grad():
@@ -147,7 +147,7 @@ def two_streams(rank: int) -> dict[str, list[float]]:
         loss = PairwiseLoss(CLASSES, DIM, loss=MultiSimilarityLoss())
         if name == "two":
             loss.distribute()
-        parts = [[batch(each, even=even) for each in (0, 1)] for even in (False, True)]
+        parts = [[batch(value, even=even) for value in (0, 1)] for even in (False, True)]
         mine = [part[rank] for part in parts]
         given = mine if name == "two" else [tuple(map(torch.cat, zip(*part, strict=True))) for part in parts]
         value = loss(*given[0], reference=given[1])

@@ -210,7 +210,7 @@ def curricular_face(x: Tensor, w: Tensor, y: list[int], t: float, m: float = 0.5
         theta = torch.arccos(s[i, own])
         hardest = torch.cos(theta.detach() + m)
         negatives = [s[i, c] if s[i, c] <= hardest else s[i, c] * (t + s[i, c]) for c in range(len(w)) if c != own]
-        total = total + log1p_sum_exp([scale * (each - arc(theta, m)) for each in negatives])
+        total = total + log1p_sum_exp([scale * (negative - arc(theta, m)) for negative in negatives])
     return total / len(y)
 
 

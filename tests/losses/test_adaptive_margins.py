@@ -27,7 +27,7 @@ def put(proxies: list[list[float]]) -> Callable[[Tensor], object]:
 
 
 def at(*degrees: float) -> list[list[float]]:
-    return [[math.cos(math.radians(each)), math.sin(math.radians(each))] for each in degrees]
+    return [[math.cos(math.radians(degree)), math.sin(math.radians(degree))] for degree in degrees]
 
 
 def test_the_angle_of_ada_face_stops_at_0_and_at_180_degrees() -> None:

@@ -37,7 +37,7 @@ def test_values_and_gradients_are_those_of_the_other_library(name: str) -> None:
     value, expected = ours(x, y), theirs(x, y)
     assert value.dtype == ours.proxies.dtype == dtype
     assert value.item() == pytest.approx(expected.item(), rel=1e-6)
-    got, want = (torch.autograd.grad(each, x)[0] for each in (value, expected))
+    got, want = (torch.autograd.grad(item, x)[0] for item in (value, expected))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
 
 

@@ -16,7 +16,7 @@ def test_value_and_gradients_equal_the_oracle(y: list[int], chunk: int | None) -
     x = torch.randn(len(y), 7, dtype=torch.float64, requires_grad=True)
     network = (loss.enter.weight, loss.enter.bias, loss.leave.weight, loss.leave.bias)
     ours = (x, loss.proxies, loss.log_variances, *network)
-    theirs = tuple(each.detach().double().requires_grad_() for each in ours)
+    theirs = tuple(our.detach().double().requires_grad_() for our in ours)
 
     value, expected = loss(x, torch.tensor(y)), oracles.hist(theirs, y, 8.0, 0.9)
 

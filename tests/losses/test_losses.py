@@ -288,7 +288,7 @@ def test_awkward_inputs_stay_finite(case: str) -> None:
                 value = loss(x, y)
                 grads = gradients(value, x, loss.proxies)
             assert value.dtype == torch.float32
-            assert all(each.isfinite().all() for each in (value, *grads)), (proxies, chunk, name, dtype)
+            assert all(grad.isfinite().all() for grad in (value, *grads)), (proxies, chunk, name, dtype)
         for key, tensor in loss.state_dict().items():
             assert tensor.dtype == torch.float32
             assert torch.equal(tensor, before[key])
@@ -566,7 +566,7 @@ def test_options_and_their_defaults_are_in_the_signature_of_every_loss() -> None
     for case in CASES.values():
         found = signature(case.loss).parameters
         assert found.keys() > ProxyOptions.__annotations__.keys()
-        assert not any(each.kind is each.VAR_KEYWORD for each in found.values())
+        assert not any(item.kind is item.VAR_KEYWORD for item in found.values())
     found = signature(Sharper).parameters
     assert found["margin"].default == 0.2
     assert found["proxies_per_class"].default == Sharper(5, 7).proxies_per_class == 3

@@ -64,7 +64,7 @@ def mpa_dw(s: list[list[float]], i: int, c: int) -> float:
 def mpa_ap(s: list[list[float]], i: int, c: int) -> float:
     """(18), of S' = δ − S for the own class and S + δ for the others; times dS'/dS = ∓1."""
     moved = [DELTA - s[i][k] if k == LABELS[i] else s[i][k] + DELTA for k in range(CLASSES)]
-    value = ALPHA / (exp(-ALPHA * moved[c]) + sum(exp(ALPHA * (each - moved[c])) for each in moved)) / len(LABELS)
+    value = ALPHA / (exp(-ALPHA * moved[c]) + sum(exp(ALPHA * (item - moved[c])) for item in moved)) / len(LABELS)
     return -value if c == LABELS[i] else value
 
 

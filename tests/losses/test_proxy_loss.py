@@ -44,7 +44,7 @@ def test_a_softmax_loss_is_the_cross_entropy_of_its_logits(case: str, smoothing:
         value = loss(x, y)
         expected = cross_entropy(loss.class_logits(x, y.int()), y, label_smoothing=smoothing)
         torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
-        got, want = (torch.autograd.grad(each, (x, loss.proxies)) for each in (value, expected))
+        got, want = (torch.autograd.grad(item, (x, loss.proxies)) for item in (value, expected))
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 

@@ -32,7 +32,7 @@ def test_the_module_has_float32_embeddings_and_int64_labels_and_all_are_trained(
         value = loss(x, torch.tensor([0, 1, 2, 0], dtype=torch.int32))
     value.backward()
     assert (value.dtype, value.shape) == (torch.float32, ())
-    assert [each.dtype for each in own.seen] == [torch.float32, torch.int64]
+    assert [item.dtype for item in own.seen] == [torch.float32, torch.int64]
     assert x.grad is not None
     assert own.weight.grad is not None
     again = UserLoss(3, 2, Pull())

@@ -66,7 +66,7 @@ CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 
 
 def test_every_public_function_is_called() -> None:
-    public = {name for name, each in vars(metrics).items() if inspect.isfunction(each)}
+    public = {name for name, var in vars(metrics).items() if inspect.isfunction(var)}
     assert {name.split()[0] for name in CALLS} == public - {"bootstrap_statistic"}  # which takes a function
 
 

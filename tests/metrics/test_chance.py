@@ -50,7 +50,7 @@ def test_large_galleries_keep_their_digits() -> None:
     for query, (some, size) in enumerate(zip(relevant.tolist(), gallery.tolist(), strict=True)):
         for place in range(10):
             none[query] *= (size - some - place) / (size - place)
-    assert found.tolist() == pytest.approx([1 - each for each in none], rel=1e-6)
+    assert found.tolist() == pytest.approx([1 - item for item in none], rel=1e-6)
 
 
 @pytest.mark.parametrize("average", ["queries", "classes"])

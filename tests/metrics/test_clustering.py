@@ -114,7 +114,7 @@ def test_more_clusters_than_different_rows() -> None:
 @pytest.mark.parametrize("factor", [2.0**60, 2.0**120, 2.0**-60, 2.0**-120, 1e19, 1e-30])
 def test_the_scale_does_not_matter(factor: float) -> None:
     points, labels = blobs()
-    expected, found = (clustering_metrics(each, labels, distance="euclidean") for each in (points, points * factor))
+    expected, found = (clustering_metrics(value, labels, distance="euclidean") for value in (points, points * factor))
     assert expected.nmi > 0.5
     # A power of two changes no digit; another factor rounds.
     exact = factor not in (1e19, 1e-30)

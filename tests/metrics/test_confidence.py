@@ -182,7 +182,7 @@ def test_equal_models_and_exchanged_ones() -> None:
     other = paired_differences({"m": second}, {"m": first}, labels)["m"]
     assert (one.difference, one.p_value) == (-other.difference, other.p_value)
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low), rel=1e-9)
-    means = [sum(each.tolist()) / len(each) for each in (first, second)]
+    means = [sum(value.tolist()) / len(value) for value in (first, second)]
     assert one.difference == pytest.approx(means[0] - means[1], abs=1e-12)
     assert one.low <= one.difference <= one.high
 
@@ -191,7 +191,7 @@ def test_queries_without_a_value_in_both_are_left_out() -> None:
     first, labels = queries()
     second = first.roll(1)
     kept = torch.rand(len(first), generator=torch.Generator().manual_seed(0)) < 0.8
-    holes = [{"m": each.where(kept, torch.nan)} for each in (first, second)]
+    holes = [{"m": value.where(kept, torch.nan)} for value in (first, second)]
     assert paired_differences(holes[0], holes[1], labels) == paired_differences(
         {"m": first[kept]}, {"m": second[kept]}, labels[kept]
     )

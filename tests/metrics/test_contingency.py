@@ -86,14 +86,14 @@ def test_a_weight_repeats_the_rows_of_its_class() -> None:
         weighted_ami(table, weights),
     ]
     for row, *found in zip(weights, *scores, strict=True):
-        repeated = contingency(*(each.repeat_interleave(row.long()[labels]) for each in (labels, clusters)))
+        repeated = contingency(*(value.repeat_interleave(row.long()[labels]) for value in (labels, clusters)))
         once = everyone(repeated)
         expected = [
             float(weighted_nmi(repeated, once)),
             float(weighted_nmi(repeated, once, average="geometric")),
             float(weighted_ami(repeated, once)),
         ]
-        assert [float(each) for each in found] == pytest.approx(expected, abs=1e-12)
+        assert [float(item) for item in found] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(

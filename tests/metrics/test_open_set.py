@@ -46,21 +46,21 @@ def oracle(queries: Rows, gallery: Rows, rate: float) -> tuple[float, float, flo
     mated, alarms = [], []
     for query, label in queries:
         found = distances(query, gallery)
-        nearest = min(each for each, _ in found)
+        nearest = min(item for item, _ in found)
         if label in have:
-            mated.append((nearest, all(other == label for each, other in found if each == nearest)))
+            mated.append((nearest, all(other == label for item, other in found if item == nearest)))
         else:
             alarms.append(nearest)
     if rate * len(alarms) < 1:
         return math.nan, math.nan, math.nan
-    values = sorted({each for each, _ in mated} | set(alarms))
+    values = sorted({item for item, _ in mated} | set(alarms))
     thresholds = [math.nextafter(values[0], -math.inf), *((one + other) / 2 for one, other in pairwise(values))]
 
     def far(threshold: float) -> float:
-        return sum(each <= threshold for each in alarms) / len(alarms)
+        return sum(alarm <= threshold for alarm in alarms) / len(alarms)
 
-    threshold = max(each for each in thresholds if far(each) <= rate)
-    return threshold, sum(right and each <= threshold for each, right in mated) / len(mated), far(threshold)
+    threshold = max(threshold for threshold in thresholds if far(threshold) <= rate)
+    return threshold, sum(right and item <= threshold for item, right in mated) / len(mated), far(threshold)
 
 
 def identify(queries: Rows, gallery: Rows) -> OpenSetIdentification:
@@ -92,9 +92,9 @@ def test_rank_1_is_without_a_threshold_and_above_all_points(sample: tuple[Rows, 
     hits = []
     for query, label in queries:
         listed = distances(query, gallery)
-        nearest = min(each for each, _ in listed)
+        nearest = min(item for item, _ in listed)
         if label in have:
-            hits.append(all(other == label for each, other in listed if each == nearest))
+            hits.append(all(other == label for item, other in listed if item == nearest))
     assert found.rank_1 == sum(hits) / len(hits)
     known = [point.rate for point in found.points.values() if not math.isnan(point.rate)]
     assert known == sorted(known)
@@ -120,14 +120,14 @@ def test_classes_are_left_out_one_by_one(rows: list[tuple[int, int, int]]) -> No
         torch.tensor(places)[:, None].float(), torch.tensor(labels), distance="euclidean",
         false_alarm_rates=(0.34,), sequences=torch.tensor(sequences),
     )  # fmt: skip
-    assert found.mated.distances.tolist() == [each for each, _ in mated]
+    assert found.mated.distances.tolist() == [item for item, _ in mated]
     assert found.mated.correct.tolist() == [right for _, right in mated]
     assert found.non_mated.distances.tolist() == alarms
     if len(alarms) >= 3:
         point = found.points[0.34]
         passed = max(n for n in {sum(a <= d for a in alarms) for d in [-1, *alarms]} if n / len(alarms) <= 0.34)
         assert point.false_alarm_rate == passed / len(alarms)
-        assert point.rate == sum(right and each <= point.threshold for each, right in mated) / len(mated)
+        assert point.rate == sum(right and item <= point.threshold for item, right in mated) / len(mated)
 
 
 def test_a_query_whose_class_is_only_itself_is_non_mated() -> None:
@@ -190,7 +190,7 @@ def test_a_resample_is_the_metric_of_the_classes_drawn() -> None:
     weights = torch.tensor([[2.0, 0.0, 1.0, 1.0, 1.0, 2.0, 0.0, 1.0]], dtype=torch.float64)
 
     def repeated(part: Nearest) -> Nearest:
-        return Nearest(*(each.repeat_interleave(weights[0, part.labels].long()) for each in part))
+        return Nearest(*(item.repeat_interleave(weights[0, part.labels].long()) for item in part))
 
     drawn = identification_of(repeated(found.mated), repeated(found.non_mated), (0.1,))
     sample = _Sample(found.mated, found.non_mated)
@@ -206,4 +206,4 @@ def _passed(found: OpenSetIdentification, threshold: float) -> list[int]:
 
 def test_few_classes_have_no_interval() -> None:
     intervals = many(FEWEST_CLASSES - 1).intervals(resamples=10)
-    assert all(math.isnan(each.low) for each in intervals.values())
+    assert all(math.isnan(interval.low) for interval in intervals.values())

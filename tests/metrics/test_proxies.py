@@ -29,7 +29,7 @@ def test_average_distance_equals_equation_9() -> None:
     for embedding, label in zip(embeddings.tolist(), labels.tolist(), strict=True):
         own = [math.dist(embedding, proxy) for proxy in proxies[label].tolist()]
         distances.setdefault(label, []).append(min(own))
-    means = {label: sum(each) / len(each) for label, each in distances.items()}
+    means = {label: sum(distance) / len(distance) for label, distance in distances.items()}
     found = class_distances_to_proxy(embeddings, labels, proxies)
     assert {c: value for c, value in enumerate(found.tolist()) if not math.isnan(value)} == pytest.approx(means)
     assert bool(found[-1].isnan())

@@ -59,9 +59,9 @@ rankings = st.lists(st.integers(0, 1), min_size=1, max_size=12).flatmap(
 def test_equal_the_formulas_and_stay_in_bounds(ranking: tuple[list[int], int, int]) -> None:
     hits, r, k = ranking
     relevance, num_relevant = torch.tensor([hits]), torch.tensor([r])
-    values = {each.__name__: each(relevance, num_relevant, k).item() for each in AT_K}
-    values |= {name: each(relevance, num_relevant, k).item() for name, each in DIVIDED.items()}
-    values |= {each.__name__: each(relevance, num_relevant).item() for each in WHOLE}
+    values = {value.__name__: value(relevance, num_relevant, k).item() for value in AT_K}
+    values |= {name: value(relevance, num_relevant, k).item() for name, value in DIVIDED.items()}
+    values |= {value.__name__: value(relevance, num_relevant).item() for value in WHOLE}
     assert values == {name: pytest.approx(plain(name, hits, r, k), abs=1e-12) for name in values}
     assert all(0 <= value <= 1 for value in values.values())
     assert values["map_at_r"] <= values["r_precision"]
@@ -102,7 +102,7 @@ def test_the_reports_of_other_libraries_can_be_had_again() -> None:
     ranking, five = torch.tensor([[1, 0, 0, 1, 0, 1]]), torch.tensor([5])
     total = 1 + 2 / 4
     worth: dict[Divisor, float] = {"min": total / 5, "k": total / 5, "hits": total / 2, "R": total / 5}
-    assert {each: map_at_k(ranking, five, 5, divisor=each).item() for each in worth} == pytest.approx(worth)
+    assert {value: map_at_k(ranking, five, 5, divisor=value).item() for value in worth} == pytest.approx(worth)
     assert map_at_k(ranking, five, 4).item() == pytest.approx(total / 4)
     theirs = retrieval_average_precision(torch.arange(7.0, 1.0, -1.0), ranking[0].bool(), top_k=5)
     assert theirs.item() == pytest.approx(worth["hits"])
@@ -110,9 +110,9 @@ def test_the_reports_of_other_libraries_can_be_had_again() -> None:
 
 def test_no_relevant_items_is_not_a_number() -> None:
     relevance, num_relevant = torch.tensor([[False, False], [True, False]]), torch.tensor([0, 1])
-    values = [each(relevance, num_relevant, 2) for each in AT_K]
-    values += [each(relevance, num_relevant, 2) for each in DIVIDED.values()]
-    values += [each(relevance, num_relevant) for each in WHOLE]
+    values = [item(relevance, num_relevant, 2) for item in AT_K]
+    values += [item(relevance, num_relevant, 2) for item in DIVIDED.values()]
+    values += [item(relevance, num_relevant) for item in WHOLE]
     for value in values:
         assert value.isnan().tolist() == [True, False]
 

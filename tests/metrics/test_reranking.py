@@ -61,7 +61,7 @@ def reranked(queries: list[Row], gallery: list[Row], k1: int, k2: int, weight: f
 def test_reranking_equals_the_formulas(distance: Any, k1: int, k2: int, weight: float) -> None:
     queries, gallery = rows(4, 6, seed=1).double(), rows(31, 6, seed=2).double()
     asked, searched = (
-        [unit(row) if distance == "cosine" else row for row in each.tolist()] for each in (queries, gallery)
+        [unit(row) if distance == "cosine" else row for row in value.tolist()] for value in (queries, gallery)
     )
     expected = torch.tensor(reranked(asked, searched, k1, k2, weight), dtype=torch.float64)
     found = k_reciprocal_distances(queries, gallery, k1=k1, k2=k2, original_weight=weight, distance=distance)

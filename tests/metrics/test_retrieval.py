@@ -37,7 +37,7 @@ def oracle(
         for k in (3, 15):
             total = sum(hits[n] * precision[n] for n in range(k))
             found |= {f"map@{k}": total / min(k, r), f"map_over_hits@{k}": total / max(sum(hits[:k]), 1)}
-        found["map"] = sum(hit * each for hit, each in zip(hits, precision, strict=True)) / r
+        found["map"] = sum(hit * item for hit, item in zip(hits, precision, strict=True)) / r
         found["mrr"] = 1 / (hits.index(1) + 1)
         ideal = sum(1 / math.log2(n + 2) for n in range(min(4, r)))
         found["ndcg@4"] = sum(hits[n] / math.log2(n + 2) for n in range(4)) / ideal
@@ -45,7 +45,7 @@ def oracle(
         found["r_precision"] = sum(hits[:r]) / r
         for name, value in found.items():
             values.setdefault(name, []).append(value)
-    return {name: sum(each) / len(each) for name, each in values.items()}
+    return {name: sum(value) / len(value) for name, value in values.items()}
 
 
 def evaluate(*sets: Tensor, distance: Distance = "euclidean", chunk_size: int | None = None) -> RetrievalMetrics:
@@ -186,7 +186,7 @@ def test_queries_within_the_gallery_are_left_out_of_their_own_search() -> None:
         expected.append(retrieval_metrics(points[[index]], labels[[index]], points[others], labels[others]))
     found = retrieval_metrics(points[asked], labels[asked], points, labels, exclude=asked)
     for name in found:
-        assert found[name] == pytest.approx(sum(each[name] for each in expected) / 3)
+        assert found[name] == pytest.approx(sum(item[name] for item in expected) / 3)
     # A query that is not in the gallery is excluded from nothing.
     outside = retrieval_metrics(points[asked] + 1, labels[asked], points, labels, exclude=torch.full((3,), -1))
     assert outside == retrieval_metrics(points[asked] + 1, labels[asked], points, labels)

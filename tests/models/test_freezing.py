@@ -33,7 +33,7 @@ class WithDropout(nn.Module):
 def state_after_a_step(model: EmbeddingModel) -> dict[str, Tensor]:
     """The names of what a step changes, with the values before it."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], 0.1)
+    optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], 0.1)
     model.train()(torch.randn(8, 3, 32, 32)).sum().backward()
     optimizer.step()
     return {name: before[name] for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
@@ -64,22 +64,22 @@ def test_frozen_blocks_stay_in_evaluation_mode_and_the_head_does_not() -> None:
 
 def test_it_adds_to_frozen_batch_norm_and_what_a_network_freezes_itself() -> None:
     model = build_model(replace(TINY, train="last:2", freeze_batch_norm=True))
-    assert [name for name, each in model.backbone.named_parameters() if each.requires_grad] == [
+    assert [name for name, parameter in model.backbone.named_parameters() if parameter.requires_grad] == [
         "stages.2.0.weight",
         "stages.3.0.weight",
     ]
     assert not any(isinstance(layer, nn.BatchNorm2d) and layer.training for layer in model.train().modules())
     face = build_model(ModelConfig(backbone="iresnet18", head="none", embedding_size=512, train="last:1"))
-    trained = [name for name, each in face.backbone.named_parameters() if each.requires_grad]
+    trained = [name for name, parameter in face.backbone.named_parameters() if parameter.requires_grad]
     assert trained == ["fc.weight", "fc.bias", "features.bias"]  # the weight of the last batch norm is fixed by design
 
 
 def test_what_is_trained_is_said() -> None:
     model = build_model(replace(TINY, train="last:2"))
-    counted = sum(each.numel() for each in model.backbone.parameters() if each.requires_grad)
+    counted = sum(parameter.numel() for parameter in model.backbone.parameters() if parameter.requires_grad)
     assert describe_training(model.backbone, "last:2", "convnet") == (
         f"model.train is last:2: of the 4 blocks of convnet, the last 2 are trained, from stages.2.0.weight on: "
-        f"{counted:,} of {sum(each.numel() for each in model.backbone.parameters()):,} parameters."
+        f"{counted:,} of {sum(parameter.numel() for parameter in model.backbone.parameters()):,} parameters."
     )
     assert "the last is trained, from stages.3.0.weight on" in describe_training(model.backbone, "last:1", "convnet")
     assert describe_training(model.backbone, "head", "convnet").endswith("parameters of convnet are not trained.")
@@ -126,13 +126,13 @@ class Tower(nn.Module):
         ("convnet", ["stages.0", "stages.1", "stages.2", "stages.3"]),
         (
             "bn_inception",
-            ["conv1", "conv2", *(f"inception_{each}" for each in INCEPTION)],
+            ["conv1", "conv2", *(f"inception_{item}" for item in INCEPTION)],
         ),
         ("iresnet18", [*RESNET, "fc"]),
-        ("resnet18", [f"network.{each}" for each in RESNET]),
-        ("tf_efficientnet_lite0", ["network.conv_stem", *(f"network.blocks.{each}" for each in range(7))]),
-        ("vit_tiny_patch16_224", ["network.cls_token", *(f"network.blocks.{each}" for each in range(12))]),
-        ("swin_tiny_patch4_window7_224", ["network.patch_embed", *(f"network.layers.{each}" for each in range(4))]),
+        ("resnet18", [f"network.{item}" for item in RESNET]),
+        ("tf_efficientnet_lite0", ["network.conv_stem", *(f"network.blocks.{index}" for index in range(7))]),
+        ("vit_tiny_patch16_224", ["network.cls_token", *(f"network.blocks.{index}" for index in range(12))]),
+        ("swin_tiny_patch4_window7_224", ["network.patch_embed", *(f"network.layers.{index}" for index in range(4))]),
     ],
 )
 def test_every_parameter_is_in_one_block(name: str, expected: list[str]) -> None:
@@ -141,7 +141,7 @@ def test_every_parameter_is_in_one_block(name: str, expected: list[str]) -> None
         backbone = build_model(ModelConfig(backbone=name, **head)).backbone
     for fine in (False, True):
         blocks = backbone_blocks(backbone, fine=fine)
-        assert sorted(each for block in blocks for each in block) == sorted(dict(backbone.named_parameters()))
+        assert sorted(item for block in blocks for item in block) == sorted(dict(backbone.named_parameters()))
     blocks = backbone_blocks(backbone)
     assert len(blocks) == len(expected)
     assert all(block[0].startswith(start) for block, start in zip(blocks, expected, strict=True))
@@ -163,11 +163,11 @@ def test_fine_blocks_are_those_of_timms_layer_wise_learning_rates(name: str) -> 
     with torch.device("meta"):
         backbone = build_model(ModelConfig(backbone=name)).backbone
         network = timm.create_model(name, num_classes=0, global_pool="")
-    parameters = {id(parameter): each for each, parameter in network.named_parameters()}
+    parameters = {id(parameter): name for name, parameter in network.named_parameters()}
     by_scale: dict[float, set[str]] = {}
     for group in param_groups_layer_decay(network, layer_decay=0.5):
         by_scale.setdefault(group["lr_scale"], set()).update(
-            f"network.{parameters[id(each)]}" for each in group["params"]
+            f"network.{parameters[id(item)]}" for item in group["params"]
         )
     expected = [by_scale[scale] for scale in sorted(by_scale)]
     assert [{*block} for block in backbone_blocks(backbone, fine=True)] == expected
@@ -191,7 +191,7 @@ def gradients(config: ModelConfig, micro_batches: int = 1) -> tuple[dict[str, Te
     with saved_tensors_hooks(count, lambda tensor: tensor):
         embeddings = InMicroBatches(model, micro_batches)(images)
     embeddings.pow(3).sum().backward()
-    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}, kept[0]
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}, kept[0]
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])

@@ -71,7 +71,7 @@ def test_it_begins_as_the_network_came_and_trains_adapters_and_head_alone() -> N
     assert len(trained) == 2 * 4 * 2 + 2
     assert describe_adapters(model.backbone, VIT.lora or LoRA(), "a ViT") == (
         "model.lora has rank 2: adapters in 8 linear layers of a ViT are trained, 12,288 parameters beside "
-        f"{sum(each.numel() for each in plain.backbone.parameters()):,} that are not."
+        f"{sum(parameter.numel() for parameter in plain.backbone.parameters()):,} that are not."
     )
     some = build_model(replace(VIT, lora=LoRA(targets=["qkv"])))
     assert sum("lora_A" in name for name, _ in some.named_parameters()) == 2

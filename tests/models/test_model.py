@@ -118,7 +118,7 @@ class Frozen:
         config = ModelConfig(backbone=backbone, embedding_size=8, in_channels=1, width=8, freeze_batch_norm=True)
         self.model = build_model(config)
         self.before = {name: value.clone() for name, value in self.model.state_dict().items()}
-        trained = [each for each in self.model.parameters() if each.requires_grad]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.SGD(trained, 0.1, weight_decay=0.1)
         for _ in range(2):
             self.model.eval().train()(images()).square()[:, 0].sum().backward()

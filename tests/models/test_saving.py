@@ -38,7 +38,7 @@ def test_the_same_embeddings_from_the_directory_or_the_file(tmp_path: Path, mode
         assert loaded.config == model.config
         assert preprocessing == PREPROCESSING
         assert torch.equal(loaded(IMAGES), model(IMAGES))
-    assert sorted(each.name for each in path.parent.iterdir()) == ["model.json", "model.safetensors"]
+    assert sorted(found.name for found in path.parent.iterdir()) == ["model.json", "model.safetensors"]
 
 
 def test_the_same_embeddings_in_a_fresh_process(tmp_path: Path) -> None:

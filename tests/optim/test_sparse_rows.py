@@ -131,7 +131,7 @@ def test_gradients_of_several_backward_passes_are_added_up_once() -> None:
     ours.grad = ours.grad + sparse([1, 7], second)
     assert not ours.grad.is_coalesced()
     other.grad = sparse([1, 5, 7], torch.stack([first[1] + second[0], first[0], second[1]]))
-    optimizers = [step_rows(AdamW([each], lr=0.1)) for each in (ours, other)]
+    optimizers = [step_rows(AdamW([value], lr=0.1)) for value in (ours, other)]
     for optimizer in optimizers:
         optimizer.step()
     torch.testing.assert_close(ours, other, rtol=0, atol=1e-7)
@@ -169,8 +169,8 @@ def sampled(**keywords: Any) -> NormalizedSoftmaxLoss:
 def test_a_closure_makes_the_gradients_first(form: str) -> None:
     plain, closed = sampled(), sampled()
     values = [
-        run_loss(each, step_rows(SGD(each.parameters(), lr=1.0, momentum=0.9)), range(4), how)
-        for each, how in ((plain, "plain"), (closed, form))
+        run_loss(item, step_rows(SGD(item.parameters(), lr=1.0, momentum=0.9)), range(4), how)
+        for item, how in ((plain, "plain"), (closed, form))
     ]
     assert values[0] == values[1]
     assert torch.equal(plain.proxies, closed.proxies)
@@ -179,8 +179,8 @@ def test_a_closure_makes_the_gradients_first(form: str) -> None:
 def interrupt(optimizer: Optimizer, *_: Any) -> None:
     (shown,) = optimizer.param_groups[0]["params"]
     with torch.no_grad():
-        for each in (shown, *optimizer.state[shown].values()):  # it has done some of its work
-            each += 1
+        for value in (shown, *optimizer.state[shown].values()):  # it has done some of its work
+            value += 1
     raise KeyboardInterrupt
 
 
@@ -188,9 +188,9 @@ def interrupt(optimizer: Optimizer, *_: Any) -> None:
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
 def test_a_step_that_is_interrupted_is_as_if_not_begun(name: str, form: str) -> None:
     loss, whole = sampled(), sampled()
-    optimizer, other = (step_rows(OPTIMIZERS[name](each.parameters())) for each in (loss, whole))
-    for each, steps in ((loss, optimizer), (whole, other)):
-        run_loss(each, steps, range(2))
+    optimizer, other = (step_rows(OPTIMIZERS[name](value.parameters())) for value in (loss, whole))
+    for item, steps in ((loss, optimizer), (whole, other)):
+        run_loss(item, steps, range(2))
     before = copy.deepcopy(loss.state_dict())
     hook = optimizer.register_step_pre_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -204,7 +204,7 @@ def test_a_step_that_is_interrupted_is_as_if_not_begun(name: str, form: str) -> 
     state = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(KeyboardInterrupt):
         run_loss(loss, optimizer, range(5, 6))
-    (kept,), (expected,) = (each["state"].values() for each in (optimizer.state_dict(), state))
+    (kept,), (expected,) = (value["state"].values() for value in (optimizer.state_dict(), state))
     assert kept.keys() == expected.keys()
     assert all(torch.equal(kept[key], value) for key, value in expected.items() if isinstance(value, Tensor))
 
@@ -249,12 +249,12 @@ def test_groups_and_dense_parameters_are_stepped_beside_it(foreach: bool) -> Non
     options = {"momentum": 0.9, "weight_decay": 0.1, "foreach": foreach}
     groups = [{"params": [together[0], together[2]], "lr": 0.1}, {"params": [together[1]], "lr": 3.0}]
     first = step_rows(SGD(groups, **options))  # type: ignore[arg-type]
-    separate = [step_rows(SGD([each], lr=lr, **options)) for each, lr in zip(alone, (0.1, 3.0, 0.1), strict=True)]  # type: ignore[arg-type]
+    separate = [step_rows(SGD([item], lr=lr, **options)) for item, lr in zip(alone, (0.1, 3.0, 0.1), strict=True)]  # type: ignore[arg-type]
     for rows in ([0, 4], [4, 5], [8]):
         grads = [sparse(rows, torch.randn(len(rows), 2, 3)), sparse([1], torch.randn(1, 2, 3)), torch.randn(4)]
         for parameters in (together, alone):
-            for each, grad in zip(parameters, grads, strict=True):
-                each.grad = grad.clone()
+            for parameter, grad in zip(parameters, grads, strict=True):
+                parameter.grad = grad.clone()
         for optimizer in (first, *separate):
             optimizer.step()
     assert all(map(torch.equal, together, alone))
@@ -263,7 +263,7 @@ def test_groups_and_dense_parameters_are_stepped_beside_it(foreach: bool) -> Non
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW", "Adagrad"])
 def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(name: str) -> None:
     whole, loss = sampled(), sampled()
-    optimizer, first = (step_rows(OPTIMIZERS[name](each.parameters())) for each in (whole, loss))
+    optimizer, first = (step_rows(OPTIMIZERS[name](value.parameters())) for value in (whole, loss))
     run_loss(whole, optimizer, range(6))
     run_loss(loss, first, range(3))
     states = copy.deepcopy((loss.state_dict(), first.state_dict()))
@@ -310,8 +310,8 @@ class Whole(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         touched = [*args, *(result if isinstance(result, tuple | list) else [result])]
-        dense = [each for each in touched if isinstance(each, Tensor) and each.layout == torch.strided]
-        if any(each.shape[:1] == (self.rows,) for each in dense):
+        dense = [item for item in touched if isinstance(item, Tensor) and item.layout == torch.strided]
+        if any(item.shape[:1] == (self.rows,) for item in dense):
             self.found.add(func.overloadpacket.__name__)
         return result
 

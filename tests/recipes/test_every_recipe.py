@@ -219,10 +219,10 @@ def that_differ() -> list[str]:
 
     def values(content: Any, key: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(content, dict):
-            for name, each in content.items():
-                yield from values(each, f"{key}.{name}")
+            for name, item in content.items():
+                yield from values(item, f"{key}.{name}")
         elif isinstance(content, list):
-            yield from (pair for each in content for pair in values(each, f"{key}[]"))
+            yield from (pair for item in content for pair in values(item, f"{key}[]"))
         else:
             is_number = type(content) in (int, float) and content not in (0, 1)
             yield key, "a number" if is_number else str(content)

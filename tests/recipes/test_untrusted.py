@@ -79,7 +79,7 @@ def test_training_imports_from_the_current_directory_and_so_does_who_says_so(
     left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(hostile_recipes(left)["loss of a module beside"])
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(left.parent)])  # as the script has it
+    monkeypatch.setattr(sys, "path", [item for item in sys.path if item != str(left.parent)])  # as the script has it
     loss = read_recipe(path, own_code=True).recipe.loss(5, 6)
     assert type(loss).__module__ == TRAP_MODULE
     assert left.exists()
@@ -93,7 +93,7 @@ def test_training_imports_from_the_current_directory_and_so_does_who_says_so(
 def test_a_recipe_that_names_nothing_of_the_current_directory_puts_it_on_no_path(
     left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = [each for each in sys.path if each != str(left.parent)]
+    before = [item for item in sys.path if item != str(left.parent)]
     monkeypatch.setattr(sys, "path", [*before])
     read_recipe(find_recipe("glyphs-small"), own_code=True)
     assert sys.path == before

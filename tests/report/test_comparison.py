@@ -19,14 +19,14 @@ def page_of_comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     entries = [entry(name, HOSTILE) for name in ("birds/a", "birds/b", "birds/c", "cars/a")]
     made = comparison(folder / "made", entries)
-    for number, each in enumerate(entries):
+    for number, item in enumerate(entries):
         for seed in made.seeds:
             if number == 2:
-                made.cell(each, seed).path.parent.mkdir(parents=True, exist_ok=True)
-                made.cell(each, seed).fail(f"No memory. {HOSTILE}")
+                made.cell(item, seed).path.parent.mkdir(parents=True, exist_ok=True)
+                made.cell(item, seed).fail(f"No memory. {HOSTILE}")
             else:
                 finish(
-                    made.cell(each, seed), {"recall@1": 0.8 + 0.01 * seed + 0.05 * number, "map@r": 0.5, "ndcg@8": 0.7}
+                    made.cell(item, seed), {"recall@1": 0.8 + 0.01 * seed + 0.05 * number, "map@r": 0.5, "ndcg@8": 0.7}
                 )
     made.write()
     return write_comparison_report(made.path, out=folder / "report.html")

@@ -40,7 +40,7 @@ def address(judged: Judged, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("map")
     with_model = replace(judged, embedder=Embedder.load(write_model(folder / "model", dim=8)))
     sections = [section(with_model) for section in (queries, confused, pictured_map, why_near)]
-    page = render_page("Pictures", [each for each in sections if each is not None])
+    page = render_page("Pictures", [section for section in sections if section is not None])
     (folder / "page.html").write_text(page, encoding="utf-8")
     return (folder / "page.html").as_uri()
 
@@ -142,7 +142,7 @@ def test_a_map_by_umap(browse: Opened, tmp_path: Path) -> None:
         page.wait_for_selector(POINTS)
         assert page.locator(POINTS).count() == 120
         drawn = page.locator(".chart > div").evaluate("place => place.view.data('source_0')")
-    places = torch.tensor([[each["x"], each["y"]] for each in drawn])
+    places = torch.tensor([[item["x"], item["y"]] for item in drawn])
     components = principal_components(rows.embeddings).project(rows.embeddings)
     assert neighbours_of_the_class(places, labels) > 0.9
     assert neighbours_of_the_class(components, labels) < neighbours_of_the_class(places, labels), "or it were no art"

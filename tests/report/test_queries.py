@@ -58,7 +58,7 @@ def test_a_section_shows_the_worst_the_median_and_random_ones(judged: Judged) ->
     section = queries(judged, count=2)
     assert section is not None
     assert section.title == "Queries"
-    assert [section.html.count(each) for each in ("The worst queries", "about the median", "Random queries")] == [1] * 3
+    assert [section.html.count(name) for name in ("The worst queries", "about the median", "Random queries")] == [1] * 3
     assert section.html.count('class="query"') == 6
     shown = re.findall(r"<strong>class (\d)</strong>", queries(judged, count=7).html)  # pyright: ignore[reportOptionalMemberAccess]
     assert [{*shown[start : start + 7]} for start in (0, 7, 14)] == [{*"0123456"}] * 3, "one query per class"
@@ -77,7 +77,7 @@ def test_the_first_right_one_is_shown_however_late_it_comes(judged: Judged) -> N
     assert expected[worst][1] > 6
     html = worst_queries(judged, 1).html
     assert f"the first right one, rank {expected[worst][1]}<br>" in html
-    assert [html.count(each) for each in ("✗", "✓")] == [6, 1]
+    assert [html.count(name) for name in ("✗", "✓")] == [6, 1]
     assert "average precision 0.0 %" in html
 
 

@@ -25,12 +25,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
 def test_wrong_and_right_pairs_are_explained(judged: Judged) -> None:
     section = why_near(judged)
     assert section is not None
-    assert [section.html.count(each) for each in ("Wrong</span>", "Right</span>", "<img")] == [3, 3, 24]
+    assert [section.html.count(name) for name in ("Wrong</span>", "Right</span>", "<img")] == [3, 3, 24]
     assert "exact, 2 × 2 and 2 × 2 places" in section.html
     assert "their values add up to the similarity" in section.html
     assert 'alt="query: what makes ' in section.html
-    cosines = [float(each) for each in re.findall(r"cosine (\d\.\d+)", section.html)]
-    centred = [float(each) for each in re.findall(r"(-?\d\.\d+) without the mean", section.html)]
+    cosines = [float(item) for item in re.findall(r"cosine (\d\.\d+)", section.html)]
+    centred = [float(item) for item in re.findall(r"(-?\d\.\d+) without the mean", section.html)]
     assert sum(cosines) > sum(centred), "what all pictures share is subtracted"
 
 

@@ -204,7 +204,7 @@ def test_the_work_of_another_model_or_precision_is_not_taken(photos: Path, tmp_p
 
     different = [(embedder(), 4), (embedder("bf16-mixed"), 4), (embedder(), 5), (embedder(seed=1), 4)]
     different.append((embedder(side=SIZE + 2), 4))
-    digests = {Parts(tmp_path, each, pictures, batch_size).digest for each, batch_size in different}
+    digests = {Parts(tmp_path, item, pictures, batch_size).digest for item, batch_size in different}
     assert len(digests) == len(different)
     assert Parts(tmp_path, embedder(), pictures, 4).digest in digests
     # What a function of one's own does cannot be told: nothing is taken for the same.

@@ -51,14 +51,14 @@ def test_thresholds_are_those_of_plain_python(rows: LabelledEmbeddings) -> None:
         min((d, c == labels[i]) for j, (d, c) in enumerate(zip(distances[i], labels, strict=True)) if j != i)
         for i in range(len(labels))
     ]
-    for each in found.thresholds[:2]:
-        allowed = math.floor(each.rate * len(labels))
-        passed = sum(d <= each.threshold for d in strange)
+    for item in found.thresholds[:2]:
+        allowed = math.floor(item.rate * len(labels))
+        passed = sum(d <= item.threshold for d in strange)
         assert passed == allowed
-        assert each.false_accepts == passed / len(labels)
-        assert each.true_accepts == sum(right and d <= each.threshold for d, right in own) / len(labels)
-        assert each.low < each.threshold < each.high
-        assert each.true_low < each.true_accepts < each.true_high
+        assert item.false_accepts == passed / len(labels)
+        assert item.true_accepts == sum(right and d <= item.threshold for d, right in own) / len(labels)
+        assert item.low < item.threshold < item.high
+        assert item.true_low < item.true_accepts < item.true_high
     assert math.isnan(found.thresholds[2].threshold)  # of 200 pictures
     assert (found.classes, found.images, found.distance, found.model) == (25, 200, "cosine", "m" * 64)
 
@@ -81,9 +81,9 @@ def test_pictures_of_different_classes_that_are_the_same_leave_no_threshold() ->
     assert 0 < usual.low <= usual.threshold <= usual.high
     assert strict.threshold < 0
     assert strict.false_accepts == strict.true_accepts == 0
-    for each in found.thresholds:
-        assert 0 <= each.low <= each.high
-        assert 0 <= each.true_low <= each.true_high <= 1
+    for item in found.thresholds:
+        assert 0 <= item.low <= item.high
+        assert 0 <= item.true_low <= item.true_high <= 1
     assert any("At a rate of 0.1 nothing is accepted" in note for note in found.notes())
     assert "none" in found.text()
 
@@ -124,9 +124,9 @@ def test_a_rate_without_a_threshold_falls_back_to_the_smallest_that_was_learnt(r
 def test_pictures_too_few_for_any_rate_measure_the_smallest_that_they_can(rows: LabelledEmbeddings) -> None:
     few, said = LabelledEmbeddings(rows.embeddings[:60:3], number_labels(["a", "b"] * 10)), list[str]()
     found = calibrate(embedder(), few, rates=(0.01, 0.001), report=said.append)
-    assert [math.isnan(each.threshold) for each in found.thresholds] == [True, True, False]
+    assert [math.isnan(item.threshold) for item in found.thresholds] == [True, True, False]
     assert found.choose()[0].rate == 1 / 20
-    assert any("20 pictures measure no false accept rate below 0.05" in each for each in said)
+    assert any("20 pictures measure no false accept rate below 0.05" in item for item in said)
 
 
 def test_few_classes_and_a_larger_gallery_are_a_reason_for_caution(rows: LabelledEmbeddings) -> None:
@@ -199,14 +199,14 @@ def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
         return min(far)
 
     alone = [nearest(vectors[row], labels[row]) for row in range(40)]
-    possible = {sum(each <= limit for each in alone) for limit in alone}  # two may be the nearest of each other
-    assert sum(each <= found.threshold for each in alone) == max(count for count in possible if count <= 8)
+    possible = {sum(item <= limit for item in alone) for limit in alone}  # two may be the nearest of each other
+    assert sum(item <= found.threshold for item in alone) == max(count for count in possible if count <= 8)
     unknown = vectors[:6] + rng.normal(size=(6, 24)) * 2
     file = tmp_path / "unknown.parquet"
     write_embeddings(file, LabelledEmbeddings(torch.from_numpy(unknown).float(), number_labels(["class 3", "new"] * 3)))
     own = calibrate(gallery.embedder, file, gallery=gallery, rates=[0.5])
-    distances = [nearest(each, ["class 3", "new"][row % 2]) for row, each in enumerate(unknown)]
-    assert sum(each <= own.thresholds[0].threshold for each in distances) == 3
+    distances = [nearest(item, ["class 3", "new"][row % 2]) for row, item in enumerate(unknown)]
+    assert sum(distance <= own.thresholds[0].threshold for distance in distances) == 3
     assert (own.classes, own.images, own.searched, own.distance) == (2, 6, 40, "euclidean")
     np.save(tmp_path / "loose.npy", unknown)
     loose = calibrate(gallery.embedder, tmp_path / "loose.npy", gallery=gallery, rates=[0.5])
@@ -247,7 +247,7 @@ def test_a_run_is_calibrated_by_its_validation_classes(copy: Path, here: Here) -
     assert kept["model"] == read_checksum(copy)
     assert (kept["classes"], kept["images"]) == (3, 18)  # as classes.json has them
     found = json.loads(here("calibrate", copy, "--format", "json", "--rates", "0.2,0.5", "--split", "test").stdout)
-    assert [each["rate"] for each in found["thresholds"]] == [0.2, 0.5]
+    assert [item["rate"] for item in found["thresholds"]] == [0.2, 0.5]
     assert (found["data"], found["images"]) == (f"test classes of {copy}", 24)
     assert found["thresholds"][0]["low"] is None
     assert here("calibrate", copy, "--format", "csv").stdout.startswith("rate,threshold,low,high,false_accepts,")

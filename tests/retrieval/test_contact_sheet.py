@@ -75,11 +75,15 @@ def test_the_page(result: SearchResult, tmp_path: Path) -> None:
     assert len(links) == 6, "what may not be opened has no link"
     assert "The first hit has the same label for 2 of 2 queries (100.0 %)." in page
     pictures = [attributes for tag, attributes in tags if tag == "img"]
-    assert [each["alt"] for each in pictures[:3]] == [f"query: {tmp_path}/two.png", "hit 1: hat", f"hit 2: {HOSTILE}"]
+    assert [picture["alt"] for picture in pictures[:3]] == [
+        f"query: {tmp_path}/two.png",
+        "hit 1: hat",
+        f"hit 2: {HOSTILE}",
+    ]
     assert len(pictures) == 6
     colours = []
-    for each in pictures[:3]:
-        with Image.open(io.BytesIO(base64.b64decode(str(each["src"]).partition(",")[2]))) as thumbnail:
+    for picture in pictures[:3]:
+        with Image.open(io.BytesIO(base64.b64decode(str(picture["src"]).partition(",")[2]))) as thumbnail:
             assert max(thumbnail.size) == 160
             colours.append(np.asarray(thumbnail)[20, 20])
     np.testing.assert_allclose(colours, [RED, RED, BLUE], atol=6)

@@ -109,7 +109,7 @@ def test_what_cannot_be_read_is_said_or_left_out(saved: Path, tmp_path: Path) ->
             embedder.embed([PICTURES[0], bad], workers=workers)
         assert not multiprocessing.active_children()
     batches = [*embedder.embed_readable([bad, bad, PICTURES[0], bad, PICTURES[1], bad], batch_size=2)]
-    assert [(len(each.embeddings), each.places, [*each.unreadable]) for each in batches] == [
+    assert [(len(batch.embeddings), batch.places, [*batch.unreadable]) for batch in batches] == [
         (0, [], [0, 1]),
         (1, [2], [3]),
         (1, [4], [5]),

@@ -47,10 +47,10 @@ def test_exact_maps_add_up_to_the_similarity(config: ModelConfig) -> None:
     why = explain_similarity(made, *PICTURES)
     assert why.method == "exact"
     assert why.similarity == pytest.approx(cosine(made), abs=1e-6)
-    for each in why.maps:
-        assert each.shape[0] == each.shape[1] > 1
-        assert each.sum().item() == pytest.approx(why.similarity, abs=1e-12)
-    assert [each.size for each in why.pictures] == [(config.image_size or 32,) * 2] * 2
+    for value in why.maps:
+        assert value.shape[0] == value.shape[1] > 1
+        assert value.sum().item() == pytest.approx(why.similarity, abs=1e-12)
+    assert [picture.size for picture in why.pictures] == [(config.image_size or 32,) * 2] * 2
 
 
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, head="mlp")], ids=["exact", "gradients"])
@@ -64,7 +64,7 @@ def test_a_mean_is_subtracted_from_both_embeddings(config: ModelConfig) -> None:
     assert why.similarity == pytest.approx(expected, abs=1e-5)
     assert why.similarity < cosine(made) - 0.01, "what both have in common is gone"
     if why.method == "exact":
-        assert [each.sum().item() for each in why.maps] == pytest.approx([expected] * 2, abs=1e-5)
+        assert [value.sum().item() for value in why.maps] == pytest.approx([expected] * 2, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_other_networks_have_gradients(config: ModelConfig, shape: tuple[int, in
     why = explain_similarity(made, *PICTURES)
     assert why.method == "gradients"
     assert why.similarity == pytest.approx(cosine(made), abs=1e-6)
-    for each in why.maps:
-        assert each.shape == shape
-        assert 0 < each.abs().sum() < torch.inf
+    for item in why.maps:
+        assert item.shape == shape
+        assert 0 < item.abs().sum() < torch.inf
 
 
 def test_gradients_of_a_power_mean_without_a_bias_add_up() -> None:
@@ -104,7 +104,7 @@ def test_the_place_that_two_pictures_share_is_found(pooling: str) -> None:
         Preprocessing(size=32, resize=None, mean=(0.5,) * 3, std=(0.5,) * 3),
     )
     maps = explain_similarity(made, one, other).maps
-    places = [divmod(int(each.abs().argmax()), 4) for each in maps]
+    places = [divmod(int(item.abs().argmax()), 4) for item in maps]
     assert [(row // 2, column // 2) for row, column in places] == [(0, 0), (1, 1)]
 
 

@@ -337,7 +337,7 @@ def test_a_model_that_takes_vectors(tmp_path: Path) -> None:
     loaded, _ = load_model(tmp_path / "model")
     with torch.no_grad():
         expected = nn.functional.normalize(loaded(torch.tensor(vectors)))
-    stored = np.concatenate([each for each, _ in made.store.iterate()])
+    stored = np.concatenate([item for item, _ in made.store.iterate()])
     np.testing.assert_allclose(stored, expected, atol=1e-6)
     with pytest.raises(UserError, match="takes vectors, not pictures"):
         made.add(_one_picture(tmp_path))
@@ -348,7 +348,7 @@ def test_a_model_that_takes_vectors(tmp_path: Path) -> None:
     before = len(made.store)
     given = nn.functional.normalize(torch.rand(2, 3))
     assert made.add_vectors(given, ["a", "b"]).rows == 2  # as they are, not through the head
-    added = np.concatenate([each for each, _ in made.store.iterate()])[before:]
+    added = np.concatenate([item for item, _ in made.store.iterate()])[before:]
     np.testing.assert_allclose(added, given, atol=1e-6)
 
 
@@ -432,4 +432,4 @@ def test_hits_that_were_removed_in_the_meantime(shop: Path) -> None:
 
     left = Gallery(Changed(shop)).hits(found)[0]
     gone = int(np.unique(found.ids)[0])
-    assert [hit.id for hit in left] == [each for each in found.ids[0] if each != gone]
+    assert [hit.id for hit in left] == [id_ for id_ in found.ids[0] if id_ != gone]

@@ -70,9 +70,9 @@ def test_no_factor_is_negative(measured: Path) -> None:
 
 def test_what_was_measured() -> None:
     for (_, index), taken in read_measurements().items():
-        assert {each.rows for each in taken} >= {*FITTED[:2]}
-        assert all(getattr(each, name) > 0 for each in taken for name in QUANTITIES)
-        assert all(each.recall == 1 if index == "exact" else each.recall > 0.9 for each in taken)
+        assert {item.rows for item in taken} >= {*FITTED[:2]}
+        assert all(getattr(item, name) > 0 for item in taken for name in QUANTITIES)
+        assert all(item.recall == 1 if index == "exact" else item.recall > 0.9 for item in taken)
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ def saved(path: Path, vectors: np.ndarray) -> Path:
 def test_the_nearest_labelled_picture_within_the_threshold_names_a_query(shop: Gallery, tmp_path: Path) -> None:
     file = saved(tmp_path / "queries.npy", at(0, 40, 18, 14, 180, 10.2))
     threshold = 1 - math.cos(math.radians(12.5))
-    found = [each for _, each in recognize(shop, file, threshold=threshold).queries]
+    found = [item for _, item in recognize(shop, file, threshold=threshold).queries]
     # Unlabelled pictures that are nearer are passed over, as many as they are.
-    assert [each.label for each in found] == ["shoe", "hat", "hat", None, None, "shoe"]
-    assert [each.nearest and each.nearest.path for each in found][:3] == ["shoe.jpg", "hat.jpg", "hat.jpg"]
+    assert [item.label for item in found] == ["shoe", "hat", "hat", None, None, "shoe"]
+    assert [item.nearest and item.nearest.path for item in found][:3] == ["shoe.jpg", "hat.jpg", "hat.jpg"]
     assert found[2].distance == pytest.approx(1 - math.cos(math.radians(12)), abs=1e-6)
     assert found[3].nearest is not None
     assert found[3].nearest.label is None, "of an unknown query the nearest picture, with a label or without"
@@ -60,8 +60,8 @@ def test_the_threshold_itself_is_within(tmp_path: Path) -> None:
     gallery.add_vectors([[0.0], [10.0]], ["a", "b"], ["a", "b"])
     file = saved(tmp_path / "queries.npy", np.array([[0.5], [9.0], [10.5000001]]))
     found = recognize(gallery, file, threshold=0.5)
-    assert [each.label for _, each in found.queries] == ["a", None, "b"]
-    assert [each.label for _, each in recognize(gallery, file, threshold=math.nextafter(0.5, 0)).queries] == [None] * 3
+    assert [item.label for _, item in found.queries] == ["a", None, "b"]
+    assert [item.label for _, item in recognize(gallery, file, threshold=math.nextafter(0.5, 0)).queries] == [None] * 3
 
 
 def test_an_empty_gallery_knows_nothing(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_known_classes_are_recognised_and_few_unknown_ones_at_the_calibrated_rat
             found = recognize(gallery, saved(tmp_path / "queries.npy", rows[places].numpy()), rate=rate)
             assert found.rate == rate
             assert not found.notes
-            labels = [each.label for _, each in found.queries]
+            labels = [item.label for _, item in found.queries]
             right = sum(label == names[place] for label, place in zip(labels, places, strict=True))
             counts[rate, kind] = (right, sum(label is not None for label in labels), len(labels))
     # Named rightly, named at all, and asked; of unknown classes fewer than the rates say, as the gallery is smaller
@@ -208,16 +208,16 @@ def test_as_a_user_types_it(run: Path, folder: Path, tmp_path: Path, here: Here)
     embedder = Embedder.load(model)
     paths = sorted((tmp_path / "shop photos").rglob("*.png"))
     gallery = nn.functional.normalize(embedder.embed([*paths]).double())
-    asked = nn.functional.normalize(embedder.embed([each["query"] for each in found]).double())
+    asked = nn.functional.normalize(embedder.embed([item["query"] for item in found]).double())
     distances = 1 - asked @ gallery.T
     threshold = json.loads((model / "calibration.json").read_text())["thresholds"][0]["threshold"]
-    for each, row in zip(found, distances, strict=True):
+    for item, row in zip(found, distances, strict=True):
         nearest = int(row.argmin())
-        assert each["threshold"] == threshold
-        assert each["distance"] == pytest.approx(float(row[nearest]), abs=1e-5)
-        assert each["label"] == (paths[nearest].parent.name if float(row[nearest]) <= threshold else None)
-    own = [each for each in found if Path(each["query"]).name in ("0.png", "1.png", "2.png")]
-    assert [each["label"] for each in own] == [tested[1]] * 3, "pictures of the gallery find themselves"
+        assert item["threshold"] == threshold
+        assert item["distance"] == pytest.approx(float(row[nearest]), abs=1e-5)
+        assert item["label"] == (paths[nearest].parent.name if float(row[nearest]) <= threshold else None)
+    own = [item for item in found if Path(item["query"]).name in ("0.png", "1.png", "2.png")]
+    assert [item["label"] for item in own] == [tested[1]] * 3, "pictures of the gallery find themselves"
     table = here("recognize", tmp_path / "shop", *queries, "--threshold", "0").stdout
     assert "8 queries recognised within a distance of 0.0000" in table
     assert "unknown" in table
@@ -235,7 +235,7 @@ def test_queries_that_cannot_be_read_are_listed_and_the_others_answered(
     result = here("recognize", tmp_path / "shop", bad, good, "--threshold", "0.5", "--format", "json")
     assert result.returncode == 0
     assert "1 query cannot be read" in result.stderr
-    assert [each["query"] for each in json.loads(result.stdout)] == [str(good)]
+    assert [load["query"] for load in json.loads(result.stdout)] == [str(good)]
     assert_refused(here("recognize", tmp_path / "shop", bad, "--threshold", "0.5"), ["bad.png", "cannot be read"])
     assert_refused(here("recognize", tmp_path / "none", good, "--threshold", "0.5"), ["none"])
     assert_refused(here("recognize", tmp_path / "shop", good, "--threshold", "-1"), ["must be a distance"])

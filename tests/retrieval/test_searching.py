@@ -72,7 +72,7 @@ def test_layouts(tmp_path: Path) -> None:
     np.save(tmp_path / "new.npy", np.eye(2))
     found = search_gallery(made, tmp_path / "new.npy", k=2)
     content = json.loads(found.text("json"))
-    assert [each["query"] for each in content] == [f"{tmp_path}/new.npy, row {number}" for number in range(2)]
+    assert [item["query"] for item in content] == [f"{tmp_path}/new.npy, row {number}" for number in range(2)]
     assert content[0]["hits"] == [
         {"id": 0, "path": "a,b.jpg", "label": "hat", "distance": 0, "price": "10"},
         {"id": 1, "path": "[red]c.jpg", "label": None, "distance": pytest.approx(0.4), "price": None},

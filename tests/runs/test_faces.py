@@ -35,7 +35,9 @@ def test_the_sum_is_of_what_comes_before_the_scaling(scaled: bool, flip: bool) -
 
 def test_weights_are_shared() -> None:
     model = build_model(ModelConfig(in_channels=1, embedding_size=8, width=4))
-    assert {id(each) for each in FlipSum(model).parameters()} == {id(each) for each in model.parameters()}
+    assert {id(parameter) for parameter in FlipSum(model).parameters()} == {
+        id(parameter) for parameter in model.parameters()
+    }
 
 
 def test_another_number_of_channels_is_refused() -> None:

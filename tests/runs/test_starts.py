@@ -63,8 +63,8 @@ def test_both_starts_are_evaluated_and_the_better_one_is_kept(recipe: Path, wors
         with torch.no_grad():
             features = model.backbone(images).mean(dim=(2, 3))  # average pooling
             embeddings = {"start": features, "untrained": model(images)}
-        for name, each in embeddings.items():
-            found, expected = metrics[prefix + name], naive_metrics(each, part.labels)
+        for name, embedding in embeddings.items():
+            found, expected = metrics[prefix + name], naive_metrics(embedding, part.labels)
             assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-9)
     assert (metrics["epoch"], metrics["kept"]) == (0, "start")
     assert metrics["validation"] == metrics["validation_start"]

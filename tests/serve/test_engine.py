@@ -51,7 +51,7 @@ def test_every_question_has_its_own_answer(shelf: Path, tmp_path: Path, monkeypa
         assert (about["name"], about["rows"], about["label_count"], about["notes"]) == ("shop", 28, 7, [])
         # Each answer is that of its own question, whatever else is in its batch.
         wheres: list[dict[str, Any]] = [{}, {"label": ["class 02", "class 05"]}, {"label": [None]}]
-        searches = [engine.query(each, 2 + place % 3, wheres[place % 3]) for place, each in enumerate(contents)]
+        searches = [engine.query(content, 2 + place % 3, wheres[place % 3]) for place, content in enumerate(contents)]
         answers = ask(*searches, *map(engine.query, contents))
         for place, answer in enumerate(answers[:28]):
             assert answer["recognition"]["label"] == f"class {place // 4:02}"
@@ -70,7 +70,7 @@ def test_every_question_has_its_own_answer(shelf: Path, tmp_path: Path, monkeypa
             engine.show(engine.browse, 0, 9, {"price": ["1"]}),
             *(engine.show(method, 9) for method in (engine.item, engine.original, engine.thumbnail)),
         )
-        assert ([each["id"] for each in found["items"]], found["more"]) == ([8, 9], True)
+        assert ([item["id"] for item in found["items"]], found["more"]) == ([8, 9], True)
         assert (refused.status_code, "no column 'price'" in refused.detail) == (422, True)
         assert row == {"id": 9, "name": "1.png", "label": "class 02", "columns": {}}
         assert picture == ("image/png", contents[9])
@@ -113,7 +113,7 @@ def test_only_pictures_that_the_gallery_was_given_are_opened(
     with opened(str(tmp_path / "vectors")) as (engine, ask):
         assert engine.original(0) == ("image/png", inside.read_bytes())
         refused = ask(*(engine.show(show, row) for row in range(1, 5) for show in (engine.original, engine.thumbnail)))
-        assert [(each.status_code, "no picture" in each.detail) for each in refused] == [(404, True)] * 8
+        assert [(item.status_code, "no picture" in item.detail) for item in refused] == [(404, True)] * 8
         assert fetched == []
         # A running server sees what is given later.
         gallery.store.add_roots([str(outside.parent)])
@@ -141,7 +141,7 @@ def test_requests_that_wait_too_long_or_are_too_many(shelf: Path, monkeypatch: p
         *late, refused, row, health = ask(
             *(engine.query(content, 1) for _ in range(5)), engine.show(engine.item, 0), engine.check_health()
         )
-        assert [each.status_code for each in late] == [504] * 4
+        assert [item.status_code for item in late] == [504] * 4
         assert (refused.status_code, refused.headers) == (503, {"Retry-After": "1"})
         assert "4 requests are waiting already" in refused.detail
         assert row["id"] == 0, "which needs no model"
@@ -238,4 +238,4 @@ def test_a_part_of_a_picture_is_that_part_alone(shelf: Path, tmp_path: Path) -> 
         row, (kind, content), (_, small) = engine.item(0), engine.original(0), engine.thumbnail(0)
     assert row["name"] == "0.png (2, 3, 12, 9)"
     assert kind == "image/jpeg"
-    assert [Image.open(io.BytesIO(each)).size for each in (content, small)] == [(10, 6), (256, 154)]
+    assert [Image.open(io.BytesIO(value)).size for value in (content, small)] == [(10, 6), (256, 154)]

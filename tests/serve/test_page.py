@@ -50,8 +50,8 @@ def test_a_picture_is_chosen_dropped_or_pasted(browse: Opened, serving: Serving,
         line = page.locator("#hits .line")
         expect(line).to_have_text("Threshold 0.0001: what follows is too far away to be named.")
         place = line.evaluate("line => [...line.parentNode.children].indexOf(line)")
-        distances = [float(each) for each in page.locator("#hits figcaption > span").all_inner_texts()]
-        assert place == sum(each <= 0.0001 for each in distances)
+        distances = [float(text) for text in page.locator("#hits figcaption > span").all_inner_texts()]
+        assert place == sum(distance <= 0.0001 for distance in distances)
         assert page.locator("#query").bounding_box()["width"] >= 150  # pyright: ignore[reportOptionalSubscript]
         expect(page.locator("#verdict b")).to_have_text("class 03")
         assert page.evaluate("document.activeElement.id") == "answer-title"

@@ -129,7 +129,7 @@ def test_thirty_wrong_labels_are_corrected_by_two_people(
                 expect(page.locator("#status")).to_contain_text("All is decided")
     finally:
         assert serving.end() == 0
-    made = {each.path: each for each in list_decisions(shop)}
+    made = {decision.path: decision for decision in list_decisions(shop)}
     assert made.keys() >= wrong
     assert labels_of(shop) == before, "nothing changes before they are applied"
 
@@ -158,8 +158,8 @@ def test_answered_decisions_outlive_a_server_that_is_killed(shop: Path, tmp_path
         answered.append(serving.client.post(f"/review/{found['number']}", params=choice).json()["decision"])
     assert serving.end(signal.SIGKILL) == -signal.SIGKILL
     made = list_decisions(shop)
-    assert [each.number for each in made] == answered
-    assert {(each.reviewer, each.state) for each in made} == {("Ann", "open")}
+    assert [item.number for item in made] == answered
+    assert {(item.reviewer, item.state) for item in made} == {("Ann", "open")}
 
 
 @pytest.fixture

@@ -60,10 +60,10 @@ def test_a_search_is_that_of_the_gallery(serving: Serving, stall: Path) -> None:
     answer = serving.client.post("/search", files=files(photo(stall)), params={"k": 5}).json()
     gallery = Gallery.open(stall / "shop")
     (hits,) = gallery.search(stall / PHOTO, 5)
-    assert [each["id"] for each in answer["hits"]] == [hit.id for hit in hits]
-    assert [each["name"] for each in answer["hits"]] == [Path(hit.path).name for hit in hits]
-    assert [each["label"] for each in answer["hits"]] == [hit.label for hit in hits]
-    assert [each["distance"] for each in answer["hits"]] == pytest.approx([hit.distance for hit in hits], abs=1e-6)
+    assert [item["id"] for item in answer["hits"]] == [hit.id for hit in hits]
+    assert [item["name"] for item in answer["hits"]] == [Path(hit.path).name for hit in hits]
+    assert [item["label"] for item in answer["hits"]] == [hit.label for hit in hits]
+    assert [item["distance"] for item in answer["hits"]] == pytest.approx([hit.distance for hit in hits], abs=1e-6)
     assert answer["recognition"] == {
         "label": "class 03",
         "distance": answer["hits"][0]["distance"],
@@ -76,7 +76,7 @@ def test_a_search_is_that_of_the_gallery(serving: Serving, stall: Path) -> None:
 def test_conditions_and_unknown_ones(serving: Serving, stall: Path) -> None:
     where = {"where": ["label=class 01", "label=class 02"], "k": 100}
     answer = serving.client.post("/search", files=files(photo(stall)), params=where).json()
-    assert {each["label"] for each in answer["hits"]} == {"class 01", "class 02"}
+    assert {item["label"] for item in answer["hits"]} == {"class 01", "class 02"}
     assert len(answer["hits"]) == 8
     noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     file = io.BytesIO()
@@ -91,7 +91,7 @@ def test_a_picture_of_the_gallery_is_searched_for(serving: Serving, stall: Path)
     gallery = Gallery.open(stall / "shop")
     vector, _ = gallery.store.rows(np.array([7]))
     (hits,) = gallery.search_vectors(vector, 4)
-    assert [each["id"] for each in answer["hits"]] == [hit.id for hit in hits if hit.id != 7][:3]
+    assert [item["id"] for item in answer["hits"]] == [hit.id for hit in hits if hit.id != 7][:3]
     assert answer["recognition"] is None
 
 
@@ -124,10 +124,10 @@ def test_the_gallery_is_gone_through(serving: Serving, stall: Path) -> None:
         page = client.get("/items", params={"after": after, "count": 11}).json()
         seen += page["items"]
         after, more = page["items"][-1]["id"], page["more"]
-    assert [each["id"] for each in seen] == [*range(28)]
+    assert [item["id"] for item in seen] == [*range(28)]
     assert client.get("/items/5").json() == seen[5]
     some = client.get("/items", params={"where": "label=class 04"}).json()
-    assert [each["label"] for each in some["items"]] == ["class 04"] * 4
+    assert [item["label"] for item in some["items"]] == ["class 04"] * 4
     assert not some["more"]
 
 
@@ -267,14 +267,14 @@ def test_those_who_do_not_end_do_no_harm(serving: Serving, stall: Path) -> None:
         b"\x16\x03\x01 no HTTP",
     )
     slow = [socket.create_connection(("127.0.0.1", serving.port)) for _ in range(60)]
-    for number, each in enumerate(slow):
-        each.sendall(beginnings[number % len(beginnings)])
+    for number, item in enumerate(slow):
+        item.sendall(beginnings[number % len(beginnings)])
     assert_serves(serving, stall)
-    for each in slow[::2]:  # truncated: the others stay
-        each.close()
+    for item in slow[::2]:  # truncated: the others stay
+        item.close()
     assert_serves(serving, stall)
-    for each in slow:
-        each.close()
+    for item in slow:
+        item.close()
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_what_others_change_is_seen(serving: Serving, stall: Path) -> None:
     (number,) = gallery.store.next_ids(27)
     assert serving.client.get("/gallery").json()["rows"] == 29
     answer = serving.client.post("/search", files=files(new.read_bytes()), params={"k": 2}).json()
-    assert number in [each["id"] for each in answer["hits"]]
+    assert number in [item["id"] for item in answer["hits"]]
     assert serving.client.get(f"/items/{number}/picture").content == new.read_bytes()
     assert gallery.remove({"path": str(new)}) == 1
     assert serving.client.get(f"/items/{number}/picture").status_code == 404

@@ -49,7 +49,7 @@ def clipped(rank: int) -> float:
     torch.manual_seed(4)
     shared, whole = torch.randn(3, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
     mine = slice(0, 4) if rank == 0 else slice(4, 6)
-    ours = [torch.nn.Parameter(torch.zeros_like(each)) for each in (shared, whole[mine])]
+    ours = [torch.nn.Parameter(torch.zeros_like(value)) for value in (shared, whole[mine])]
     ours[0].grad, ours[1].grad = shared.clone(), whole[mine].clone()
     clip_norm(ours[:1], 0.5, local=ours[1:], group=dist.group.WORLD)
     factor = 0.5 / (shared.square().sum() + whole.square().sum()).sqrt()

@@ -29,8 +29,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of classes with 1 to 6 images."""
     folder = tmp_path_factory.mktemp("counts")
     images = write_folder(folder / "images", classes=8)
-    for number, each in enumerate(sorted(images.iterdir())):
-        for path in sorted(each.iterdir())[number % 5 + 2 :]:
+    for number, found in enumerate(sorted(images.iterdir())):
+        for path in sorted(found.iterdir())[number % 5 + 2 :]:
             path.unlink()
     return write_recipe(folder / "tiny.yaml", images)
 

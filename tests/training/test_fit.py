@@ -162,7 +162,7 @@ def test_the_scale_of_half_precision_is_one_where_gradients_differ(world: int, l
     flags = ["--proxies", layout, "--training.precision", "16-mixed"]
     found = read_recipe(find_recipe("glyphs-small"), flags).recipe
     plugins = _hardware(found, Processes(0, world))["plugins"]
-    scalers = [each.scaler for each in plugins if isinstance(each, MixedPrecision)]
+    scalers = [plugin.scaler for plugin in plugins if isinstance(plugin, MixedPrecision)]
     assert [type(scaler) for scaler in scalers] == [ShardedGradScaler] * apart
 
 

@@ -112,11 +112,11 @@ def test_alternatives_begin_with_the_setting_and_are_distinct(setting: Setting) 
     found = alternatives(setting)
     assert found[0] == setting
     assert len(set(found)) == len(found)
-    assert any(each.processes > setting.processes for each in found)
-    for each in found[1:]:  # each is a way to less
-        assert each.sample_rate <= setting.sample_rate
-        assert OPTIMIZERS[each.optimizer] <= OPTIMIZERS[setting.optimizer]
-        assert each.sharded >= setting.sharded
+    assert any(item.processes > setting.processes for item in found)
+    for item in found[1:]:  # each is a way to less
+        assert item.sample_rate <= setting.sample_rate
+        assert OPTIMIZERS[item.optimizer] <= OPTIMIZERS[setting.optimizer]
+        assert item.sharded >= setting.sharded
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_four_groups_have_their_own_rates() -> None:
     )
     assert {group["name"]: group["lr"] for group in groups} == {"backbone": 1, "head": 3, "proxies": 2, "graph": 4}
     assert [group.get("weight_decay") for group in groups] == [None, None, 0.5, 0.5]
-    names = {id(each): name for name, each in HISTLoss(5, 8, hidden=4).named_parameters()}
+    names = {id(parameter): name for name, parameter in HISTLoss(5, 8, hidden=4).named_parameters()}
     assert len(groups[2]["params"]) == 2  # means and variances
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters())) + len(names)
 
@@ -49,7 +49,7 @@ def test_the_rates_of_layers_are_timms() -> None:
         for parameter in group["params"]
     }
     groups = parameter_groups(model, ProxyAnchorLoss(5, 8), lr=1.0, loss_lr=1.0, layer_decay=0.7)
-    ours = {id(each): group["lr"] for group in groups if "backbone" in group["name"] for each in group["params"]}
+    ours = {id(item): group["lr"] for group in groups if "backbone" in group["name"] for item in group["params"]}
     assert ours == pytest.approx(theirs)
 
 

@@ -65,7 +65,7 @@ def test_a_run_ends_as_if_its_phases_were_meant_to_be_so_long(
     assert rows == history(fixed)
     for name in ("model.safetensors", "loss.safetensors"):  # the last weights of the first phase went on
         assert (out / name).read_bytes() == (fixed / name).read_bytes()
-    metrics, expected = (json.loads((each / "metrics.json").read_text()) for each in (out, fixed))
+    metrics, expected = (json.loads((value / "metrics.json").read_text()) for value in (out, fixed))
     assert metrics.pop("phases") == [{"epochs": 3, "reason": "plateau"}] * 2
     assert metrics == expected
     why = "ended after 3 epochs, at a plateau: validation map@r has not grown by more than 1 in 2 epochs."

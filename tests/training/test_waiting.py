@@ -43,7 +43,7 @@ class Computed(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
         indices = args[1] if name in INDEXED else []
-        if name in COMPUTED or any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
+        if name in COMPUTED or any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
             self.waits[f"{asking()} {name}"] += 1
         return function(*args, **(kwargs or {}))
 

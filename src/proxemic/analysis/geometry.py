@@ -56,7 +56,7 @@ class Pairs:
             anchors = shuffled[: max_pairs // shape[0]].sort().values
         self.rows = ExactRows(embeddings, "embeddings")
         self.distance: Distance = distance
-        self.anchors, self.labels = (each.to(self.rows.rows.device) for each in (anchors, labels))
+        self.anchors, self.labels = (value.to(self.rows.rows.device) for value in (anchors, labels))
 
     def __iter__(self) -> Iterator[tuple[Float64[Tensor, "within"], Float64[Tensor, "between"]]]:
         """Yield, tile by tile, the distances of the pairs within a class, and of the pairs of two classes."""

@@ -54,7 +54,7 @@ def similarity_maps(
 
     >>> left = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])  # one row of two places, of two dimensions
     >>> maps = similarity_maps(left, torch.tensor([[[1.0]], [[0.0]]]))
-    >>> round(maps.similarity, 4), [round(each, 4) for each in maps.first[0].tolist()]
+    >>> round(maps.similarity, 4), [round(value, 4) for value in maps.first[0].tolist()]
     (0.7071, [0.7071, 0.0])
     """
     if first.shape[0] != second.shape[0] or not first.numel() or not second.numel():
@@ -89,7 +89,7 @@ def gradient_map(
         ValueError: If the embedding does not depend on the activation.
 
     >>> x = torch.tensor([[[3.0, 1.0]]], requires_grad=True)
-    >>> [round(each, 4) for each in gradient_map(x, x.mean((1, 2)), torch.tensor([2.0]))[0].tolist()]
+    >>> [round(value, 4) for value in gradient_map(x, x.mean((1, 2)), torch.tensor([2.0]))[0].tolist()]
     [0.75, 0.25]
     """
     unit = other.detach() / other.detach().norm().clamp(min=1e-12)

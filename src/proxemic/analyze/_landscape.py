@@ -84,15 +84,15 @@ def landscape(
     elif class_ is not None:
         raise UserError(f"class {class_} came without a run: say which run's class.")
     else:
-        drawings = _of_settings(settings) if settings else {each: (of, 6.0) for each, of in paper_landscapes().items()}
+        drawings = _of_settings(settings) if settings else {key: (of, 6.0) for key, of in paper_landscapes().items()}
     figures: dict[str, tuple[Landscape, Minimum]] = {}
     tables, written = [], []
     header = ["loss of an embedding", "minimum from its proxy", "alpha", "difference", "off the line"]
     for name, (shown, half_width) in drawings.items():
-        minima = {title: find_minimum(each) for title, each in shown.items()}
-        figures |= {title: (each, minima[title]) for title, each in shown.items()}
+        minima = {title: find_minimum(item) for title, item in shown.items()}
+        figures |= {title: (item, minima[title]) for title, item in shown.items()}
         tables.append(Table(header, [[title, *_cells(shown[title], minimum)] for title, minimum in minima.items()]))
-        grids = [landscape_grid(each, half_width) for each in shown.values()]
+        grids = [landscape_grid(item, half_width) for item in shown.values()]
         x, y, _ = grids[0]
         places = torch.meshgrid(x, y, indexing="xy")
         numbers = torch.stack((*places, *(values for _, _, values in grids)), 2).flatten(0, 1)

@@ -268,8 +268,8 @@ class _Parser(argparse.ArgumentParser):
         elif address is not None:
             actions = self.add_subparsers(metavar="COMMAND" if self.prog == "proxemic" else "ACTION")
             self._choices = actions._choices_actions
-            for name, each in address.items():
-                summary, inner = (summary_of(each), each) if isinstance(each, str) else each
+            for name, item in address.items():
+                summary, inner = (summary_of(item), item) if isinstance(item, str) else item
                 added = actions.add_parser(name, help=summary, description=f"{summary}.", address=inner)
                 if whole:
                     added.fill(whole=True)

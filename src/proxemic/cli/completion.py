@@ -41,11 +41,11 @@ def completion(parser: "_Parser", shell: str) -> str:
     from proxemic.recipes.explaining import recipe_keys
 
     keys = recipe_keys()
-    for each in _parsers(parser):
-        if each.command is not None and "overrides" in each.command.takes:
+    for item in _parsers(parser):
+        if item.command is not None and "overrides" in item.command.takes:
             for key in keys:
-                if f"--{key}" not in each._option_string_actions:
-                    each.add_argument(f"--{key}", metavar="VALUE", help=f"proxemic recipes explain {key}")
+                if f"--{key}" not in item._option_string_actions:
+                    item.add_argument(f"--{key}", metavar="VALUE", help=f"proxemic recipes explain {key}")
     names = " ".join(list_recipes())
     recipes = {"bash": "_proxemic_recipe_files", "zsh": "_proxemic_recipes", "tcsh": f"({names})"}
     files = {"bash": "_proxemic_files", "zsh": "_files", "tcsh": "f"}
@@ -64,8 +64,8 @@ def completion(parser: "_Parser", shell: str) -> str:
 
 def arguments_of(parser: "_Parser") -> Iterator[argparse.Action]:
     """List all arguments of a parser and of its subparsers."""
-    for each in _parsers(parser):
-        yield from (action for action in each._actions if not isinstance(action, argparse._SubParsersAction))
+    for item in _parsers(parser):
+        yield from (action for action in item._actions if not isinstance(action, argparse._SubParsersAction))
 
 
 def _parsers(parser: "_Parser") -> Iterator["_Parser"]:
@@ -73,5 +73,5 @@ def _parsers(parser: "_Parser") -> Iterator["_Parser"]:
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                yield from _parsers(each)
+            for choice in action.choices.values():
+                yield from _parsers(choice)

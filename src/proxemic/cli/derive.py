@@ -89,7 +89,7 @@ class Command:
         module, function = found
         docstring = ast.get_docstring(function) or ""
         described: dict[str, tuple[str, str]] = {}
-        self._parameters = {each.name: each for each in _parameters(module, function)}
+        self._parameters = {parameter.name: parameter for parameter in _parameters(module, function)}
         self.takes = {*self._parameters}
         """The parameters of the function itself, which may be such as no word gives."""
         for decorator in function.decorator_list:
@@ -98,17 +98,21 @@ class Command:
                 assert called is not None, address
                 names = [name for hidden in decorator.keywords for name in ast.literal_eval(hidden.value)]
                 described = _entries(ast.get_docstring(called[1]) or "")
-                others = {each.name: each for each in _parameters(*called) if each.flag and each.name not in names}
+                others = {
+                    parameter.name: parameter
+                    for parameter in _parameters(*called)
+                    if parameter.flag and parameter.name not in names
+                }
                 self._parameters = others | self._parameters
         self._entries = _merged(described, _SHARED, _entries(docstring))
         self.description = _plain(" ".join(_SECTION.split(docstring)[0].split()))
-        self.words = [each.name for each in self._parameters.values() if not each.flag]
+        self.words = [parameter.name for parameter in self._parameters.values() if not parameter.flag]
 
     def fill(self, parser: argparse.ArgumentParser) -> None:
         """Declare words and flags; what is not given is left to the function's own defaults."""
         parser.description = self.description
-        flags = {name: flag_of(name) for name, each in self._parameters.items() if each.flag}
-        for parameter in sorted(self._parameters.values(), key=lambda each: each.flag):
+        flags = {name: flag_of(name) for name, parameter in self._parameters.items() if parameter.flag}
+        for parameter in sorted(self._parameters.values(), key=lambda item: item.flag):
             metavar, text = self._entries.get(parameter.name, ("", ""))
             _add(parser, parameter, metavar, _plain(text, flags))
 
@@ -157,7 +161,7 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
     if default is not None and "default" not in text:
         text += f" (default: {default})"
     settings: dict[str, Any] = {"help": text.replace("%", "%%")}
-    if choices := [each.strip("'") for each in types if each.startswith("'")]:
+    if choices := [kind.strip("'") for kind in types if kind.startswith("'")]:
         settings["choices"] = choices
     elif kind is None:  # which no word can give
         return
@@ -165,7 +169,7 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
         is_on = isinstance(parameter.default, ast.Constant) and parameter.default.value
         settings["action"] = argparse.BooleanOptionalAction if is_on else "store_true"
     else:
-        named = next((_METAVARS[each] for each in types if each in _METAVARS), name.upper())
+        named = next((_METAVARS[kind] for kind in types if kind in _METAVARS), name.upper())
         settings |= {"type": _TYPES[kind], "metavar": metavar or named}
     if name in _LEAST:
         settings["type"] = _at_least(flag, _LEAST[name])
@@ -281,11 +285,11 @@ def _find(address: str) -> tuple[str, Any] | None:
     name, _, method = name.partition(".")
     node = _definitions(module).get(name)
     if isinstance(node, ast.ImportFrom):
-        imported = next(each.name for each in node.names if (each.asname or each.name) == name)
+        imported = next(item.name for item in node.names if (item.asname or item.name) == name)
         inside = (node.module or "").startswith("proxemic")
         return _find(f"{node.module}:{imported}{'.' * bool(method)}{method}") if inside else None
     if isinstance(node, ast.ClassDef) and method:
-        node = next(each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == method)
+        node = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == method)
     return None if node is None else (module, node)
 
 

@@ -107,7 +107,7 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
     opened = Gallery.open(gallery)
     if path:
         # The names of vectors need not be paths.
-        conditions["path"] = [name for each in path for name in (each, absolute(each))]
+        conditions["path"] = [name for item in path for name in (item, absolute(item))]
     removed = opened.remove(conditions)
     print(f"{removed:,} removed, {len(opened):,} in {opened.store.address}")
 
@@ -165,8 +165,8 @@ def apply(gallery: str, /) -> None:
 
     opened = Gallery.open(gallery)
     done = apply_decisions(opened)
-    for each in done.outdated[:_SHOWN]:
-        say(f"Not applied, as the picture has another label now or is gone: {each.path}")
+    for item in done.outdated[:_SHOWN]:
+        say(f"Not applied, as the picture has another label now or is gone: {item.path}")
     if len(done.outdated) > _SHOWN:
         say(f"{len(done.outdated) - _SHOWN:,} more were not applied: proxemic gallery decisions lists them as outdated")
     print(

@@ -114,13 +114,13 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
 
     found = clean(source, model, report=say, **options)
     print(found.summary())
-    suspects = [[each.path, each.label, each.suggested, f"{each.score:.3f}"] for each in found.labels]
+    suspects = [[item.path, item.label, item.suggested, f"{item.score:.3f}"] for item in found.labels]
     duplicates = []
-    for each in found.duplicates:
-        across = f"{each.split} repeats {each.split_of}" if each.across_splits else ""
-        differ = f"{each.label} and {each.label_of}" if each.labels_differ else ""
-        duplicates.append([each.path, each.of, each.kind, "; ".join(filter(None, [across, differ]))])
-    outliers = [[each.path, each.label, f"{each.score:.1f}"] for each in found.outliers]
+    for duplicate in found.duplicates:
+        across = f"{duplicate.split} repeats {duplicate.split_of}" if duplicate.across_splits else ""
+        differ = f"{duplicate.label} and {duplicate.label_of}" if duplicate.labels_differ else ""
+        duplicates.append([duplicate.path, duplicate.of, duplicate.kind, "; ".join(filter(None, [across, differ]))])
+    outliers = [[outlier.path, outlier.label, f"{outlier.score:.1f}"] for outlier in found.outliers]
     tables = []
     for title, columns, rows, align in (
         ("Suspected labels", ["path", "label", "suggested", "score"], suspects, "lllr"),

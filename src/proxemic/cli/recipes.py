@@ -29,7 +29,7 @@ def list(patterns: Sequence[str] = (), /) -> None:
 
     known = list_recipes()
     names = [
-        name for name in known if any(is_match(name, each) or name.startswith(f"{each}/") for each in patterns)
+        name for name in known if any(is_match(name, pattern) or name.startswith(f"{pattern}/") for pattern in patterns)
     ] or _STARTERS
     if patterns and names == _STARTERS:
         raise UserError(f"No recipe is called {' or '.join(patterns)}: see the data sets with proxemic recipes list.")

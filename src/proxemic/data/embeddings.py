@@ -234,7 +234,7 @@ def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
                 f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
             )
         different, places = np.unique(array, return_inverse=True)
-        rows = Rows(pa.table({"label": pa.DictionaryArray.from_arrays(places, [str(each) for each in different])}))
+        rows = Rows(pa.table({"label": pa.DictionaryArray.from_arrays(places, [str(item) for item in different])}))
     if not len(rows):
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
     return rows

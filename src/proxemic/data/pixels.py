@@ -187,7 +187,7 @@ def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
     with write_atomically(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as file:
         for image in images:
             held.append(image)
-            if sum(each.width * each.height for each in held) >= _AT_ONCE:
+            if sum(item.width * item.height for item in held) >= _AT_ONCE:
                 file.write_batch(_as_batch(held))
                 held.clear()
         file.write_batch(_as_batch(held))

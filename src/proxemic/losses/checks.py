@@ -26,7 +26,7 @@ def shown(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     several = isinstance(value, tuple | list)
-    plain = all(isinstance(each, Real | str | None) for each in (value if several else [value]))
+    plain = all(isinstance(item, Real | str | None) for item in (value if several else [value]))
     text = repr(value) if several or isinstance(value, str) else str(value)
     return text if plain and len(text) < 80 else f"of type {type(value).__name__}"
 
@@ -89,7 +89,7 @@ def check_callable(name: str, value: object, what: str) -> None:
 def check_modules(name: str, value: Any) -> list[nn.Module]:
     """Return the modules of a sequence of modules; else raise a `ValueError` that names it."""
     modules: list[Any] = list(value) if isinstance(value, Sequence | nn.ModuleList) else [None]
-    if not all(isinstance(each, nn.Module) for each in modules):
+    if not all(isinstance(module, nn.Module) for module in modules):
         raise ValueError(
             f"{name} is {shown(value)}, but must be a tuple of modules, for example (MeanProxyNorm(1.0),)."
         )

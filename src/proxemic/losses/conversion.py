@@ -89,7 +89,7 @@ def _check_defaults(loss: Any) -> None:
     reducers = getattr(loss.reducer, "reducers", {"": loss.reducer}).values()
     for name, given, default in (
         ("distance", loss.distance, loss.get_default_distance()),
-        *(("reducer", each, loss.get_default_reducer()) for each in reducers),
+        *(("reducer", reducer, loss.get_default_reducer()) for reducer in reducers),
     ):
         if type(given) is not type(default) or settings(given) != settings(default):
             raise ValueError(

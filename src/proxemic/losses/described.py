@@ -40,11 +40,11 @@ def _shown(value: Any) -> str:
         names = [name for name in inspect.signature(type(value)).parameters if hasattr(value, name)]
         return f"{type(value).__name__}({', '.join(f'{name}={_shown(getattr(value, name))}' for name in names)})"
     if isinstance(value, partial):
-        return f"{_shown(value.func)}({', '.join(f'{name}={_shown(each)}' for name, each in value.keywords.items())})"
+        return f"{_shown(value.func)}({', '.join(f'{name}={_shown(given)}' for name, given in value.keywords.items())})"
     if isinstance(value, Tensor):
         return _shown(value.tolist())
     if isinstance(value, list | tuple):
-        if len(value) > 8 and all(isinstance(each, int | float) for each in value):
+        if len(value) > 8 and all(isinstance(item, int | float) for item in value):
             return f"[{len(value)} values, {min(value):g} to {max(value):g}]"
         return f"[{', '.join(map(_shown, value))}]"
     return value.__qualname__ if inspect.isroutine(value) or inspect.isclass(value) else repr(value)

@@ -138,13 +138,13 @@ class HISTLoss(ProxyLoss):
         same = labels.unsqueeze(1) == labels
         queries = self.scoring.similarity.prepare(embeddings)
         parameters = self.proxies, self.log_variances
-        rows = _rows(*(classes.rows(each)[labels].to(queries.dtype) for each in parameters))
+        rows = _rows(*(classes.rows(parameter)[labels].to(queries.dtype) for parameter in parameters))
         scores = dense_class_scores(queries, rows, self.scoring.similarity, self.scoring.pooling)
         membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
         graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))
         dtype = embeddings.dtype
         x = graph @ F.linear(embeddings, self.enter.weight.to(dtype), self.enter.bias.to(dtype))
-        leave, bias = (classes.rows(each).to(x.dtype) for each in (self.leave.weight, self.leave.bias))
+        leave, bias = (classes.rows(value).to(x.dtype) for value in (self.leave.weight, self.leave.bias))
         logits = graph @ F.linear(F.leaky_relu(self._normalize(x), 0.1), leave, bias)
         weights = classes.sampling.weights
         return logits if weights is None else logits + weights.log()

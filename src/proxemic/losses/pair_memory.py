@@ -44,4 +44,4 @@ class _Memory(CrossBatchMemory):
         # PML leaves pairs of a row with itself out of larger batches only.
         other = indices[1] != self.curr_batch_idx
         of_positives = indices if len(indices) == 3 else indices[:2]
-        return *(each[other] for each in of_positives), *indices[len(of_positives) :]
+        return *(positive[other] for positive in of_positives), *indices[len(of_positives) :]

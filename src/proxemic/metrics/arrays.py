@@ -42,7 +42,7 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
 def _are_texts(values: Any) -> bool:
     if isinstance(values, np.ndarray):
         return values.dtype.kind in "UT"
-    return isinstance(values, Sequence) and len(values) > 0 and all(isinstance(each, str) for each in values)
+    return isinstance(values, Sequence) and len(values) > 0 and all(isinstance(value, str) for value in values)
 
 
 def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:
@@ -71,5 +71,5 @@ def check_finite(name: str, values: Float[Tensor, "rows dim"], per: str = "row")
 
 def _converted(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: as_tensor(key, each) for key, each in value.items()}
+        return {key: as_tensor(key, item) for key, item in value.items()}
     return value if value is None or isinstance(value, int) else as_tensor(name, value)

@@ -192,15 +192,15 @@ def _class_sums(
     classes, order = as_integers("classes", classes, len(classes), "query").cpu().sort(stable=True)
     sizes = classes.unique_consecutive(return_counts=True)[1].tolist()
     means, sums, counts = {}, [], []
-    for name, each in values.items():
-        if each.shape != classes.shape:
-            raise ValueError(f"{name} has shape {tuple(each.shape)} but must be [{len(classes)}], one per query")
-        if bool(each.isinf().any()):
+    for name, value in values.items():
+        if value.shape != classes.shape:
+            raise ValueError(f"{name} has shape {tuple(value.shape)} but must be [{len(classes)}], one per query")
+        if bool(value.isinf().any()):
             raise ValueError(f"{name} has infinite values; a query without a value has NaN")
-        known = [part[~part.isnan()].tolist() for part in each.cpu().double()[order].split(sizes)]
+        known = [part[~part.isnan()].tolist() for part in value.cpu().double()[order].split(sizes)]
         numbers = [len(part) for part in known]
         if not any(numbers):
-            raise ValueError(f"{name} has no value for any of {len(each)} queries; check the labels")
+            raise ValueError(f"{name} has no value for any of {len(value)} queries; check the labels")
         if average == "classes":
             known = [[math.fsum(part) / len(part)] if part else [] for part in known]
             numbers = [len(part) for part in known]
@@ -208,7 +208,7 @@ def _class_sums(
         means[name] = math.fsum(chain(*known)) / sum(numbers)
         sums.append([math.fsum(part) for part in known])
         counts.append(numbers)
-    total, count = (torch.tensor(each, dtype=torch.float64).T for each in (sums, counts))
+    total, count = (torch.tensor(value, dtype=torch.float64).T for value in (sums, counts))
     some = (count > 0).any(1)
     return means, total[some], count[some]
 

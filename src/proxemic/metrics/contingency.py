@@ -49,7 +49,7 @@ def weighted_ami(
     """Compute AMI with each row of a class counted as often as its weight, a whole number; 20 ms per resample."""
     classes, clusters, mutual = _entropies(table, weights)
     sizes, others = weights * table.sum(1).to_dense(), _cluster_sizes(table, weights)
-    chance = torch.stack([_chance(*each) for each in zip(sizes, others, strict=True)])
+    chance = torch.stack([_chance(*item) for item in zip(sizes, others, strict=True)])
     score = (mutual - chance) / ((classes + clusters) / 2 - chance)
     return torch.where(classes + clusters - 2 * mutual < _SAME, 1.0, score)
 

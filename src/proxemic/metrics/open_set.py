@@ -83,7 +83,7 @@ class OpenSetIdentification:
         """Whether each mated query counts for `values`."""
         distances, correct, _ = self.mated
         accepted = {dir_name(rate): distances <= point.threshold for rate, point in self.points.items()}
-        return {"rank_1": correct} | {name: correct & each for name, each in accepted.items()}
+        return {"rank_1": correct} | {name: correct & item for name, item in accepted.items()}
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
         """Compute intervals of `values` and, as `threshold@far=…`, of the thresholds, by `bootstrap_statistic`.
@@ -257,7 +257,7 @@ class _Sample:
         classes, numbers = torch.cat([mated.labels, non_mated.labels]).unique(return_inverse=True)
         ours, theirs = numbers.split([len(mated.labels), len(non_mated.labels)])
         self.classes = len(classes)
-        self.fewest_classes = min(len(each.unique()) for each in (ours, theirs))
+        self.fewest_classes = min(len(value.unique()) for value in (ours, theirs))
         self._mated = ours.bincount(minlength=self.classes).double()
         correct = mated.correct
         self._hits, order = mated.distances[correct].sort()

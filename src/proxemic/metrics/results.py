@@ -92,8 +92,8 @@ class RetrievalMetrics(dict[str, float]):
         for group in groups[self.evaluated & (groups >= 0)].unique().tolist():
             chosen = groups == group
             labels = self.labels[chosen]
-            values = {name: each[chosen] for name, each in self.per_query.items()}
-            expected = {name: each[chosen] for name, each in self.expected.items()}
+            values = {name: item[chosen] for name, item in self.per_query.items()}
+            expected = {name: item[chosen] for name, item in self.expected.items()}
             parts[group] = RetrievalMetrics(
                 averages(values, labels, self.average),
                 per_query=values,
@@ -131,8 +131,8 @@ def averages(
 ) -> dict[str, float]:
     """Compute the mean of each metric over the queries, or over the classes of the means of their queries."""
     parts = [values] if average == "queries" else by_class(values, labels).values()
-    each = [means(part) for part in parts]
-    return {name: math.fsum(part[name] for part in each) / len(each) for name in values}
+    averages = [means(part) for part in parts]
+    return {name: math.fsum(average[name] for average in averages) / len(averages) for name in values}
 
 
 def by_class(
@@ -142,12 +142,12 @@ def by_class(
     known = ~next(iter(values.values())).isnan()
     labels, order = labels[known].sort(stable=True)
     classes, counts = labels.unique_consecutive(return_counts=True)
-    parts = {name: each[known][order].split(counts.tolist()) for name, each in values.items()}
-    return {label: {name: each[place] for name, each in parts.items()} for place, label in enumerate(classes.tolist())}
+    parts = {name: value[known][order].split(counts.tolist()) for name, value in values.items()}
+    return {label: {name: part[place] for name, part in parts.items()} for place, label in enumerate(classes.tolist())}
 
 
 def means(values: Mapping[str, Float64[Tensor, "some"]]) -> dict[str, float]:
     """Compute the mean of each metric over the queries that have a value."""
     # fsum rounds once, so the mean does not depend on the order of the queries.
-    known = {name: each[~each.isnan()].tolist() for name, each in values.items()}
-    return {name: math.fsum(each) / len(each) for name, each in known.items()}
+    known = {name: value[~value.isnan()].tolist() for name, value in values.items()}
+    return {name: math.fsum(item) / len(item) for name, item in known.items()}

@@ -107,7 +107,7 @@ def retrieval_metrics(
     if average not in ("queries", "classes"):
         raise ValueError(f"average is {average!r} but must be 'queries' or 'classes'")
     metrics = _metrics(recall_at, precision_at, map_at, map_divisors, ndcg_at)
-    metrics |= {name: each for name, each in _WHOLE.items() if {"map": map, "mrr": mrr}[name]}
+    metrics |= {name: item for name, item in _WHOLE.items() if {"map": map, "mrr": mrr}[name]}
     check_shape("queries", queries)
     query_labels = as_integers("query_labels", query_labels, len(queries), "row of queries")
     if gallery is None:
@@ -129,7 +129,7 @@ def retrieval_metrics(
         raise NoMatches(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
 
     per_query = _values(search, metrics, counts, chunk_size, rerank=rerank)
-    expected = {name: each.expected(counts.cpu(), sizes.cpu()) for name, each in metrics.items()}
+    expected = {name: metric.expected(counts.cpu(), sizes.cpu()) for name, metric in metrics.items()}
     query_labels, clustering = query_labels.cpu(), None
     values, levels = averages(per_query, query_labels, average), averages(expected, query_labels, average)
     if nmi:
@@ -183,7 +183,7 @@ def _metrics(
             allowed = ", ".join(map(repr, get_args(Divisor)))
             raise ValueError(f"map_divisors holds {divisor!r} but each must be one of {allowed}")
     maps = [
-        (ranking.map_at_k_name(divisor), *(partial(each.map_at_k, divisor=divisor) for each in (ranking, chance)))
+        (ranking.map_at_k_name(divisor), *(partial(value.map_at_k, divisor=divisor) for value in (ranking, chance)))
         for divisor in map_divisors
     ]
     for argument, at, kinds in (
@@ -217,16 +217,16 @@ def _values(
 
     def places(rows: Int64[Tensor, "chunk"]) -> int:
         most = int(counts[rows].max())
-        return min(len(search.gallery), max(each.places or most for each in metrics.values()))
+        return min(len(search.gallery), max(metric.places or most for metric in metrics.values()))
 
     def measure(rows: Int64[Tensor, "chunk"], relevance: Bool[Tensor, "chunk places"]) -> None:
         # Not on a GPU: its logarithms and quotients are not promised to be the same.
         wanted, relevance, rows = counts[rows].cpu(), relevance.cpu(), rows.cpu()
         if len(rows):
             most = int(wanted.max())
-            for name, each in metrics.items():
-                listed = relevance if each.of_ranks else relevance[:, : each.places or most]
-                values[name][rows] = each.value(listed, wanted)
+            for name, metric in metrics.items():
+                listed = relevance if metric.of_ranks else relevance[:, : metric.places or most]
+                values[name][rows] = metric.value(listed, wanted)
 
     # In the order of R, as a chunk must list as many neighbours as the largest R of its queries.
     order = counts.argsort(stable=True)[int((counts == 0).sum()) :]
@@ -243,7 +243,7 @@ def _values(
         if len(rows):
             measure(rows, relevance_of(search.compare_with_all(rows, places(rows))))
 
-    whole = {name: each.of_ranks for name, each in metrics.items() if each.of_ranks}
+    whole = {name: metric.of_ranks for name, metric in metrics.items() if metric.of_ranks}
     if whole:
         unknown = torch.stack([values[name].isnan() for name in whole]).any(0).to(search.device)
         for rows in order[unknown[order]].split(max(1, min(EXACT_ROWS, _DISTANCES // len(search.gallery)))):

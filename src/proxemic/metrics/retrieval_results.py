@@ -157,8 +157,8 @@ class RetrievalResults:
 
         found: RetrievalMetrics = self.metrics(**options)
         rows = [
-            [name, percent(each.value), percent(each.low), percent(each.high)]
-            for name, each in found.intervals().items()
+            [name, percent(interval.value), percent(interval.low), percent(interval.high)]
+            for name, interval in found.intervals().items()
         ]
         title = f"{found.queries:,} queries, {len(self.gallery):,} in the gallery; in percent"
         return Table(["metric", "value", "low", "high"], rows, title)
@@ -172,9 +172,9 @@ class RetrievalResults:
         intervals = self.metrics(**options).intervals()
         figure = Figure(figsize=(6, 0.4 * len(intervals) + 1), layout="constrained")
         axes = figure.subplots()
-        for place, each in enumerate(intervals.values()):
-            axes.plot([100 * each.low, 100 * each.high], [place, place], color="C0")
-            axes.plot(100 * each.value, place, "o", color="C0")
+        for place, interval in enumerate(intervals.values()):
+            axes.plot([100 * interval.low, 100 * interval.high], [place, place], color="C0")
+            axes.plot(100 * interval.value, place, "o", color="C0")
         axes.set(yticks=range(len(intervals)), yticklabels=[*intervals], xlabel="percent")
         axes.invert_yaxis()
         save_figure(figure, Path(path))

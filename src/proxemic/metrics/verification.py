@@ -282,7 +282,7 @@ def _roc(distances: Tensor, same: Tensor) -> _Roc:
     middle = torch.where(middle < values[1:], middle, values[:-1])
     none = torch.nextafter(values[:1], values.new_tensor(-math.inf))
     nothing = torch.zeros(1, dtype=torch.int64)
-    return _Roc(torch.cat([none, middle, values[-1:]]), *(torch.cat([nothing, each]) for each in counts))
+    return _Roc(torch.cat([none, middle, values[-1:]]), *(torch.cat([nothing, count]) for count in counts))
 
 
 def _checked(distances: Tensor, same: Tensor) -> tuple[Float64[Tensor, " pairs"], Bool[Tensor, " pairs"]]:

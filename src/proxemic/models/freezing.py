@@ -20,7 +20,7 @@ def trained_names(backbone: nn.Module, train: str, name: str) -> frozenset[str]:
     if count > len(blocks):
         fewer = f"last:{len(blocks)} or fewer, or all" if blocks else "all or head"
         raise ValueError(f"train is {train!r} but {name} has {len(blocks)} blocks; give {fewer}")
-    return frozenset(each for block in blocks[len(blocks) - count :] for each in block)
+    return frozenset(item for block in blocks[len(blocks) - count :] for item in block)
 
 
 def frozen_modules(backbone: nn.Module, trained: Iterable[str]) -> frozenset[str]:
@@ -39,7 +39,7 @@ def frozen_modules(backbone: nn.Module, trained: Iterable[str]) -> frozenset[str
 
 def describe_training(backbone: nn.Module, train: str, name: str) -> str:
     """Say in a sentence what of a network is trained, if that is not all."""
-    counts = {each: parameter.numel() for each, parameter in backbone.named_parameters()}
+    counts = {name: parameter.numel() for name, parameter in backbone.named_parameters()}
     if train == "head":
         return f"model.train is head: the {sum(counts.values()):,} parameters of {name} are not trained."
     blocks, trained = backbone_blocks(backbone), trained_names(backbone, train, name)
@@ -47,7 +47,7 @@ def describe_training(backbone: nn.Module, train: str, name: str) -> str:
     which = "the last" if count == 1 else f"the last {count}"
     return (
         f"model.train is {train}: of the {len(blocks)} blocks of {name}, {which} {'is' if count == 1 else 'are'} "
-        f"trained, from {blocks[-count][0].removeprefix('network.')} on: {sum(counts[each] for each in trained):,} of "
+        f"trained, from {blocks[-count][0].removeprefix('network.')} on: {sum(counts[item] for item in trained):,} of "
         f"{sum(counts.values()):,} parameters."
     )
 
@@ -83,9 +83,9 @@ def backbone_blocks(backbone: nn.Module, *, fine: bool = False) -> list[list[str
 def _by_child(backbone: nn.Module) -> list[list[str]]:
     if isinstance(backbone, BNInception):  # whose layers are not gathered in modules
         found = (_LAYERS_OF_INCEPTION.match(name) for name, _ in backbone.named_parameters())
-        starts = [f"{each[0]}_" for each in found if each is not None]
+        starts = [f"{item[0]}_" for item in found if item is not None]
     else:
-        starts = [f"{each}." for each in _children(*_unwrapped(backbone, ""))]
+        starts = [f"{child}." for child in _children(*_unwrapped(backbone, ""))]
     blocks: dict[str, list[str]] = {start: [] for start in starts or [""]}
     for name, _ in backbone.named_parameters():
         # What belongs to the whole, as the token of a class, comes with the first layers.
@@ -106,7 +106,7 @@ def _children(module: nn.Module, name: str) -> Iterator[str]:
 
 def _unwrapped(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """Find the first module inside of which more than one part has parameters."""
-    parts = {child: each for child, each in module.named_children() if next(each.parameters(), None) is not None}
+    parts = {child: item for child, item in module.named_children() if next(item.parameters(), None) is not None}
     if len(parts) != 1 or isinstance(module, nn.ModuleList) or next(module.parameters(recurse=False), None) is not None:
         return module, name
     ((child, inner),) = parts.items()

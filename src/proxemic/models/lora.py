@@ -55,15 +55,15 @@ class LoRA:
 def add_adapters(backbone: nn.Module, lora: LoRA, name: str, images: tuple[int, int]) -> None:
     """Freeze a backbone and put adapters into its linear layers; ``images`` are channels and side of its images."""
     called = _called_layers(backbone, images)
-    layers = [each for each in called if lora.targets is None or each.rpartition(".")[2] in lora.targets]
+    layers = [item for item in called if lora.targets is None or item.rpartition(".")[2] in lora.targets]
     if not called:
         raise ValueError(
             f"lora is set but {name} has no linear layers, which adapters go into; take a transformer, or train its "
             "last blocks, as train: last:2"
         )
-    missing = {*(lora.targets or ())} - {each.rpartition(".")[2] for each in called}
+    missing = {*(lora.targets or ())} - {item.rpartition(".")[2] for item in called}
     if missing:
-        known = ", ".join(dict.fromkeys(each.rpartition(".")[2] for each in called))
+        known = ", ".join(dict.fromkeys(item.rpartition(".")[2] for item in called))
         raise ValueError(
             f"lora.targets has {min(missing)!r}, but {name} calls no linear layer of that name; take some of {known}"
         )
@@ -103,8 +103,8 @@ def load_merged_state(model: nn.Module, merged: Mapping[str, Tensor]) -> None:
 
 def describe_adapters(backbone: nn.Module, lora: LoRA, name: str) -> str:
     """Say in a sentence what of a network is trained."""
-    counts = {each: parameter.numel() for each, parameter in backbone.named_parameters()}
-    added = {each: count for each, count in counts.items() if _ADAPTER in each}
+    counts = {name: parameter.numel() for name, parameter in backbone.named_parameters()}
+    added = {key: count for key, count in counts.items() if _ADAPTER in key}
     return (
         f"model.lora has rank {lora.rank}: adapters in {len(added) // 2} linear layers of {name} are trained, "
         f"{sum(added.values()):,} parameters beside {sum(counts.values()) - sum(added.values()):,} that are not."
@@ -127,7 +127,7 @@ def _called_layers(backbone: nn.Module, images: tuple[int, int]) -> list[str]:
     if not layers:
         return []
     called: set[nn.Module] = set()
-    hooks = [each.register_forward_pre_hook(lambda layer, _: called.add(layer)) for each in layers.values()]
+    hooks = [item.register_forward_pre_hook(lambda layer, _: called.add(layer)) for item in layers.values()]
     modes = {layer: layer.training for layer in backbone.modules()}
     channels, side = images
     try:

@@ -133,7 +133,10 @@ class EmbeddingModel(nn.Module):
 def _gains_by_channels_last(network: nn.Module) -> bool:
     convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
     # The gradients of these end the process on a CPU (torch 2.15).
-    crash = any(each.kernel_size == (1, 1) and each.stride != (1, 1) and each.in_channels < 16 for each in convolutions)
+    crash = any(
+        convolution.kernel_size == (1, 1) and convolution.stride != (1, 1) and convolution.in_channels < 16
+        for convolution in convolutions
+    )
     # torch cannot convert networks that also have weights of volumes or videos.
     is_flat = all(value.ndim < 5 for value in network.state_dict().values())
     # The only convolution of a transformer cuts the image into patches.

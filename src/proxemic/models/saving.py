@@ -83,9 +83,9 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "libraries": {
-            name: each.version
+            name: distribution.version
             for name in ("proxemic", "torch", "timm", "transformers", "onnxruntime")
-            for each in distributions(name=name)
+            for distribution in distributions(name=name)
         },
     }
     try:

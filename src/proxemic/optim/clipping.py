@@ -32,7 +32,7 @@ def clip_norm(
     """
     local = list(local)
     ids = {id(parameter) for parameter in local}
-    grads, local_grads = _entries(each for each in parameters if id(each) not in ids), _entries(local)
+    grads, local_grads = _entries(parameter for parameter in parameters if id(parameter) not in ids), _entries(local)
     total = get_total_norm(grads if group is not None and local else [*grads, *local_grads])
     if group is not None and local:
         squared = get_total_norm(local_grads).to(local[0].device, local[0].dtype).square()

@@ -139,24 +139,24 @@ def _show(optimizer: Optimizer, shown: list[_Shown]) -> None:
 
 @torch.no_grad()
 def _write_back(optimizer: Optimizer, shown: list[_Shown]) -> None:
-    for each in shown:
-        state = optimizer.state[each.parameter]
-        for name, value in optimizer.state[each.rows].items():
-            if _is_like(value, each.rows):
+    for item in shown:
+        state = optimizer.state[item.parameter]
+        for name, value in optimizer.state[item.rows].items():
+            if _is_like(value, item.rows):
                 if name not in state:  # created in this step, and 0 for the other rows
-                    state[name] = torch.zeros_like(each.parameter, dtype=value.dtype)
-                state[name].index_copy_(0, each.index, value)
+                    state[name] = torch.zeros_like(item.parameter, dtype=value.dtype)
+                state[name].index_copy_(0, item.index, value)
             else:
                 state[name] = value
-        each.parameter.index_copy_(0, each.index, each.rows)
+        item.parameter.index_copy_(0, item.index, item.rows)
     _hide(optimizer, shown)
 
 
 def _hide(optimizer: Optimizer, shown: list[_Shown]) -> None:
-    for each in shown:
-        each.group[each.place] = each.parameter
+    for item in shown:
+        item.group[item.place] = item.parameter
         with suppress(KeyError):
-            del optimizer.state[each.rows]
+            del optimizer.state[item.rows]
     shown.clear()
 
 

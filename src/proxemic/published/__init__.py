@@ -160,20 +160,24 @@ class PublishedRow:
     untrained: bool = False
 
     def __post_init__(self) -> None:
-        tables = [each.table for each in published_tables() if (each.paper, each.kind) == (self.paper, "results")]
+        tables = [
+            published_table.table
+            for published_table in published_tables()
+            if (published_table.paper, published_table.kind) == (self.paper, "results")
+        ]
         if not tables:
             raise ValueError(
-                f"published.paper is {self.paper!r} but must be one of {', '.join(each.key for each in list_papers())}"
+                f"published.paper is {self.paper!r} but must be one of {', '.join(one.key for one in list_papers())}"
             )
         if self.table not in tables:
             raise ValueError(
                 f"published.table is {self.table!r} but the tables of results of {self.paper} are "
                 f"{', '.join(map(repr, tables))}"
             )
-        left = [each for each in published_figures(paper=self.paper) if each.table == self.table]
+        left = [figure for figure in published_figures(paper=self.paper) if figure.table == self.table]
         for key in ("method", "variant", "settings", "backbone"):
-            given, known = getattr(self, key), dict.fromkeys(getattr(each, key) for each in left)
-            left = [each for each in left if given in ("", getattr(each, key))]
+            given, known = getattr(self, key), dict.fromkeys(getattr(item, key) for item in left)
+            left = [item for item in left if given in ("", getattr(item, key))]
             if not left or (key == "method" and not given):
                 raise ValueError(
                     f"published.{key} is {given!r} but that of a row of table {self.table} of {self.paper} must be one "
@@ -209,12 +213,12 @@ def published_figures(
     Raises:
         ValueError: If there is no such paper.
 
-    >>> [figure] = [each for each in published_figures(dataset="cub", loss="AllPairMultiProxyAnchorLoss")
-    ...            if each.metric == "map@r"]
+    >>> [figure] = [row for row in published_figures(dataset="cub", loss="AllPairMultiProxyAnchorLoss")
+    ...            if row.metric == "map@r"]
     >>> figure.printed, figure.settings, published_protocol(figure).seeds
     ('26.6', 'proxies_per_class=10', 3)
     """
-    keys = [each.key for each in list_papers()]
+    keys = [paper.key for paper in list_papers()]
     if paper is not None and paper not in keys:
         raise ValueError(f"paper is {paper!r} but must be one of {', '.join(keys)}")
     return tuple(

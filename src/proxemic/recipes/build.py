@@ -84,7 +84,7 @@ def made(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(made, value))
     if isinstance(value, dict):
-        return {name: made(each) for name, each in value.items()}
+        return {name: made(item) for name, item in value.items()}
     if section_in(type(value)):
         given = {field.name: getattr(value, field.name) for field in fields(value)}
         return replace(value, **{name: new for name, old in given.items() if (new := made(old)) is not old})
@@ -185,11 +185,11 @@ class Builder:
     def _member(self, value: Any, member: Any, key: str) -> Any:
         origin = get_origin(member) or member
         if member is UntypedArgument and isinstance(value, list):
-            return [self.value(each, UntypedArgument, key) for each in value]
+            return [self.value(item, UntypedArgument, key) for item in value]
         if member in FREE:
             return value
         if origin is Literal:
-            return next((each for each in get_args(member) if each == value and type(each) is type(value)), MISSING)
+            return next((arg for arg in get_args(member) if arg == value and type(arg) is type(value)), MISSING)
         if member in (bool, int, type(None)):
             return value if type(value) is member else MISSING
         if member is float:
@@ -197,16 +197,16 @@ class Builder:
         if member in (str, Path):
             return member(value) if isinstance(value, str | member) else MISSING
         if inspect.isclass(origin) and issubclass(origin, Enum):
-            return next((each for each in origin if value in (each.name, each.value)), MISSING)
+            return next((item for item in origin if value in (item.name, item.value)), MISSING)
         if is_mapping(member) and isinstance(value, Mapping):
-            return {name: self.value(each, elements(member), join_key(key, name)) for name, each in value.items()}
+            return {name: self.value(item, elements(member), join_key(key, name)) for name, item in value.items()}
         if not is_container(member) or is_mapping(member) or not isinstance(value, list | tuple):
             return MISSING
         if tuple_length(member) not in (None, len(value)):
             return MISSING
         inner = elements(member)
         build = self.value if slot_of(key, inner) or section_in(inner) else self._plain
-        built = [build(each, inner, key) for each in value]
+        built = [build(item, inner, key) for item in value]
         if MISSING in built:  # the sentence is about the whole list
             return MISSING
         return origin(built) if origin in (tuple, set, frozenset) else built
@@ -219,9 +219,9 @@ class Builder:
             raise self.error(key, f"{key}.{min(unknown)} is beside class_path: put it into init_args")
         arguments, others = (content.get(name) or {} for name in ("init_args", "dict_kwargs"))
         thing = self.find(path, slot, key)
-        for each in (arguments, others):
-            if not isinstance(each, Mapping):
-                raise self.error(key, f"{key} is {path} with {shown(each)}, but must map its arguments to values")
+        for item in (arguments, others):
+            if not isinstance(item, Mapping):
+                raise self.error(key, f"{key} is {path} with {shown(item)}, but must map its arguments to values")
         if not inspect.isclass(thing) or not slot.called:
             if arguments or others:
                 raise self.error(key, f"{key} is {path}, which takes no arguments here: give its import path alone")
@@ -233,7 +233,7 @@ class Builder:
                 message = f"{key} is {path}, but its objective must take (self, positive, negative, labels, embeddings)"
                 raise self.error(key, f"{message}: {error}") from error
         known = arguments_of(thing)
-        given = {name: each for name, each in [*known.items()][slot.filled :] if name not in slot.filled_names}
+        given = {name: item for name, item in [*known.items()][slot.filled :] if name not in slot.filled_names}
         self._check_names(key, arguments, given)
         built: dict[str, Any] = {}
         for name, argument in given.items():
@@ -250,10 +250,10 @@ class Builder:
             elif not slot.package and inspect.Parameter.empty not in (argument.default, argument.hint):
                 as_float = type(argument.default) is int and float in union_members(argument.hint)
                 built[name] = float(argument.default) if as_float else argument.default
-        for name, each in others.items():
+        for name, other in others.items():
             if name in known or not str(name).isidentifier():
                 raise self.error(key, f"{key}.{name} is no further keyword of {thing.__name__}: put it into init_args")
-            built[name] = self.value(each, Any, f"{key}.{name}")
+            built[name] = self.value(other, Any, f"{key}.{name}")
         return Described(thing, built, key, slot.makes_later)
 
     def find(self, path: str, slot: Slot, key: str) -> Any:
@@ -280,7 +280,7 @@ class Builder:
         return thing
 
     def _no_such(self, name: str, slot: Slot, key: str) -> UserError:
-        names = [each for each, _ in slot.choices()]
+        names = [item for item, _ in slot.choices()]
         by_name = slot.module.startswith("proxemic.") and bool(slot.bases)
         if near := difflib.get_close_matches(name, names, n=1):
             meant = near[0] if by_name else f"{slot.module}.{near[0]}"
@@ -297,7 +297,7 @@ class Builder:
 
     def _unknown(self, key: str, allowed: Collection[str], section: type | None = None) -> UserError:
         parent, _, name = key.rpartition(".")
-        flag = next((each for each in self.flags if each == key or each.startswith(f"{key}.")), None)
+        flag = next((flag for flag in self.flags if flag == key or flag.startswith(f"{key}.")), None)
         dashes, what = ("--", "flag") if flag else ("", "key")
         last = [path for path, _ in leaf_keys(section) if path.rpartition(".")[2] == name.replace("-", "_")]
         near = difflib.get_close_matches(name, allowed, n=1)
@@ -306,7 +306,7 @@ class Builder:
         elif near:
             hint = f"did you mean {dashes}{join_key(parent, near[0])}{(flag or key).removeprefix(key)}?"
         elif allowed:
-            names = sorted(dashes + join_key(parent, each) if flag else each for each in allowed)
+            names = sorted(dashes + join_key(parent, item) if flag else item for item in allowed)
             hint = f"allowed{f' in {parent}' if parent and not flag else ''} are {_few(names)}"
         else:
             hint = f"{parent} is a single value"
@@ -315,7 +315,7 @@ class Builder:
     def error(self, key: str, message: str) -> UserError:
         """Return the error with this message, after the name of the file unless a flag gave the key."""
         given = key and any(
-            each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags
+            flag == key or flag.startswith(f"{key}.") or key.startswith(f"{flag}.") for flag in self.flags
         )
         return UserError(f"{'' if given else f'{self.where}: '}{message}{'' if message.endswith('?') else '.'}")
 
@@ -349,4 +349,4 @@ def _few(names: Sequence[str]) -> str:
 
 def _derived(base: type) -> Iterable[type]:
     """Return a class and all imported classes that derive from it, each once."""
-    return {base: None, **{each: None for derived in base.__subclasses__() for each in _derived(derived)}}
+    return {base: None, **{item: None for derived in base.__subclasses__() for item in _derived(derived)}}

@@ -73,10 +73,10 @@ def _below(schema: Schema, key: str) -> Iterator[tuple[str, str, Schema]]:
         elif "class_path" not in option.get("properties", {}):
             holders = [("", option)]
         for owner, holder in holders:
-            for name, each in _resolved(holder).get("properties", {}).items():
+            for name, property_ in _resolved(holder).get("properties", {}).items():
                 path = f"{key}.{name}".lstrip(".")
-                yield path, owner, each
-                yield from _below(each, path)
+                yield path, owner, property_
+                yield from _below(property_, path)
 
 
 def _text(schema: Schema) -> str:
@@ -93,7 +93,7 @@ def _resolved(schema: Schema) -> Schema:
 
 def _options(schema: Schema) -> list[Schema]:
     schema = _resolved(schema)
-    return [option for each in schema["anyOf"] for option in _options(each)] if "anyOf" in schema else [schema]
+    return [option for item in schema["anyOf"] for option in _options(item)] if "anyOf" in schema else [schema]
 
 
 def _in_words(schema: Schema) -> str:

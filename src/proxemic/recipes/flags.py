@@ -41,7 +41,10 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
     """Write overrides as flags, which the files of comparisons and searches keep."""
-    pairs = ((key, each if isinstance(each, str) else json.dumps(each, default=str)) for key, each in overrides.items())
+    pairs = (
+        (key, override if isinstance(override, str) else json.dumps(override, default=str))
+        for key, override in overrides.items()
+    )
     return tuple(word for key, text in pairs for word in (f"--{key}", text))
 
 
@@ -116,7 +119,7 @@ def differences(base: Any, changed: Any) -> Any:
     """
     if "class_path" in base and base["class_path"] != changed["class_path"]:
         return changed
-    base, changed = (each.get("init_args", {}) if "class_path" in base else each for each in (base, changed))
+    base, changed = (value.get("init_args", {}) if "class_path" in base else value for value in (base, changed))
     changes = {}
     for key, value in changed.items():
         before = base.get(key)

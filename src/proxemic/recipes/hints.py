@@ -39,7 +39,7 @@ def union_members(hint: Any) -> tuple[Any, ...]:
     if origin is Annotated:
         return union_members(get_args(hint)[0])
     if origin in (Union, types.UnionType):
-        return tuple(member for each in get_args(hint) for member in union_members(each))
+        return tuple(member for arg in get_args(hint) for member in union_members(arg))
     return (hint,)
 
 
@@ -47,8 +47,8 @@ def union_members(hint: Any) -> tuple[Any, ...]:
 def elements(hint: Any) -> Any:
     """Return the hint of the elements of a list, or of the values of a mapping; `Any` if the hint does not say."""
     held = [member for member in union_members(hint) if is_container(member)]
-    inner = [each for member in held for each in get_args(member)[-1 if is_mapping(member) else 0 :]]
-    inner = [each for each in inner if each is not Ellipsis]
+    inner = [arg for member in held for arg in get_args(member)[-1 if is_mapping(member) else 0 :]]
+    inner = [item for item in inner if item is not Ellipsis]
     return Union[tuple(inner)] if inner else Any  # noqa: UP007 - any number of members
 
 
@@ -67,11 +67,11 @@ def is_mapping(member: Any) -> bool:
 @cache
 def section_in(hint: Any) -> type | None:
     """Return the section of a recipe that a hint asks for: a dataclass, but not one of the classes to choose from."""
-    return next((each for each in union_members(hint) if inspect.isclass(each) and _is_section(each)), None)
+    return next((member for member in union_members(hint) if inspect.isclass(member) and _is_section(member)), None)
 
 
 def _is_section(kind: type) -> bool:
-    return kind is not object and all(is_dataclass(each) for each in inspect.getmro(kind)[:-1])
+    return kind is not object and all(is_dataclass(item) for item in inspect.getmro(kind)[:-1])
 
 
 @cache

@@ -32,8 +32,8 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
     module = sys.modules[module_name]
     if name in vars(module) or hasattr(module, name):
         return getattr(module, name)
-    late = [each for each in getattr(module, "__all__", ()) if each not in vars(module)]
-    names = [*late, *(each for each, thing in vars(module).items() if not each.startswith("_") and fits(thing))]
+    late = [item for item in getattr(module, "__all__", ()) if item not in vars(module)]
+    names = [*late, *(key for key, thing in vars(module).items() if not key.startswith("_") and fits(thing))]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
     meant = f": did you mean {near[0]}?" if near else f", but {', '.join(names)}." if 0 < len(names) < 10 else "."
     raise UserError(f"{key} is {path}, but {module_name} has no {name}{meant}")
@@ -42,7 +42,7 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
 def may_name(path: str) -> bool:
     """Return whether a text is an import path outside the standard library, where some modules act on import."""
     parts = path.split(".")
-    is_path = len(parts) > 1 and all(each.isidentifier() for each in parts)
+    is_path = len(parts) > 1 and all(part.isidentifier() for part in parts)
     return is_path and parts[0] not in sys.stdlib_module_names and "__main__" not in parts
 
 
@@ -51,8 +51,8 @@ def is_own(name: str) -> bool:
     file = getattr(sys.modules.get(name), "__file__", None)
     if name.partition(".")[0] in (*sys.stdlib_module_names, "proxemic") or file is None:
         return False
-    installed = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return not any(Path(file).is_relative_to(each) for each in installed)
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return not any(Path(file).is_relative_to(item) for item in installed)
 
 
 def _import(key: str, path: str, name: str, own_code: bool) -> None:

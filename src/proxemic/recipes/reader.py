@@ -92,7 +92,10 @@ def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: An
     >>> recipe.loss.keywords["alpha"], recipe.optim.lr
     (16.0, 0.01)
     """
-    where, given = str(name_or_file), {key: content_of(each, _hint_of(key), key) for key, each in overrides.items()}
+    where, given = (
+        str(name_or_file),
+        {key: content_of(override, _hint_of(key), key) for key, override in overrides.items()},
+    )
     return ReadRecipe(_build(Recipe, _content(find_recipe(where)), where, given, own_code)).recipe
 
 

@@ -96,7 +96,7 @@ class _Writer:
         if member in _SCALARS:
             return [{"type": _SCALARS[member]}]
         if inspect.isclass(origin) and issubclass(origin, Enum):
-            return [{"enum": [each.name for each in origin]}]
+            return [{"enum": [item.name for item in origin]}]
         if is_mapping(member):
             inner = {"additionalProperties": self.value(elements(member), key)} if get_args(member) else {}
             return [{"type": "object"} | inner]

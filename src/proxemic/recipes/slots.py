@@ -100,7 +100,7 @@ class Slot:
     def __str__(self) -> str:
         kinds = ["nn.Module" if base is nn.Module else base.__name__ for base in self.bases]
         wanted = [f"a class derived from {' or '.join(kinds)}"] if kinds else []
-        wanted = [f"{each} whose forward takes (embeddings, labels)" if self.loss else each for each in wanted]
+        wanted = [f"{item} whose forward takes (embeddings, labels)" if self.loss else item for item in wanted]
         wanted += [f"a function of {', '.join(self.functions)}"] if self.functions else []
         wanted += ["a function of your own"] if self.own else []
         return ", or ".join(wanted)
@@ -112,14 +112,14 @@ def slot_of(key: str, hint: Any) -> Slot | None:
     key = key.removeprefix("second_phase.").replace("loss.proxy_loss.", "loss.")
     module = _MODULES.get(key, "")
     if listed := _LISTED.get(key):
-        functions = tuple(each for each in listed if isinstance(each, str) and each.rpartition(".")[2].islower())
+        functions = tuple(item for item in listed if isinstance(item, str) and item.rpartition(".")[2].islower())
         with optional_dependency("pairs"):
-            bases = (resolve_name(each) if isinstance(each, str) else each for each in listed if each not in functions)
+            bases = (resolve_name(item) if isinstance(item, str) else item for item in listed if item not in functions)
             return Slot(tuple(bases), functions, own=bool(functions), module=module)
     slots = [slot for member in union_members(hint) if (slot := _slot(member))]
     if not slots:
         return None
-    return replace(slots[0], bases=_bases(hint), own=any(each.own for each in slots), module=module)
+    return replace(slots[0], bases=_bases(hint), own=any(slot.own for slot in slots), module=module)
 
 
 def _slot(member: Any) -> Slot | None:

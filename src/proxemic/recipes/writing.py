@@ -34,9 +34,9 @@ def content_of(value: Any, hint: Any = Any, key: str = "") -> Any:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Mapping):
-        return {name: content_of(each, elements(hint), join_key(key, name)) for name, each in value.items()}
+        return {name: content_of(item, elements(hint), join_key(key, name)) for name, item in value.items()}
     if isinstance(value, list | tuple | set):
-        return [content_of(each, elements(hint), key) for each in value]
+        return [content_of(item, elements(hint), key) for item in value]
     if inspect.isclass(value) or (inspect.isroutine(value) and not isinstance(value, partial)):
         return import_path(value, key)
     if section_in(hint) and section_in(type(value)):
@@ -45,11 +45,15 @@ def content_of(value: Any, hint: Any = Any, key: str = "") -> Any:
         return {name: content_of(getattr(value, name), hints[name], join_key(key, name)) for name in names}
     kind, arguments = _made_with(value, hint, key)
     hints = {name: argument.hint for name, argument in arguments_of(kind).items()}
-    content = {name: content_of(each, hints.get(name, Any), join_key(key, name)) for name, each in arguments.items()}
-    takes_more = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(kind.__init__).parameters.values())
+    content = {
+        name: content_of(argument, hints.get(name, Any), join_key(key, name)) for name, argument in arguments.items()
+    }
+    takes_more = any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(kind.__init__).parameters.values()
+    )
     parts: dict[str, dict[str, Any]] = {"init_args": {}, "dict_kwargs": {}}
-    for name, each in content.items():  # without further keywords, an unknown name is refused as the recipe is built
-        parts["dict_kwargs" if takes_more and name not in hints else "init_args"][name] = each
+    for name, item in content.items():  # without further keywords, an unknown name is refused as the recipe is built
+        parts["dict_kwargs" if takes_more and name not in hints else "init_args"][name] = item
     return {"class_path": import_path(kind, key)} | {name: part for name, part in parts.items() if part}
 
 
@@ -81,13 +85,13 @@ def _kept(value: object, key: str) -> dict[str, Any]:
         return kept
     # Its class may give its bases some arguments itself, so that those cannot be given again.
     arguments = {
-        name: each for name, each in kept.items() if known[name][0] is kind or each is not known[name][1].default
+        name: item for name, item in kept.items() if known[name][0] is kind or item is not known[name][1].default
     }
     wrong = next((name for name in known if name not in kept), None)
     if wrong is None:
         try:
             again = kind(**arguments)
-            wrong = next((name for name, each in kept.items() if getattr(again, name, None) != each), None)
+            wrong = next((name for name, item in kept.items() if getattr(again, name, None) != item), None)
         except TypeError:
             wrong = next(iter(arguments), "")
     if wrong is not None:
@@ -109,4 +113,4 @@ def import_path(thing: Any, key: str) -> str:
             "a module of its own, and import it from there."
         )
     packages = accumulate(module.split("."), "{}.{}".format)
-    return next(f"{each}.{name}" for each in packages if getattr(sys.modules[each], name, None) is thing)
+    return next(f"{package}.{name}" for package in packages if getattr(sys.modules[package], name, None) is thing)

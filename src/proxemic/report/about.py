@@ -57,7 +57,7 @@ def data(run: FinishedRun) -> Section | None:
     elif classes is not None:
         columns = ["split", "classes"]
         named = {"train": classes.train, "validation": classes.validation, "test": classes.test}
-        rows = [[name, f"{len(each):,}"] for name, each in named.items() if each]
+        rows = [[name, f"{len(item):,}"] for name, item in named.items() if item]
     else:
         return None
     facts = {"from": classes.root if classes else None, "split": recorded.get("split")}

@@ -32,7 +32,7 @@ def confused(judged: Judged) -> Section | None:
     said += f", in {counted(len(found), 'pair')} of classes." if found else "."
     pairs = [
         {
-            "names": [names[each] for each in pair.classes],
+            "names": [names[class_] for class_ in pair.classes],
             "count": pair.count,
             "queries": pair.queries,
             "examples": [
@@ -49,7 +49,7 @@ def confused(judged: Judged) -> Section | None:
         for pair in found[:_PAIRS]
     ]
     rows = [
-        [*(names[each] for each in pair.classes), f"{pair.count:,}", f"{pair.queries:,}", percent(pair.share)]
+        [*(names[class_] for class_ in pair.classes), f"{pair.count:,}", f"{pair.queries:,}", percent(pair.share)]
         for pair in found[:_LISTED]
     ]
     title = (
@@ -80,11 +80,11 @@ def distances(judged: Judged) -> Section | None:
     same = (labels[known][:, None] == labels[known])[pairs]
     if not bool(same.any()) or bool(same.all()):
         return None
-    models = {judged.name: judged.embeddings, **{BEFORE[name]: each for name, each in judged.before.items()}}
-    found = {name: _distances(each[known], judged.config.distance)[pairs] for name, each in models.items()}
+    models = {judged.name: judged.embeddings, **{BEFORE[name]: item for name, item in judged.before.items()}}
+    found = {name: _distances(model[known], judged.config.distance)[pairs] for name, model in models.items()}
     quantiles = [
-        [f"{name}, {side}", *(f"{value:.3f}" for value in _quantiles(each[chosen]))]
-        for name, each in found.items()
+        [f"{name}, {side}", *(f"{value:.3f}" for value in _quantiles(item[chosen]))]
+        for name, item in found.items()
         for side, chosen in (("within", same), ("between", ~same))
     ]
     title = f"Quantiles of the {judged.config.distance} distance of {len(same):,} pairs of {len(known):,} pictures"
@@ -94,7 +94,7 @@ def distances(judged: Judged) -> Section | None:
         "How far apart two pictures of one class are (within), and two of different classes (between)"
         + (", with the thresholds that were learnt as lines." if thresholds else "."),
     )
-    table_of = Table(["pairs", *(f"{100 * each:g}%" for each in _QUANTILES)], quantiles, title)
+    table_of = Table(["pairs", *(f"{100 * item:g}%" for item in _QUANTILES)], quantiles, title)
     return Section("Distances", shown + table(table_of) + said)
 
 
@@ -108,7 +108,7 @@ def _distances(rows: Float[Tensor, "rows dim"], distance: str) -> Float[Tensor, 
 
 def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
     ordered = values.sort().values  # torch.quantile refuses more than 16 million
-    return [float(ordered[round(each * (len(ordered) - 1))]) for each in _QUANTILES]
+    return [float(ordered[round(item * (len(ordered) - 1))]) for item in _QUANTILES]
 
 
 def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
@@ -122,9 +122,9 @@ def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
         said = "No thresholds were learnt for this model: proxemic calibrate does."
         return {}, Markup("<p><small>{}</small></p>").format(said)
     return {
-        f"false accepts {100 * each.rate:g} %": each.threshold
-        for each in learnt.thresholds
-        if not math.isnan(each.threshold) and each.threshold >= 0
+        f"false accepts {100 * item.rate:g} %": item.threshold
+        for item in learnt.thresholds
+        if not math.isnan(item.threshold) and item.threshold >= 0
     }, table(learnt.table())
 
 

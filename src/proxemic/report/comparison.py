@@ -62,7 +62,7 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
         [_name(entry), entry.loss, *map(format_estimate, means[entry].values()), len(results[entry])]
         for entry in entries
     ]
-    notes = [FOOTNOTES[each] for each in FOOTNOTES if each in {entry.selected_on for entry in entries}]
+    notes = [FOOTNOTES[item] for item in FOOTNOTES if item in {entry.selected_on for entry in entries}]
     shown = _points(means, results, metrics, "percent", "Means over seeds as points, with their 95% intervals as lines")
     align = "ll" + "r" * (len(metrics) + 1)
     shown += table(Table(["recipe", "loss", *metrics, "seeds"], rows, notes=notes, align=align), description=name)
@@ -108,7 +108,7 @@ def _spec(
 ) -> dict[str, Any]:
     y = {"field": "recipe", "type": "nominal", "sort": [*names], "title": None}
     x = {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": False}}
-    bounded = [each for each in values if "low" in each]
+    bounded = [value for value in values if "low" in value]
     ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
     layers = [
         {"data": {"values": bounded}, "mark": {"type": "rule", "strokeWidth": 2}, "encoding": ends},
@@ -126,7 +126,7 @@ def _spec(
     if "more" in title:
         zero = {"mark": {"type": "rule", "strokeDash": [4, 3]}, "encoding": {"x": {"datum": 0}}}
         layers.insert(0, zero | {"data": {"values": [{}]}})
-    kept = [each for each in layers if each["data"]["values"]]  # Vega warns of a scale without values
+    kept = [layer for layer in layers if layer["data"]["values"]]  # Vega warns of a scale without values
     return {"height": 24 * len(names) + 10, "layer": kept}
 
 

@@ -90,7 +90,9 @@ def write_gallery_report(
         pictured_map(judged, method=projection),
         why_near(judged),
     ]
-    write_text(path, render_page(f"Gallery {os.fspath(address)}", [each for each in sections if each is not None]))
+    write_text(
+        path, render_page(f"Gallery {os.fspath(address)}", [section for section in sections if section is not None])
+    )
     return path
 
 
@@ -147,8 +149,8 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
     rows = replace(judged.rows.as_rows(judged.embeddings), pixels=files)
     found, number = examine(rows, judged.config.distance), {name: row for row, name in enumerate(names)}
     content = Markup("<p>{}</p>").format(found.counts)
-    for each in finding_sections(
+    for section in finding_sections(
         found, lambda name, alt: shown(judged, number[name], alt), _SHOWN, "proxemic clean lists all"
     ):
-        content += Markup("<h3>{}</h3>{}").format(each.title, each.html)
+        content += Markup("<h3>{}</h3>{}").format(section.title, section.html)
     return Section("Doubtful pictures", content)

@@ -80,7 +80,7 @@ class Judged:
     @cached_property
     def metrics_before(self) -> dict[str, RetrievalMetrics]:
         """The metrics of the embeddings in ``before``."""
-        return {name: evaluate_embeddings(each, self.rows, self.config) for name, each in self.before.items()}
+        return {name: evaluate_embeddings(item, self.rows, self.config) for name, item in self.before.items()}
 
     @cached_property
     def found(self) -> RetrievalResults:

@@ -21,18 +21,18 @@ _LEVEL = 0.95
 def metrics(judged: Judged) -> Section:
     """Tabulate the metrics of a run and of others, with intervals, beside the networks before training and chance."""
     found = judged.metrics
-    columns = {judged.name: found, **{f"{each.name} (other)": each.metrics for each in judged.others}}
-    columns |= {BEFORE[name]: each for name, each in judged.metrics_before.items()}
-    intervals = {name: each.intervals(level=_LEVEL) for name, each in columns.items() if each is not found}
+    columns = {judged.name: found, **{f"{other.name} (other)": other.metrics for other in judged.others}}
+    columns |= {BEFORE[name]: item for name, item in judged.metrics_before.items()}
+    intervals = {name: column.intervals(level=_LEVEL) for name, column in columns.items() if column is not found}
     intervals = {judged.name: judged.intervals, **intervals}
     rows = [
-        [metric, *(_cell(each.get(metric)) for each in intervals.values()), percent(found.chance.get(metric))]
+        [metric, *(_cell(interval.get(metric)) for interval in intervals.values()), percent(found.chance.get(metric))]
         for metric in found
     ]
     classes = len(found.labels[found.evaluated].unique())
     title = f"{judged.split}: {counted(classes, 'class', 'classes')}, {counted(found.queries, 'query', 'queries')}; "
     title += "in percent"
-    if any(not math.isnan(each.low) for column in intervals.values() for each in column.values()):
+    if any(not math.isnan(item.low) for column in intervals.values() for item in column.values()):
         title += f", with {100 * _LEVEL:g}% intervals of a bootstrap over classes"
     title += computed_in(judged.config.precision)
     notes = [note for note in (few_classes(classes), _left_out(found.left_out), _before(judged)) if note]
@@ -49,12 +49,12 @@ def recorded_metrics(run: FinishedRun) -> Section:
     columns = {said: recorded[name] for name, said in names.items() if name in recorded}
     if not columns:
         return Section("Metrics", Markup("<p>The run was trained without classes held out, and has none.</p>"))
-    rows = [[metric, *(percent(each.get(metric)) for each in columns.values())] for metric in columns[run.name]]
+    rows = [[metric, *(percent(column.get(metric)) for column in columns.values())] for metric in columns[run.name]]
     title = f"{split}, in percent, as the run has recorded them: without its pictures there are no intervals"
     title += computed_in(recorded.get("precision"))
     values = {
-        said: {metric: Interval(value, math.nan, math.nan) for metric, value in each.items()}
-        for said, each in columns.items()
+        said: {metric: Interval(value, math.nan, math.nan) for metric, value in column.items()}
+        for said, column in columns.items()
         if said != "chance"
     }
     return Section("Metrics", points(values) + table(Table(["metric", *columns], rows, title)))
@@ -68,8 +68,8 @@ def differences(judged: Judged) -> Section | None:
             own.per_query, other.metrics.per_query, own.labels, average=own.average, level=_LEVEL
         )
         rows = [
-            [metric, f"{100 * each.difference:+.2f}", _bounds(each.low, each.high), f"{each.p_value:.3f}"]
-            for metric, each in found.items()
+            [metric, f"{100 * item.difference:+.2f}", _bounds(item.low, item.high), f"{item.p_value:.3f}"]
+            for metric, item in found.items()
         ]
         title = f"{judged.name} less {other.name}, in percent, on the same queries"
         tables += table(Table(["metric", "difference", "95% interval", "p"], rows, title))
@@ -82,14 +82,14 @@ def differences(judged: Judged) -> Section | None:
 def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
     """Draw a chart of the values of each model, with their intervals if there are any."""
     names = [*values]
-    order = list(dict.fromkeys(metric for each in values.values() for metric in each))
+    order = list(dict.fromkeys(metric for value in values.values() for metric in value))
     data = [
-        {"metric": metric, "model": name, "value": round(100 * each.value, 4), **_ends(each)}
+        {"metric": metric, "model": name, "value": round(100 * item.value, 4), **_ends(item)}
         for name, of in values.items()
-        for metric, each in of.items()
-        if not math.isnan(each.value)
+        for metric, item in of.items()
+        if not math.isnan(item.value)
     ]
-    bounded = [each for each in data if "low" in each]  # Vega warns of a scale without values
+    bounded = [item for item in data if "low" in item]  # Vega warns of a scale without values
     place = {
         "y": {"field": "metric", "type": "nominal", "sort": order, "title": None},
         "yOffset": {"field": "model", "type": "nominal", "sort": names},
@@ -117,15 +117,15 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
     return chart(spec, f"{said}; the table has the numbers.")
 
 
-def _ends(each: Interval) -> dict[str, float]:
-    return {} if math.isnan(each.low) else {"low": round(100 * each.low, 4), "high": round(100 * each.high, 4)}
+def _ends(found: Interval) -> dict[str, float]:
+    return {} if math.isnan(found.low) else {"low": round(100 * found.low, 4), "high": round(100 * found.high, 4)}
 
 
-def _cell(each: Interval | None) -> str:
-    if each is None:
+def _cell(found: Interval | None) -> str:
+    if found is None:
         return MISSING
-    bounds = _bounds(each.low, each.high)
-    return percent(each.value) + (f" ({bounds})" if bounds != MISSING else "")
+    bounds = _bounds(found.low, found.high)
+    return percent(found.value) + (f" ({bounds})" if bounds != MISSING else "")
 
 
 def _bounds(low: float, high: float) -> str:

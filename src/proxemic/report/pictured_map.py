@@ -109,7 +109,7 @@ def _spec(
         shown = {"title": axes[number], "axis": {"tickCount": 5}} if axes else {"title": None, "axis": None}
         return field | shown
 
-    named = len({each["class"] for each in values}) <= _CLASSES
+    named = len({value["class"] for value in values}) <= _CLASSES
     colour = {"field": "class" if named else "colour", "type": "nominal", "title": None}
     colour |= {} if named and has_classes else {"legend": None}
     if grey:  # but what is searched for
@@ -136,7 +136,7 @@ def _classes(judged: Judged, rows: Int64[Tensor, " drawn"]) -> Markup:
         return Markup()
     drawn = labels[rows][labels[rows] >= 0].bincount(minlength=len(names)).tolist()
     try:
-        values = {label: each["map@r"] for label, each in judged.metrics.per_class().items()}
+        values = {label: item["map@r"] for label, item in judged.metrics.per_class().items()}
     except ValueError:  # no two pictures have the same label
         values = {}
     listed = [[names[label], f"{count:,}", percent(values.get(label))] for label, count in enumerate(drawn) if count]

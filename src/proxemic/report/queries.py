@@ -196,7 +196,7 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
     sections = []
     if chosen:
         try:
-            sections.append(chosen_queries(judged, [_row(judged, each) for each in chosen]))
+            sections.append(chosen_queries(judged, [_row(judged, item) for item in chosen]))
         except ValueError as error:
             raise UserError(str(error)) from error
     if worst:

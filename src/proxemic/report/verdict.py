@@ -23,7 +23,7 @@ def verdict_on_run(run: FinishedRun, judged: Judged | None) -> Section:
         shown += Markup('<p class="banner">{}</p>').format(START_KEPT)
     commands = next_commands(run.path, recorded)
     commands["find wrong labels and duplicates"] = f"proxemic clean PICTURES --model {run.path} --out cleaned"
-    items = [Markup("<dt>{}</dt><dd><code>{}</code></dd>").format(*each) for each in commands.items()]
+    items = [Markup("<dt>{}</dt><dd><code>{}</code></dd>").format(*item) for item in commands.items()]
     return Section(
         "Verdict", shown + Markup('<h3>What to do next</h3><dl class="next">{}</dl>').format(Markup().join(items))
     )
@@ -42,7 +42,7 @@ def verdict_on(judged: Judged) -> str:
         found,
         classes=len(classes),
         queries=found.queries,
-        trained_on=len({names[each] for each in classes} & trained.trained) if trained else 0,
+        trained_on=len({names[class_] for class_ in classes} & trained.trained) if trained else 0,
         before=judged.metrics_before.get("start") or judged.metrics_before.get("untrained"),
         chance=found.chance,
         bounds=None if math.isnan(interval.low) else (interval.low, interval.high),

@@ -18,7 +18,7 @@ from proxemic.retrieval import Explanation, explain_similarity
 _SIDE, _EACH, _MOST = 160, 3, 12_000  # pixels, pairs of each kind, characters of a picture
 _LARGE = 1 << 16  # pixels that no picture is larger than: it is read whole
 # Told apart by the colour-blind.
-_WARM, _COLD = (np.array(each, np.float32) for each in ([255, 140, 0], [40, 120, 255]))
+_WARM, _COLD = (np.array(value, np.float32) for value in ([255, 140, 0], [40, 120, 255]))
 _METHODS = {
     "exact": "This similarity is a sum over the pairs of places of both pictures, as the network pools by averages or "
     "maxima, and its head is linear: the maps are exact, and their values add up to the similarity.",
@@ -49,7 +49,7 @@ def why_near(judged: Judged) -> Section | None:
         pairs.append(_pair(judged, title, rows, found) | {"cosine": cosine})
     if not pairs:
         return None
-    said = " ".join(_METHODS[each] for each in sorted(methods))
+    said = " ".join(_METHODS[method] for method in sorted(methods))
     return Section("Why two pictures are near", render("why_near.html", said=said, pairs=pairs))
 
 
@@ -68,13 +68,13 @@ def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
             kind = "Near" if None in labels else "Right" if labels[0] == labels[1] else "Wrong"
             if other >= 0 and kind in kinds and len(found[kind]) < _EACH:
                 found[kind].append((one, other))
-    return [(kind, rows) for kind, each in found.items() for rows in each]
+    return [(kind, rows) for kind, item in found.items() for rows in item]
 
 
 def _pair(judged: Judged, title: str, rows: tuple[int, int], found: Explanation) -> dict[str, object]:
     # Beside the average place: in colours of the values themselves, pictures that are near are all orange.
-    maps = [each - each.mean() for each in found.maps]
-    strongest = max(float(max(each.abs().max(), whole.mean())) for each, whole in zip(maps, found.maps, strict=True))
+    maps = [item - item.mean() for item in found.maps]
+    strongest = max(float(max(item.abs().max(), whole.mean())) for item, whole in zip(maps, found.maps, strict=True))
     sides = []
     shown = zip(rows, found.pictures, found.maps, maps, ("query", "nearest"), strict=True)
     for row, seen, contributions, relative, role in shown:
@@ -91,7 +91,7 @@ def _pair(judged: Judged, title: str, rows: tuple[int, int], found: Explanation)
                 "where": where,
             }
         )
-    places = " and ".join(f"{each.shape[0]} × {each.shape[1]}" for each in found.maps)
+    places = " and ".join(f"{item.shape[0]} × {item.shape[1]}" for item in found.maps)
     return {
         "title": title,
         "similarity": found.similarity,

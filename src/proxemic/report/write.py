@@ -79,5 +79,5 @@ def write_report(
         sections = [first, *(section(judged) for section in of_judged), pictured_map(judged, method=projection)]
     sections += [section(run) for section in (curves, data, recipe, environment)]
     title = f"{run.name}: {class_name(run.content['loss'])}, seed {run.seed}"
-    write_text(path, render_page(title, [each for each in sections if each is not None]))
+    write_text(path, render_page(title, [section for section in sections if section is not None]))
     return path

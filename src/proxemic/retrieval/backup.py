@@ -173,14 +173,14 @@ def _batches(
         numbers = [column.flatten() for column in lists]
         items = table.select(range(table.num_columns - len(lists)))
         paths = items["path"].to_pylist()
-        if any(each.null_count for each in (*lists, *numbers)) or None in paths or "" in paths:
+        if any(column.null_count for column in (*lists, *numbers)) or None in paths or "" in paths:
             raise ValueError(f"{path} lacks a path or a number from row {before + 1:,} on: export the gallery anew.")
         seen.update(paths)
         if len(seen) < before + len(paths):
             raise ValueError(f"{path} names a picture twice, up to row {before + len(batch):,}: export it anew.")
-        vectors, *features = [each.to_numpy(zero_copy_only=False).reshape(len(batch), -1) for each in numbers]
+        vectors, *features = [number.to_numpy(zero_copy_only=False).reshape(len(batch), -1) for number in numbers]
         lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
-        if not all(np.isfinite(each).all() for each in (lengths, *features)) or (
+        if not all(np.isfinite(feature).all() for feature in (lengths, *features)) or (
             info.distance == "cosine" and (abs(lengths - 1) > 1e-3).any()
         ):
             raise ValueError(f"{path} has vectors that no gallery has from row {before + 1:,} on: export it anew.")

@@ -204,11 +204,11 @@ def _replaced(model: Path, found: OpenSetIdentification) -> str | None:
         old = Calibration.read(model)
     except UserError as error:
         return f"Replaced: {error}"
-    known = [each for each in old.thresholds if not math.isnan(each.threshold)]
-    passed = [percent(float((found.non_mated.distances <= each.threshold).double().mean())) for each in known]
+    known = [item for item in old.thresholds if not math.isnan(item.threshold)]
+    passed = [percent(float((found.non_mated.distances <= item.threshold).double().mean())) for item in known]
     values = "; ".join(
-        f"{each.rate:g}: {format_threshold(each.threshold)}, which {share} % of the unknown pictures here pass"
-        for each, share in zip(known, passed, strict=True)
+        f"{item.rate:g}: {format_threshold(item.threshold)}, which {share} % of the unknown pictures here pass"
+        for item, share in zip(known, passed, strict=True)
     )
     return (
         f"Replaced: the thresholds that were learnt from {old.images:,} pictures of {old.classes:,} classes "

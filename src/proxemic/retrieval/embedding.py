@@ -42,13 +42,13 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
         return [replace(source.rows.as_rows(), pixels=vectors).without("is_query", "is_gallery")]
     sources = [source] if isinstance(source, str | os.PathLike | Rows) else [*source]
     opened, others = [], []
-    for each in sources:
-        if isinstance(each, Rows):
-            opened.append(each)
-        elif is_vector_file(each):
-            opened.append(_named(open_rows(Path(each), whole=True), Path(each)))
+    for item in sources:
+        if isinstance(item, Rows):
+            opened.append(item)
+        elif is_vector_file(item):
+            opened.append(_named(open_rows(Path(item), whole=True), Path(item)))
         else:
-            others.append(each)
+            others.append(item)
     return [list_pictures(*others, missing=missing), *opened] if others or not sources else opened
 
 
@@ -172,7 +172,7 @@ def gather(
     pixels = None
     if len(files) == len(parts):
         pixels = FilePixels(
-            [path for each in files for path in each.paths], [box for each in files for box in each.boxes]
+            [path for file in files for path in file.paths], [box for file in files for box in file.boxes]
         )
     folders = tuple(root for rows in opened for root in roots_of_rows(rows))
     notes = tuple(note for rows in opened for note in rows.notes)

@@ -75,7 +75,7 @@ def explain_similarity(
         if grids[0] is not None and grids[1] is not None:
             one, other = (place_embeddings(model, grid)[0].cpu() for grid in grids if grid is not None)
             if mean is not None:
-                one, other = (_centred(each, mean) for each in (one, other))
+                one, other = (_centred(value, mean) for value in (one, other))
             exact = similarity_maps(one, other)
             return Explanation(exact.similarity, "exact", (exact.first, exact.second), seen)
     with torch.enable_grad():
@@ -86,10 +86,11 @@ def explain_similarity(
                 "the run that it was exported from."
             )
         targets = [
-            each.detach() if mean is None else normalize(each.detach(), dim=0) - mean.to(each) for each in (one, other)
+            value.detach() if mean is None else normalize(value.detach(), dim=0) - mean.to(value)
+            for value in (one, other)
         ]
         maps = _gradients(one_map, one, targets[1]), _gradients(other_map, other, targets[0])
-    similarity = float(torch.cosine_similarity(*(each.double() for each in targets), dim=0))
+    similarity = float(torch.cosine_similarity(*(target.double() for target in targets), dim=0))
     return Explanation(similarity, "gradients", maps, seen)
 
 

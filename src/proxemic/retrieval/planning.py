@@ -137,8 +137,8 @@ def plan_gallery(rows: int, dim: int, *, machine_memory: int = 64 * 10**9) -> li
         raise UserError(f"a machine of {machine_memory:,} bytes holds no gallery: give 1 GB or more.")
     planned = []
     for (store, index), taken in read_measurements().items():
-        fitted = [each for each in taken if each.rows in FITTED]
-        largest = max(taken, key=lambda each: each.rows)
+        fitted = [item for item in taken if item.rows in FITTED]
+        largest = max(taken, key=lambda item: item.rows)
         predicted = {name: _predict(fitted, index, name, rows, dim) for name in QUANTITIES}
         errors = {
             name: _predict(fitted, index, name, largest.rows, largest.dim) / getattr(largest, name)
@@ -156,15 +156,15 @@ def read_measurements() -> dict[tuple[str, str], list[Measurement]]:
     with (files("proxemic.retrieval") / MEASURED).open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             numbers: dict[str, Any] = {name: float(row[name]) for name in (*QUANTITIES, "recall")}
-            each = Measurement(row["store"], row["index"], int(row["rows"]), int(row["dim"]), **numbers)
-            measured.setdefault((each.store, each.index), []).append(each)
+            measurement = Measurement(row["store"], row["index"], int(row["rows"]), int(row["dim"]), **numbers)
+            measured.setdefault((measurement.store, measurement.index), []).append(measurement)
     return measured
 
 
 def _predict(fitted: Sequence[Measurement], index: str, name: str, rows: int, dim: int) -> float:
     law = _LAWS[index][name]
-    terms = np.array([[term(each.rows) for term in law] for each in fitted])
-    values = np.array([getattr(each, name) for each in fitted])
+    terms = np.array([[term(item.rows) for term in law] for item in fitted])
+    values = np.array([getattr(item, name) for item in fitted])
     from scipy.optimize import lsq_linear
 
     least = [-np.inf if (index, name, term) == _MAY_FALL else 0.0 for term in law]

@@ -112,7 +112,7 @@ def _share(ray: Any, parts: Parts, numbers: Sequence[int], device: str, advance:
     worker = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=10)(_Worker)
     given = (str(embedder.path), "cuda" if gpus else "cpu", embedder.precision, parts.batch_size)
     workers = [worker.remote(*given) for _ in range(count)]
-    ready, _ = ray.wait([each.is_ready.remote() for each in workers], timeout=_STARTING)
+    ready, _ = ray.wait([worker.is_ready.remote() for worker in workers], timeout=_STARTING)
     if not ready:
         raise UserError(
             f"Ray has started no worker in {_STARTING} seconds: look into its logs (/tmp/ray/session_latest/logs of "

@@ -68,13 +68,13 @@ class Recognitions:
             rows = [
                 [
                     name,
-                    each.label or "unknown",
-                    MISSING if each.nearest is None else f"{each.distance:.4f}",
-                    each.nearest and each.nearest.path,
+                    item.label or "unknown",
+                    MISSING if item.nearest is None else f"{item.distance:.4f}",
+                    item.nearest and item.nearest.path,
                 ]
-                for name, each in self.queries
+                for name, item in self.queries
             ]
-            known = sum(each.label is not None for _, each in self.queries)
+            known = sum(item.label is not None for _, item in self.queries)
             of = "" if self.rate is None else f", for a false accept rate of {self.rate:g}, {self.learnt}"
             title = f"{known:,} of {len(rows):,} queries recognised within a distance of {self.threshold:.4f}{of}"
             return Table(["query", "label", "distance", "nearest"], rows, title, self._score(), align="llrl").text()
@@ -83,14 +83,14 @@ class Recognitions:
             {
                 "query": name,
                 "query_label": label,
-                "label": each.label,
-                "distance": each.distance if math.isfinite(each.distance) else None,
+                "label": item.label,
+                "distance": item.distance if math.isfinite(item.distance) else None,
                 "threshold": self.threshold,
-                "id": each.nearest and each.nearest.id,
-                "path": each.nearest and each.nearest.path,
-                "nearest_label": each.nearest and each.nearest.label,
+                "id": item.nearest and item.nearest.id,
+                "path": item.nearest and item.nearest.path,
+                "nearest_label": item.nearest and item.nearest.label,
             }
-            for (name, each), label in zip(self.queries, labels, strict=True)
+            for (name, item), label in zip(self.queries, labels, strict=True)
         ]
         return json.dumps(without_nan(records), indent=2) if form == "json" else Table.of_records(records).text("csv")
 
@@ -127,7 +127,7 @@ def recognize(
     >>> gallery = Gallery.create(folder / "shop", dim=2)
     >>> _ = gallery.add_vectors(np.eye(2), ["shoe.jpg", "hat.jpg"], ["shoe", "hat"])
     >>> np.save(folder / "new.npy", np.array([[0.1, 0.9], [-0.6, 0.8]]))
-    >>> [each.label for _, each in recognize(gallery, folder / "new.npy", threshold=0.1).queries]
+    >>> [answer.label for _, answer in recognize(gallery, folder / "new.npy", threshold=0.1).queries]
     ['hat', None]
     """
     chosen = gallery.settle_threshold(rate, threshold)

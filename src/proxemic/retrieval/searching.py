@@ -157,9 +157,9 @@ def search_gallery(
     hits = gallery.hits(_reranked(gallery, asked, neighbours) if rerank else neighbours)
     if without_self:
         own = [{name, absolute(name)} for name in embedded.names]
-        hits = [[hit for hit in each if hit.path not in names] for each, names in zip(hits, own, strict=True)]
+        hits = [[hit for hit in item if hit.path not in names] for item, names in zip(hits, own, strict=True)]
     answers = [
-        Answer(name, label, each[:k]) for name, label, each in zip(embedded.names, embedded.labels, hits, strict=True)
+        Answer(name, label, hit[:k]) for name, label, hit in zip(embedded.names, embedded.labels, hits, strict=True)
     ]
     columns = further_columns(gallery.store.columns)
     roots = (*gallery.store.roots, *roots_of_rows(embedded))

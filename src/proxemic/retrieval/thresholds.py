@@ -101,7 +101,7 @@ class Calibration:
         if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1):
             raise ValueError(f"rate is {rate!r}, but must be a false accept rate above 0 and below 1.")
         wanted = RATE if rate is None else rate
-        measured = {each.rate: each for each in self.thresholds if not math.isnan(each.threshold)}
+        measured = {item.rate: item for item in self.thresholds if not math.isnan(item.threshold)}
         if wanted in measured:
             return measured[wanted], None
         if wanted * self.images < 1:
@@ -110,7 +110,7 @@ class Calibration:
         elif rate is None:
             why = f"No threshold was learnt for a false accept rate of {wanted:g}"
         else:
-            known = ", ".join(f"{each:g}" for each in sorted(measured, reverse=True))
+            known = ", ".join(f"{item:g}" for item in sorted(measured, reverse=True))
             raise UserError(
                 f"No threshold was learnt for a false accept rate of {rate:g}, only for {known}: give one of these, or "
                 f"learn it with proxemic calibrate --rates {rate:g}."
@@ -186,13 +186,13 @@ class Calibration:
             facts = {**content}
             thresholds = tuple(
                 CalibratedThreshold(
-                    **{name: math.nan if value is None else float(value) for name, value in each.items()}
+                    **{name: math.nan if value is None else float(value) for name, value in threshold.items()}
                 )
-                for each in facts.pop("thresholds")
+                for threshold in facts.pop("thresholds")
             )
             is_valid = facts.pop("format") == FORMAT and facts["distance"] in get_args(Distance)
             is_valid &= all(isinstance(facts[name], kind) for name, kind in kinds.items())
-            if not is_valid or all(math.isnan(each.threshold) for each in thresholds):
+            if not is_valid or all(math.isnan(item.threshold) for item in thresholds):
                 raise ValueError
             return cls(**facts, thresholds=thresholds)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -203,7 +203,7 @@ class Calibration:
         if form == "json":
             return json.dumps(without_nan(asdict(self)), indent=2)
         if form == "csv":
-            return Table.of_records([asdict(each) for each in self.thresholds]).text("csv")
+            return Table.of_records([asdict(threshold) for threshold in self.thresholds]).text("csv")
         return self.table().text(form)
 
     def table(self) -> Table:
@@ -212,14 +212,14 @@ class Calibration:
         header = ["rate", "threshold", "false accepts", interval, "true accepts", interval]
         rows = [
             [
-                f"{100 * each.rate:.4g}",
-                format_threshold(each.threshold),
-                percent(each.false_accepts),
-                _bounds(each.false_low, each.false_high),
-                percent(each.true_accepts),
-                _bounds(each.true_low, each.true_high),
+                f"{100 * item.rate:.4g}",
+                format_threshold(item.threshold),
+                percent(item.false_accepts),
+                _bounds(item.false_low, item.false_high),
+                percent(item.true_accepts),
+                _bounds(item.true_low, item.true_high),
             ]
-            for each in self.thresholds
+            for item in self.thresholds
         ]
         title = (
             f"{self.data}: {self.images:,} pictures of {self.classes:,} classes, {self.distance} distance; in percent "
@@ -234,13 +234,13 @@ class Calibration:
             "pictures that resemble known classes pass more often than others; in a larger gallery more pass."
         ]
         notes += [f"The run of the model {self.unfinished}."] if self.unfinished else []
-        empty = [f"{each.rate:g}" for each in self.thresholds if each.threshold < 0]
+        empty = [f"{item.rate:g}" for item in self.thresholds if item.threshold < 0]
         if empty:
             notes.append(
                 f"At a rate of {' and '.join(empty)} nothing is accepted: too many pictures of different classes are "
                 "the same to the model. Look for wrong labels and duplicates with proxemic clean."
             )
-        missing = [f"{each.rate:g}" for each in self.thresholds if math.isnan(each.threshold)]
+        missing = [f"{item.rate:g}" for item in self.thresholds if math.isnan(item.threshold)]
         if missing:
             notes.append(f"Too few pictures to measure a rate of {' and '.join(missing)}.")
         notes.append(f"Pictures are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")

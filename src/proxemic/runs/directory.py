@@ -246,7 +246,7 @@ class RunDirectory:
         if not is_dataclass(source):
             return source
         typed_in = Path(*Path(begun).parts[: -len(Path(root).parts)])
-        paths = {each.name: getattr(source, each.name) for each in fields(source)}
+        paths = {field.name: getattr(source, field.name) for field in fields(source)}
         moved = {name: typed_in / path for name, path in paths.items() if isinstance(path, Path)}
         return replace(source, **moved | {"root": Path(begun)})
 

@@ -44,8 +44,8 @@ def evaluate_starts(
     embeddings: Mapping[str, Float[Tensor, "images dim"]], images: ImageSet, config: EvaluationConfig
 ) -> dict[str, dict[str, float]]:
     """Evaluate each embedding and skip those that are not finite, as of some untrained networks."""
-    finite = {name: each for name, each in embeddings.items() if bool(each.isfinite().all())}
-    return {name: dict(evaluate_embeddings(each, images, config)) for name, each in finite.items()}
+    finite = {name: embedding for name, embedding in embeddings.items() if bool(embedding.isfinite().all())}
+    return {name: dict(evaluate_embeddings(item, images, config)) for name, item in finite.items()}
 
 
 def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:

@@ -42,9 +42,9 @@ class Limits:
     connections: int = 512
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            kinds = (int, float) if each.name == "seconds" else (int,)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            kinds = (int, float) if field.name == "seconds" else (int,)
             if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
-                what = "number" if each.name == "seconds" else "whole number"
-                raise ValueError(f"{each.name} is {value!r}, but must be a {what} above 0.")
+                what = "number" if field.name == "seconds" else "whole number"
+                raise ValueError(f"{field.name} is {value!r}, but must be a {what} above 0.")

@@ -46,8 +46,8 @@ class Review:
         """
         with self._engine.locked() as gallery:
             decided = list_decisions(gallery)
-            active = {each.path for each in decided if each.state in ("open", "applying")}
-            confirmed = {(each.path, each.label) for each in decided if each.action != "remove"}
+            active = {item.path for item in decided if item.state in ("open", "applying")}
+            confirmed = {(item.path, item.label) for item in decided if item.action != "remove"}
             seen = looked_at(gallery.store)
             place = {path: order for order, (path, (of, _)) in enumerate(seen.items(), 1) if of == session}
             left = [
@@ -55,7 +55,7 @@ class Review:
                 for number, doubt in enumerate(self._doubts)
                 if number not in self._moot and doubt.path not in active and (doubt.path, doubt.label) not in confirmed
             ]
-            for number in sorted(left, key=lambda each: (each != wanted, place.get(self._doubts[each].path, 0))):
+            for number in sorted(left, key=lambda item: (item != wanted, place.get(self._doubts[item].path, 0))):
                 doubt = self._doubts[number]
                 of, is_new = seen.get(doubt.path, (session, False))
                 if is_new and of != session:
@@ -86,7 +86,7 @@ class Review:
             made = decide(gallery.store, doubt.path, session, action, doubt.label, given, reviewer or None)
             if made is not None:
                 return {"decision": made, "note": None}
-            other = next(each for each in reversed(list_decisions(gallery)) if each.path == doubt.path)
+            other = next(decision for decision in reversed(list_decisions(gallery)) if decision.path == doubt.path)
         what = {"keep": "keep its label", "remove": "remove it"}.get(other.action, f"label it {other.label}")
         return {"decision": None, "note": f"{other.reviewer or 'Another reviewer'} has decided already: {what}."}
 

@@ -158,7 +158,7 @@ def _work(settings: "_Settings", access: Access, workers: int, found: list[tuple
     end_with_parent()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     try:
-        doubts = None if found is None else [Doubt(*each) for each in found]
+        doubts = None if found is None else [Doubt(*item) for item in found]
         return make_app(Engine(*settings), access, settings[-1], doubts)
     except (UserError, ValueError, OSError) as error:
         print(f"A worker cannot open the gallery: {error}", file=sys.stderr, flush=True)

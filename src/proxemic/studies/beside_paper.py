@@ -34,8 +34,8 @@ class PaperRow:
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
     """Return the rows of the papers' tables that a recipe, given in full, stands for."""
     return [
-        PaperRow(named, tuple(each for each in named.figures(data_key(recipe)) if _is_its_loss(each, recipe)))
-        for named in (PublishedRow(**each) for each in recipe.get("published") or ())
+        PaperRow(named, tuple(figure for figure in named.figures(data_key(recipe)) if _is_its_loss(figure, recipe)))
+        for named in (PublishedRow(**name) for name in recipe.get("published") or ())
     ]
 
 
@@ -88,7 +88,7 @@ def page(
             without.setdefault(why, []).append(f"`{title}`")
             continue
         written.append(f"## {title}")
-        shown = [(row.named, each) for row in rows for each in row.figures if command in shown_by(each)]
+        shown = [(row.named, figure) for row in rows for figure in row.figures if command in shown_by(figure)]
         if shown:
             lines, notes = [], dict[str, int]()
             for row, figure in shown:
@@ -120,7 +120,7 @@ def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
     loss = _last_loss(recipe)
     given = loss.get("init_args", {})
     inside = [given["loss"]] if isinstance(given.get("loss"), Mapping) else []
-    ours = {class_name(each) for each in (loss, *inside, *(given.get("regularizers") or ()))}
+    ours = {class_name(regularizer) for regularizer in (loss, *inside, *(given.get("regularizers") or ()))}
     theirs = {figure.loss, *re.findall(r"\bloss=(\w+)", figure.settings)}
     theirs |= {"MeanProxyNorm"} if figure.variant == "mean proxy regulariser" else set()
     return not figure.loss or ours == theirs
@@ -176,5 +176,5 @@ def _equal(ours: object, theirs: object) -> bool:
     """Compare names of either spelling: ``resnet50.tv_in1k`` is ``ResNet-50``, ``SGD, momentum 0.9`` is ``SGD``."""
     if not isinstance(ours, str):
         return ours == theirs
-    first, second = (re.sub(r"[^a-z0-9]", "", re.split(r"[.,]", str(each))[0].lower()) for each in (ours, theirs))
+    first, second = (re.sub(r"[^a-z0-9]", "", re.split(r"[.,]", str(value))[0].lower()) for value in (ours, theirs))
     return first == second

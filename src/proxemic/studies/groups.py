@@ -30,9 +30,9 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
     if len({run.name for run in runs}) < len(runs):
         return [str(run.path) for run in runs]
     words = [run.name.split("-") for run in runs]
-    while len(words) > 1 and min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
-        words = [each[1:] for each in words]
-    return ["-".join(each) for each in words]
+    while len(words) > 1 and min(map(len, words)) > 1 and len({word[0] for word in words}) == 1:
+        words = [word[1:] for word in words]
+    return ["-".join(word) for word in words]
 
 
 def differences_from_first(

@@ -57,7 +57,7 @@ class Verification:
             facts: dict[str, Any] = {"model": self.model, "data": self.data}
             facts |= {"distance": self.distance, "flip": self.flip}
             facts |= {"unfinished": self.stopped} if self.stopped else {}
-            sets = {name: _summary(each) for name, each in self.sets.items()}
+            sets = {name: _summary(group) for name, group in self.sets.items()}
             return json.dumps(without_nan(facts | {"sets": sets}), indent=2)
         if form == "csv":
             return Table.of_records(self.rows()).text("csv")
@@ -177,8 +177,8 @@ def verify(
     model, preprocessing = load_embedder(target, own_backbone(target))
     model.to(pick_device("auto"))
     distance, flip, metrics = distance or config.distance, flip and not of_vectors, {}
-    for name, (each, _) in packs.items():
-        images = each.images()
+    for name, (pack, _) in packs.items():
+        images = pack.images()
         check_made_by(target, model, images, report)
         embeddings = embed_faces(
             model,
@@ -190,8 +190,8 @@ def verify(
             description=name,
         )
         try:
-            distances = pair_distances(embeddings[each.first], embeddings[each.second], distance=distance)
-            metrics[name] = verification_metrics(distances, each.same, folds=each.folds, far=(_FAR,))
+            distances = pair_distances(embeddings[pack.first], embeddings[pack.second], distance=distance)
+            metrics[name] = verification_metrics(distances, pack.same, folds=pack.folds, far=(_FAR,))
         except ValueError as error:
             raise UserError(f"{name} cannot be evaluated: {error}") from error
     stopped = RunDirectory.of_model(target).stopped

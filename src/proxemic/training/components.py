@@ -54,8 +54,8 @@ def build_components(
     second = _second_phase(recipe, model, splits)
     for measure in recipe.training.callbacks or []:
         if isinstance(measure, EpochMeasure):
-            for each in [loss, *([second.loss] if second else [])]:
-                measure.check(each)
+            for item in [loss, *([second.loss] if second else [])]:
+                measure.check(item)
     sharded = recipe.proxies == "sharded"
     if sharded:
         _check_sharded(recipe, loss, processes)

@@ -84,7 +84,7 @@ class _Table(Dataset[Tensor]):
 
     def __init__(self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], side: int | None) -> None:
         self.transform, self.seed, self.side = transform, seed, side
-        sources = {key: (each.pictures, at) for each in sets for at, key in enumerate(image_keys(each.pictures))}
+        sources = {key: (group.pictures, at) for group in sets for at, key in enumerate(image_keys(group.pictures))}
         self.keys = sorted(sources)
         self.sources = [sources[key] for key in self.keys]
 

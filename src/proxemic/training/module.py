@@ -99,7 +99,7 @@ class EmbeddingTask(LightningModule):
             convert_sync_batchnorm(self.model)
 
     def on_fit_start(self) -> None:
-        if self.processes.world > 1 and any(each.requires_grad for each in self.model.parameters()):
+        if self.processes.world > 1 and any(parameter.requires_grad for parameter in self.model.parameters()):
             # Of the network alone: the loss has the joined batch, so that its gradients are complete on each process.
             self._network[0] = DistributedDataParallel(
                 self._network[0],

@@ -79,7 +79,7 @@ def fuse(optimizer: Optimizer, *, but: Sequence[str] = ()) -> None:
     """
     for group in optimizer.param_groups if isinstance(optimizer, SGD | Adam) else ():
         if group["fused"] is None and not group["foreach"] and not group["differentiable"]:
-            group["fused"] = (group.get("name") not in but and all(each.is_cuda for each in group["params"])) or None
+            group["fused"] = (group.get("name") not in but and all(item.is_cuda for item in group["params"])) or None
 
 
 def _backbone(model: nn.Module) -> list[nn.Parameter]:
@@ -161,7 +161,7 @@ class Optimization:
         self, optimizer: Optimizer, model: nn.Module, local: Sequence[nn.Parameter], group: ProcessGroup | None
     ) -> None:
         """Clip the gradients as the recipe asks, where each process of the group holds its shard of ``local``."""
-        everything = [parameter for each in optimizer.param_groups for parameter in each["params"]]
+        everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if self.clip_value is not None:
             clip_value(everything, self.clip_value)
         if self.clip_norm is not None:

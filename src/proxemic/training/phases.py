@@ -74,7 +74,7 @@ def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> str:
-    return ", ".join(f"{name} {list(each.shape)}" for name, each in tensors.items())
+    return ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
 
 
 def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
@@ -88,7 +88,7 @@ def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
     )
     if type(optimizer) is type(earlier) and new <= old:
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        optimizer.state.update({each: state for each, state in earlier.state.items() if id(each) in known})
+        optimizer.state.update({key: state for key, state in earlier.state.items() if id(key) in known})
 
 
 @dataclass(frozen=True)

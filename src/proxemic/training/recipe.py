@@ -118,12 +118,12 @@ class Recipe:
         """Raise `ValueError` if a section about images is given for vectors, or the other way round."""
         other, instead = ("vectors", "images") if self.model.takes_vectors else ("images", "vectors")
         for section in ("cache", "images", "augment", "features") if self.model.takes_vectors else ("vectors",):
-            for each in fields(getattr(self, section)):
-                value = getattr(getattr(self, section), each.name)
+            for item in fields(getattr(self, section)):
+                value = getattr(getattr(self, section), item.name)
                 require(
                     (list(value) if isinstance(value, tuple) else value)
-                    == (list(each.default) if isinstance(each.default, tuple) else each.default),
-                    f"{section}.{each.name} is {value}, but model.backbone is {self.model.backbone_name}, which "
+                    == (list(item.default) if isinstance(item.default, tuple) else item.default),
+                    f"{section}.{item.name} is {value}, but model.backbone is {self.model.backbone_name}, which "
                     f"takes {other}, not {instead}: leave it out.",
                 )
 

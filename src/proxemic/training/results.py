@@ -42,7 +42,12 @@ def write_results(
     test: bool,
 ) -> tuple[dict[str, Any], Embedded]:
     """Interpolate, evaluate what is kept (with ``test``, on the test classes), draw plots, and write the metrics."""
-    names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
+    names = [
+        name
+        for callback in recipe.training.callbacks or []
+        if isinstance(callback, EpochMeasure)
+        for name in callback.names
+    ]
     best, kept, metric = record.best, record.kept, recipe.evaluation.metric
     assert best is not None
     interpolated: list[dict[str, float]] = []
@@ -81,7 +86,7 @@ def write_results(
     if measured:
         result |= {"measured": measured, "measured_before": measured_before}
     if record.ended:
-        result["phases"] = [asdict(each) for each in record.ended]
+        result["phases"] = [asdict(item) for item in record.ended]
     with display.times.of("pictures"):
         start = max((values[metric] for values in record.starts.values()), default=None)
         draw_curves(run.read_history(), metric, run.path / "curves.png", chosen=best["epoch"], start=start)
@@ -117,7 +122,7 @@ def interpolate(
     with times.of("validation"):
         embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "interpolations").chunk(len(shares), dim=1)
         metrics = [evaluate_embeddings(part.contiguous(), images, recipe.evaluation) for part in embeddings]
-    values = [{"alpha": share, **each} for share, each in zip(shares, metrics, strict=True)]
+    values = [{"alpha": share, **metric} for share, metric in zip(shares, metrics, strict=True)]
     better = max(values, key=lambda value: value[metric])
     if better[metric] <= best[metric]:
         return values, None

@@ -59,13 +59,13 @@ def encode(image: Image.Image, format: str = "PNG") -> bytes:  # noqa: A002
 def test_pack_is_what_was_pickled(
     tmp_path_factory: pytest.TempPathFactory, half: list[bytes], protocol: int, data: st.DataObject
 ) -> None:
-    kinds = (bytes, array, lambda each: array(each, writeable=False), lambda each: array(each, step=2))
-    images = [data.draw(st.sampled_from(kinds))(each) for each in half]
+    kinds = (bytes, array, lambda item: array(item, writeable=False), lambda item: array(item, step=2))
+    images = [data.draw(st.sampled_from(kinds))(item) for item in half]
     pairs = [image for number in range(len(half)) for image in (images[number], images[0])]  # one object many times
     same = data.draw(st.lists(st.booleans(), min_size=len(half), max_size=len(half)))
-    flags = data.draw(st.sampled_from((list, np.array, lambda each: [*np.array(each)])))(same)
+    flags = data.draw(st.sampled_from((list, np.array, lambda item: [*np.array(item)])))(same)
     encoded, found, flagged = read(pack(tmp_path_factory.getbasetemp() / "any.bin", (pairs, flags), protocol))
-    assert found == [content for each in half for content in (each, half[0])]
+    assert found == [content for item in half for content in (item, half[0])]
     assert len(encoded) == len(set(half)), "each picture once"
     assert flagged == same
 

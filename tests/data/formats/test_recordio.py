@@ -56,7 +56,7 @@ def test_what_was_written_is_read(
 def test_parts_in_another_order_are_refused(tmp_path: Path, part: int, kind: int) -> None:
     path = write_records(tmp_path / "parts.rec", [header(0.0) + MAGIC + b"abcd" + MAGIC + b"efgh"])
     file = bytearray(path.read_bytes())
-    place = [each for each in range(0, len(file), 4) if file[each : each + 4] == MAGIC][part]
+    place = [index for index in range(0, len(file), 4) if file[index : index + 4] == MAGIC][part]
     file[place + 7] = kind << 5
     path.write_bytes(file)
     with pytest.raises(ValueError, match="record 0 at byte 0 cannot be read: "):

@@ -237,4 +237,4 @@ def test_no_damage_is_more_than_one_sentence(tmp_path_factory: pytest.TempPathFa
         content[place] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
     with suppress(ValueError):
-        assert all(each.size <= len(content) for each in read_members(path))
+        assert all(member.size <= len(content) for member in read_members(path))

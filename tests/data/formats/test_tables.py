@@ -74,7 +74,7 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
         changed = ImageSet.from_names(FilePixels([path] * 4, other), ["a", "b", "a", "b"])
         CacheConfig(8, tmp_path / "cache").apply(Splits(changed, None, None))
         files.append({file.name for file in (tmp_path / "cache").iterdir()})
-    assert [len(each) for each in files] == [1, 2, 3]
+    assert [len(file) for file in files] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

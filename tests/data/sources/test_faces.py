@@ -39,16 +39,16 @@ def test_identities_are_numbers_in_their_order(tmp_path: Path) -> None:
 
 
 def test_records_without_a_header_are_all_images(tmp_path: Path) -> None:
-    images = [(person, image) for person, each in enumerate(PEOPLE) for image in each]
+    images = [(person, image) for person, item in enumerate(PEOPLE) for image in item]
     keys = list(reversed(range(1, len(images) + 1)))
     write_records(tmp_path / "train.rec", [header(float(person)) + image for person, image in images], keys)
     assert levels(RecordFaces(tmp_path).load().train) == EXPECTED[::-1]
 
 
 def folders(root: Path) -> Path:
-    for person, each in enumerate(PEOPLE):
+    for person, item in enumerate(PEOPLE):
         (root / str(person)).mkdir(parents=True)
-        for view, image in enumerate(each):
+        for view, image in enumerate(item):
             (root / str(person) / f"{view}.{'PNG' if view else 'png'}").write_bytes(image)
     return root
 

@@ -145,19 +145,25 @@ def characters(images: ImageSet) -> list[str]:
 def test_the_classes_are_the_base_letters(letters: Splits) -> None:
     for images in (letters.train, letters.test_images):
         for label, name in enumerate(images.class_names):
-            members = {each for each, of in zip(characters(images), images.labels.tolist(), strict=True) if of == label}
+            members = {
+                character
+                for character, of in zip(characters(images), images.labels.tolist(), strict=True)
+                if of == label
+            }
             assert len(members) >= 2
-            assert {base_letter(each) for each in members} == {name.rpartition(" ")[2]}
+            assert {base_letter(member) for member in members} == {name.rpartition(" ")[2]}
     whole = {name: images for images in (letters.train, letters.test_images) for name in images.class_names}
     images = whole["U+0061 a"]
     label = images.class_names.index("U+0061 a")
-    of_a = {each for each, of in zip(characters(images), images.labels.tolist(), strict=True) if of == label}
+    of_a = {character for character, of in zip(characters(images), images.labels.tolist(), strict=True) if of == label}
     assert {"A", "a", "À", "ā", "ǟ", "Ặ"} <= of_a
     assert not of_a & {"Α", "А", "а", "æ"}  # Greek and Cyrillic, which look the same, and another letter
 
 
 def test_halves_share_no_letter_and_no_image(letters: Splits) -> None:
-    sides = [{base_letter(each) for each in characters(images)} for images in (letters.train, letters.test_images)]
+    sides = [
+        {base_letter(character) for character in characters(images)} for images in (letters.train, letters.test_images)
+    ]
     assert not sides[0] & sides[1]
     assert abs(len(sides[0]) - len(sides[1])) <= 1
     owner: dict[bytes, str] = {}

@@ -85,7 +85,7 @@ def test_given_splits_queries_and_labels_from_another_table(tmp_path: Path, suff
     vectors, names = some_vectors()
     np.save(tmp_path / "v.npy", vectors)
     split = ["train" if name < "class 06" else "VAL" if name < "class 09" else "test" for name in names]
-    query = [None if each == "train" else place // 12 % 2 == 0 for place, each in enumerate(split)]
+    query = [None if item == "train" else place // 12 % 2 == 0 for place, item in enumerate(split)]
     gallery = [None if flag is None else not flag for flag in query]
     extra = [1.5] * len(names)
     columns: dict[str, list[Any]] = {
@@ -110,9 +110,9 @@ def test_given_splits_queries_and_labels_from_another_table(tmp_path: Path, suff
     assert splits.train.is_query is None
     assert splits.test is not None
     assert splits.test.is_query is not None
-    assert splits.test.is_query.tolist() == [flag for flag, each in zip(query, split, strict=True) if each == "test"]
+    assert splits.test.is_query.tolist() == [flag for flag, item in zip(query, split, strict=True) if item == "test"]
     assert [name for name, _ in content(splits.validation)] == [
-        n for n, each in zip(names, split, strict=True) if each == "VAL"
+        n for n, item in zip(names, split, strict=True) if item == "VAL"
     ]
     assert source.gives_splits()
     assert source.class_names() == tuple(sorted(set(names)))

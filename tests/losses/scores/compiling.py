@@ -21,7 +21,7 @@ def results(loss: Callable[..., torch.Tensor], proxies: torch.Tensor, batch: int
     torch.manual_seed(1)  # the same classes are sampled
     x = X[:batch].clone().requires_grad_()
     value = loss(x, Y[:batch])
-    return value.detach(), *(each.to_dense() for each in gradients(value, x, proxies))
+    return value.detach(), *(gradient.to_dense() for gradient in gradients(value, x, proxies))
 
 
 def of_classes() -> ProxyLoss:

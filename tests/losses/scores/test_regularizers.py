@@ -80,7 +80,10 @@ def test_regularizers_add_their_value_and_gradient_to_every_loss(case: str) -> N
         both.regularizers.extend(regularizers)
         x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
         plain = 0.3 * loss.proxies.square().sum((1, 2)).mean()
-        value, expected = both(x, y), loss(x, y) + sum(each(loss.proxies) for each in regularizers[:2]) + plain
+        value, expected = (
+            both(x, y),
+            loss(x, y) + sum(regularizer(loss.proxies) for regularizer in regularizers[:2]) + plain,
+        )
         torch.testing.assert_close(value, expected)
         (got,) = torch.autograd.grad(value, both.proxies)
         (want,) = torch.autograd.grad(expected, loss.proxies)
@@ -110,5 +113,5 @@ def test_a_regularizer_of_ones_own_is_any_module_of_the_proxies() -> None:
     plain.load_state_dict(loss.state_dict())
     x, y = torch.randn(3, 4), torch.tensor([0, 7, 49])
     torch.testing.assert_close(loss(x, y), plain(x, y) + loss.proxies.square().sum())
-    got, want = (torch.autograd.grad(each(x, y), each.proxies)[0] for each in (loss, plain))
+    got, want = (torch.autograd.grad(value(x, y), value.proxies)[0] for value in (loss, plain))
     torch.testing.assert_close(got, want + 2 * loss.proxies.detach())

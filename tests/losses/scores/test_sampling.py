@@ -34,7 +34,7 @@ def gradients(loss: ProxyLoss, x: Tensor, y: list[int] | None = None) -> tuple[T
     x = x.clone().requires_grad_()
     value = loss(x, torch.tensor(LABELS if y is None else y))
     found = torch.autograd.grad(value, [x, *loss.parameters()])
-    return value.detach(), [each.to_dense() for each in found]
+    return value.detach(), [item.to_dense() for item in found]
 
 
 @each_case
@@ -72,10 +72,10 @@ def check_weights_of_equal_classes(
     left = [c for c in OTHERS if c not in others]
     stands |= {c: others[number % len(others)] for number, c in enumerate(left)}
     equal = torch.tensor([stands[c] for c in range(CLASSES)])
-    rows = [len(each) == CLASSES for each in full.parameters()]
+    rows = [len(parameter) == CLASSES for parameter in full.parameters()]
     with torch.no_grad():
-        for each, by_row in zip(full.parameters(), rows, strict=True):
-            each.copy_(each[equal] if by_row else each)
+        for parameter, by_row in zip(full.parameters(), rows, strict=True):
+            parameter.copy_(parameter[equal] if by_row else parameter)
     sampled = make(case, CLASSES, DIM, proxies, chunk_size=chunk, sample_rate=0.1).double()
     sampled.regularizers.extend([MeanProxyNorm(0.7), CenterRegularizer(0.3)])
     sampled.load_state_dict(full.state_dict())
@@ -104,13 +104,13 @@ def test_class_wise_losses_and_their_gradients_are_unbiased(
     x = torch.randn(len(LABELS), DIM, dtype=torch.float64)
     expected, wanted = gradients(full, x)
     choices = list(combinations(OTHERS, count))
-    total, sums = torch.zeros_like(expected), [torch.zeros_like(each) for each in wanted]
+    total, sums = torch.zeros_like(expected), [torch.zeros_like(item) for item in wanted]
     for others in choices:
         choose(monkeypatch, others)
         value, found = gradients(sampled, x)
         total += value
-        for mean, each in zip(sums, found, strict=True):
-            mean += each
+        for mean, item in zip(sums, found, strict=True):
+            mean += item
     torch.testing.assert_close(total / len(choices), expected, rtol=1e-10, atol=0)
     for mean, want in zip(sums, wanted, strict=True):
         torch.testing.assert_close(mean / len(choices), want, rtol=1e-8, atol=1e-12)
@@ -198,14 +198,14 @@ def test_gradients_are_of_the_rows_looked_at_and_add_up(case: str) -> None:
     found = []
     for _ in range(2):
         loss(x, y).backward()
-        for each in loss.parameters():
-            if len(each) == 200:
-                assert each.grad is not None
-                assert each.grad.is_sparse
-                assert each.grad.shape == each.shape
+        for parameter in loss.parameters():
+            if len(parameter) == 200:
+                assert parameter.grad is not None
+                assert parameter.grad.is_sparse
+                assert parameter.grad.shape == parameter.shape
         assert loss.proxies.grad is not None
         found.append(loss.proxies.grad.coalesce())
-    first, both = (set(each.indices()[0].tolist()) for each in found)
+    first, both = (set(item.indices()[0].tolist()) for item in found)
     assert len(first) == num_sampled(200, 3, 0.05) == 13
     assert {0, 7, 199} <= first < both
     assert len(both) <= 2 * 13

@@ -106,7 +106,7 @@ def test_a_proxy_too_far_to_be_measured_moves_nothing_and_is_not_moved(chunk: in
         far.proxies[4] = 1e25
         without.proxies.copy_(far.proxies[:4])
     x, y = torch.randn(3, 7, requires_grad=True), torch.tensor([0, 1, 1])
-    (got, moved), (want, others) = (gradients(each(x, y), x, each.proxies) for each in (far, without))
+    (got, moved), (want, others) = (gradients(value(x, y), x, value.proxies) for value in (far, without))
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(moved[:4], others)
     assert (moved[4] == 0).all()

@@ -41,7 +41,7 @@ def layers() -> list[tuple[str, int, int, int]]:
     found = list(STEM)
     for line in BLOCKS.split("\n")[1:-1]:
         name, inputs, *widths = line.split()
-        one, reduce, three, double_reduce, double, again, pool = (0 if each == "-" else int(each) for each in widths)
+        one, reduce, three, double_reduce, double, again, pool = (0 if width == "-" else int(width) for width in widths)
         found += [
             (f"inception_{name}_{branch}", entering, leaving, side)
             for branch, entering, leaving, side in (
@@ -154,9 +154,9 @@ def test_weights_of_any_kind_of_file(tmp_path: Path, file: Path) -> None:
     plain = published(caffe=False) | {"conv1_7x7_s2_bn.num_batches_tracked": torch.tensor(3)}
     torch.save(plain, tmp_path / "new.pt")
     save_file(plain, tmp_path / "w.safetensors")
-    for each in (file, tmp_path / "new.pt", tmp_path / "w.safetensors", named_by_checksum(file, tmp_path)):
-        for name, value in build_model(ModelConfig("bn_inception", weights=str(each))).backbone.state_dict().items():
-            assert name.endswith("num_batches_tracked") or torch.equal(value, plain[name]), (each, name)
+    for item in (file, tmp_path / "new.pt", tmp_path / "w.safetensors", named_by_checksum(file, tmp_path)):
+        for name, value in build_model(ModelConfig("bn_inception", weights=str(item))).backbone.state_dict().items():
+            assert name.endswith("num_batches_tracked") or torch.equal(value, plain[name]), (item, name)
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_published_weights_are_fetched_once_and_checked(
     monkeypatch.setattr("proxemic.models.backbones.bn_inception.URL", named.as_uri())
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     bn_inception_backbone(pretrained=True)
-    assert [each.name for each in (tmp_path / "hub" / "checkpoints").iterdir()] == [named.name]
+    assert [path.name for path in (tmp_path / "hub" / "checkpoints").iterdir()] == [named.name]
     (tmp_path / "hub" / "checkpoints" / named.name).unlink()
     named.write_bytes(named.read_bytes()[:-1])
     with pytest.raises(UserError, match="cannot be downloaded"):

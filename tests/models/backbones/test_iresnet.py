@@ -157,13 +157,13 @@ def test_a_step_reaches_every_parameter_but_the_constant_one() -> None:
     # Less the batch's own mean, `fc.bias` would have a gradient of rounding alone.
     model.backbone.get_submodule("features").eval()
     (model(images(4, 1))[:, 0] - 1).square().sum().backward()
-    for name, each in model.named_parameters():
+    for name, parameter in model.named_parameters():
         if name == "backbone.features.weight":
-            assert each.grad is None
+            assert parameter.grad is None
         else:
-            assert each.grad is not None, name
-            assert each.grad.isfinite().all(), name
-            assert each.grad.any(), name
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
 
 
 def test_the_last_layers_are_float32_under_autocast(file: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_last_layers_are_float32_under_autocast(file: Path) -> None:
     net.bn2.register_forward_hook(lambda *arguments: taken.append(arguments[2]))
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         embeddings = net(images())
-    assert [each.dtype for each in taken] == [torch.bfloat16, torch.float32]
+    assert [item.dtype for item in taken] == [torch.bfloat16, torch.float32]
     assert embeddings.dtype == torch.float32
 
 

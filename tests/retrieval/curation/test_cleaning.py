@@ -64,9 +64,9 @@ def found_of(cleaning: Cleaning) -> tuple[list[str], list[tuple[str, str, str]],
         return "/".join(Path(path).parts[-2:])
 
     return (
-        [short(each.path) for each in cleaning.labels],
-        [(short(each.path), short(each.of), each.kind) for each in cleaning.duplicates],
-        [short(each.path) for each in cleaning.outliers],
+        [short(label.path) for label in cleaning.labels],
+        [(short(duplicate.path), short(duplicate.of), duplicate.kind) for duplicate in cleaning.duplicates],
+        [short(outlier.path) for outlier in cleaning.outliers],
     )
 
 
@@ -76,7 +76,7 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     labels, duplicates, outliers = found_of(cleaning)
     assert labels[0] in ("class 08/wrong.png", "class 02/converted.bmp")
     assert sorted(labels[:2]) == ["class 02/converted.bmp", "class 08/wrong.png"]
-    wrong = next(each for each in cleaning.labels if each.path.endswith("wrong.png"))
+    wrong = next(label for label in cleaning.labels if label.path.endswith("wrong.png"))
     assert wrong.suggested == "class 03"
     assert [Path(name).parent.name for name, _ in wrong.examples] == ["class 08", "class 03"]
     assert wrong.example != wrong.path
@@ -120,7 +120,10 @@ def test_mirrored_copies_are_found_and_cropped_ones_are_not(tmp_path: Path) -> N
     image = read_image(photos / "05.png").resize((40, 30), Image.Resampling.BICUBIC)
     image.save(photos / "05-copy.jpg", quality=80)  # near, and not mirrored
     cleaning = clean(photos, Embedder(Rows(), prepare), report=lambda _: None)
-    found = sorted((*sorted([Path(each.path).stem, Path(each.of).stem]), each.kind) for each in cleaning.duplicates)
+    found = sorted(
+        (*sorted([Path(duplicate.path).stem, Path(duplicate.of).stem]), duplicate.kind)
+        for duplicate in cleaning.duplicates
+    )
     assert found == [
         *((f"{number:02d}", f"{number:02d}-mirrored", "mirrored") for number in range(5)),
         ("05", "05-copy", "near"),
@@ -178,7 +181,7 @@ def test_the_tables_hold_what_was_found_the_worst_first(planted: Path, embedder:
         rows = rows_of(out / f"{name}.csv")
         scores = [float(row["score"]) for row in rows]
         assert scores == sorted(scores, reverse=True)
-        assert [row["path"] for row in rows] == [each.path for each in getattr(cleaning, name)]
+        assert [row["path"] for row in rows] == [item.path for item in getattr(cleaning, name)]
     duplicates = rows_of(out / "duplicates.csv")
     assert [row["kind"] for row in duplicates] == ["exact", "exact", "near"]
     assert duplicates[0]["label"] == "class 06"
@@ -215,9 +218,9 @@ def test_duplicates_across_splits_need_no_labels(
     write: Callable[[Path], Path], embedder: Embedder, tmp_path: Path
 ) -> None:
     cleaning = clean(write(tmp_path), embedder)
-    across = [each for each in cleaning.duplicates if each.across_splits]
+    across = [duplicate for duplicate in cleaning.duplicates if duplicate.across_splits]
     assert cleaning.duplicates[:2] == tuple(across)
-    assert [(Path(each.path).stem, each.split, each.split_of) for each in sorted(across, key=lambda one: one.path)] == [
+    assert [(Path(item.path).stem, item.split, item.split_of) for item in sorted(across, key=lambda one: one.path)] == [
         ("test", "test", "train"),
         ("validation", "validation", "train"),
     ]
@@ -228,7 +231,9 @@ def test_pictures_without_labels_are_judged_but_for_these(planted: Path, embedde
     files = sorted(map(str, planted.rglob("*.png")))
     cleaning = clean(files, embedder, report=lambda _: None)
     assert not cleaning.labels
-    assert [(Path(each.path).name, Path(each.of).name) for each in cleaning.duplicates] == [("copy.png", "1.png")]
+    assert [(Path(duplicate.path).name, Path(duplicate.of).name) for duplicate in cleaning.duplicates] == [
+        ("copy.png", "1.png")
+    ]
     assert Path(cleaning.outliers[0].path).name == "alone.png"
 
 
@@ -242,8 +247,10 @@ def test_vectors_need_no_model(tmp_path: Path) -> None:
     write_embeddings(path, LabelledEmbeddings(x, number_labels(labels)))
     cleaning = clean(path)
     rows = {f"{path}, row {row}": row for row in range(60)}
-    assert 12 in [rows[each.path] for each in cleaning.labels[:2]]
-    assert [(rows[each.path], rows[each.of], each.look) for each in cleaning.duplicates] == [(50, 8, None)]
+    assert 12 in [rows[label.path] for label in cleaning.labels[:2]]
+    assert [(rows[duplicate.path], rows[duplicate.of], duplicate.look) for duplicate in cleaning.duplicates] == [
+        (50, 8, None)
+    ]
     assert rows[cleaning.outliers[0].path] == 30
     page = cleaning.write(tmp_path / "out").read_text()
     assert "data:image" not in page

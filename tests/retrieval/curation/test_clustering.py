@@ -58,7 +58,7 @@ def test_finds_groups_and_leaves_out_what_is_alone(tmp_path: Path, method: Metho
         return 1 - sum(a * b for a, b in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
 
     for number, medoid in enumerate(found.medoids, start=1):
-        members = [row for row, each in enumerate(found.numbers.tolist()) if each == number]
+        members = [row for row, item in enumerate(found.numbers.tolist()) if item == number]
         assert medoid == min(members, key=lambda row: sum(apart(x[row], x[other]) for other in members))
         for row in members:
             assert float(found.distances[row]) == pytest.approx(apart(x[row], x[medoid]), abs=1e-5)
@@ -223,7 +223,7 @@ def test_the_best_threshold_is_better_than_all_others(distance: Distance) -> Non
     labels = torch.arange(60) % 9
     x = torch.from_numpy(rng.normal(size=(9, 6))[labels] + 0.8 * rng.normal(size=(60, 6)))
     merges, distances = average_linkage(x, distance)
-    tried = [float(each) + 1e-9 for each in distances]
+    tried = [float(distance) + 1e-9 for distance in distances]
     scores = [partition_agreement(labels, cut(merges, distances, threshold)).f1 for threshold in tried]
     best = best_cut(merges, distances, labels)
     assert 0.2 < max(scores) < 1

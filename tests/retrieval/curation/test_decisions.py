@@ -104,11 +104,11 @@ def test_decisions_are_applied_once(gallery: Gallery, tmp_path: Path) -> None:
 
     done = apply_decisions(gallery)
     assert (done.relabelled, done.removed, done.kept) == (1, 1, 1)
-    assert [each.path for each in done.outdated] == [PATHS[3], PATHS[4]]
+    assert [item.path for item in done.outdated] == [PATHS[3], PATHS[4]]
     assert labels_of(store) == after | {PATHS[3]: None}
     for path, vector in vectors_of(store).items():
         np.testing.assert_array_equal(vector, vectors[path])
-    assert [each.state for each in list_decisions(gallery)] == ["applied"] * 3 + ["outdated"] * 2
+    assert [decision.state for decision in list_decisions(gallery)] == ["applied"] * 3 + ["outdated"] * 2
     again = apply_decisions(gallery)
     assert (again.relabelled, again.removed, again.kept, again.outdated) == (0, 0, 0, ())
     assert decide(store, PATHS[0], "bob", "keep", "=new", "=new") is not None, "it may be decided about again"
@@ -130,7 +130,7 @@ def test_killed_in_the_middle_they_are_applied_by_the_next_call(tmp_path: Path) 
     for path in paths[1:20]:
         decide(gallery.store, path, "ann", "relabel", "wrong", "right")
     process = warm.Process("-m", "proxemic", "gallery", "apply", str(shop))
-    while process.poll() is None and {each.state for each in list_decisions(gallery)} == {"open"}:
+    while process.poll() is None and {decision.state for decision in list_decisions(gallery)} == {"open"}:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
@@ -138,7 +138,7 @@ def test_killed_in_the_middle_they_are_applied_by_the_next_call(tmp_path: Path) 
     assert found in ({"wrong": many}, {"right": 19, "wrong": many - 20}), "all or none"
     apply_decisions(shop)
     assert gallery.store.count_labels() == {"right": 19, "wrong": many - 20}
-    assert {each.state for each in list_decisions(shop)} == {"applied"}
+    assert {decision.state for decision in list_decisions(shop)} == {"applied"}
 
 
 def test_a_database_of_a_stranger_is_refused(tmp_path: Path) -> None:

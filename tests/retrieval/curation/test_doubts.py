@@ -22,15 +22,15 @@ def test_doubts_are_what_clean_finds_worst_first(tmp_path: Path) -> None:
     doubts = find_doubts(gallery, report=said.append)
     found = clean(photos, tmp_path / "model", report=str)
     assert said == [found.summary()]
-    findings = [(each.path, each.label, each.suggested) for each in found.labels]
-    assert [(each.path, each.label, each.suggested) for each in doubts[: len(findings)]] == findings
-    paths = [each.path for kind in (found.labels, found.duplicates, found.outliers) for each in kind]
-    assert [each.path for each in doubts] == [*dict.fromkeys(paths)], "each once"
-    by_path = {each.path: each for each in doubts}
+    findings = [(item.path, item.label, item.suggested) for item in found.labels]
+    assert [(doubt.path, doubt.label, doubt.suggested) for doubt in doubts[: len(findings)]] == findings
+    paths = [item.path for kind in (found.labels, found.duplicates, found.outliers) for item in kind]
+    assert [doubt.path for doubt in doubts] == [*dict.fromkeys(paths)], "each once"
+    by_path = {doubt.path: doubt for doubt in doubts}
     assert by_path[str(photos / "class 01" / "wrong.png")].suggested == "class 00"
-    repeated = [each.repeats for each in doubts if each.repeats]
+    repeated = [doubt.repeats for doubt in doubts if doubt.repeats]
     assert {str(copy), str(photos / "class 02" / "0.png")} & {*repeated}
-    assert sum(len(each.reasons) for each in doubts) == len(paths)
+    assert sum(len(doubt.reasons) for doubt in doubts) == len(paths)
 
 
 def test_pictures_elsewhere_are_not_opened(tmp_path: Path) -> None:

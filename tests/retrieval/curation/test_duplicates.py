@@ -51,9 +51,9 @@ def test_the_copy_in_another_split_counts() -> None:
         looks[row], x[row] = looks[2], x[2]
     splits = ["train"] * 3 + ["test"] * 17
     found = near_matches(looks, x, lambda *_: 0.0, range(20), splits)
-    assert [(each.row, each.of) for each in found] == [(5, 2), (9, 2), (12, 2)]
+    assert [(item.row, item.of) for item in found] == [(5, 2), (9, 2), (12, 2)]
     backwards = near_matches(looks, x, lambda *_: 0.0, range(19, -1, -1), splits)
-    assert [(each.row, each.of) for each in backwards] == [(9, 12), (5, 9), (2, 5)]
+    assert [(backward.row, backward.of) for backward in backwards] == [(9, 12), (5, 9), (2, 5)]
     assert near_matches(looks[:1], x[:1], lambda *_: 0.0, [0], [None]) == []
 
 
@@ -62,13 +62,13 @@ def test_vectors_that_nearly_coincide(distance: duplicates.Distance) -> None:
     x = torch.randn(60, 8)
     x[50], x[51] = x[7], x[8] + 1e-4
     found = near_vectors(x, distance=distance)
-    assert [(each.row, each.of, each.kind, each.look) for each in found] == [
+    assert [(item.row, item.of, item.kind, item.look) for item in found] == [
         (50, 7, "exact", None),
         (51, 8, "near", None),
     ]
     assert near_vectors(x[:1]) == []
     same = near_vectors(torch.ones(30, 2))
-    assert [(each.row, each.of) for each in same] == [(row, 0) for row in range(1, 30)]
+    assert [(item.row, item.of) for item in same] == [(row, 0) for row in range(1, 30)]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def by_definition(x: Tensor, labels: list[int], distance: str, row: int) -> tupl
 
     means = {}
     for label in set(labels) - {-1}:
-        members = [place for place, each in enumerate(labels) if each == label and place != row]
+        members = [place for place, item in enumerate(labels) if item == label and place != row]
         nearest = sorted(apart(points[row], points[place]) for place in members)[:3]
         means[label] = sum(nearest) / len(nearest)
     own = means.pop(labels[row])
@@ -93,8 +93,8 @@ def test_outlier_scores_equal_their_definition() -> None:
         statistics.fmean(sorted(math.dist(one, other) for other in points if other is not one)[:5]) for one in points
     ]
     middle = statistics.median(means)
-    spread = statistics.median(abs(each - middle) for each in means)
-    expected = [0.6745 * (each - middle) / spread for each in means]
+    spread = statistics.median(abs(mean - middle) for mean in means)
+    expected = [0.6745 * (mean - middle) / spread for mean in means]
     found = outlier_scores(x, distance="euclidean")
     assert found.tolist() == pytest.approx(expected, abs=1e-3)
     assert found.argmax() == 11

@@ -78,7 +78,7 @@ def test_a_damaged_note_in_the_file_is_one_sentence(exported: Exported, tmp_path
     import onnx
 
     content = onnx.load_model(exported.path)
-    (noted,) = (each for each in content.metadata_props if each.key == "proxemic")
+    (noted,) = (prop for prop in content.metadata_props if prop.key == "proxemic")
     noted.value = "[1]"
     onnx.save_model(content, tmp_path / "net.onnx")
     with pytest.raises(ValueError, match=r"has no net\.json beside it, and its own note is damaged"):
@@ -145,7 +145,7 @@ def test_the_card_is_what_hubs_read(exported: Exported) -> None:
     card: Any = ModelCard.load(exported.card)
     assert card.data.license == "mit"
     assert {"onnx", "metric-learning", "convnet"} <= {*(card.data.tags or [])}
-    results = {each.metric_type: each.metric_value for each in card.data.eval_results or []}
+    results = {result.metric_type: result.metric_value for result in card.data.eval_results or []}
     assert results["recall@1"] == pytest.approx(exported.recall, abs=1e-6)
     for said in ("24 test images of 4 classes", "no honest interval", "AllPairMultiProxyAnchorLoss", "| chance |"):
         assert said in card.text
@@ -276,6 +276,6 @@ def test_unreadable_pictures_are_left_out(run: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     found = export(run, "torch", tmp_path / "net.pt2", source=photos, report=notes.append)
     assert found.images == 9
-    assert any("1 of 10 images cannot be read" in each and "broken.png" in each for each in notes)
+    assert any("1 of 10 images cannot be read" in note and "broken.png" in note for note in notes)
     with pytest.raises(ValueError, match="none of the 3 queries"):
         export(run, "torch", tmp_path / "net.pt2", source=write_folder(tmp_path / "single", classes=3, images=1))

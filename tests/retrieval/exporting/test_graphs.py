@@ -105,7 +105,7 @@ def test_a_program_of_half_the_digits(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(images)
     write_program(HalfPrecision(model), torch.zeros(2, 3, 32, 32), tmp_path / "net.pt2")
-    assert {each.dtype for each in model.parameters()} == {torch.float32}, "the model itself stays as it was"
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}, "the model itself stays as it was"
     program = Program(tmp_path / "net.pt2")
     for batch in (images, images[:1]):
         given = program(batch)
@@ -162,5 +162,7 @@ def test_a_transformer_needs_no_images(tmp_path: Path) -> None:
     quantize(file, file, Embedder(model, Preprocessing(size=32)), None)
     assert file.stat().st_size < 0.85 * before
     assert 1e-5 < difference() < 0.05
-    weights = {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load_model(file).graph.initializer}
-    assert any(sorted(each.shape) == [8, 32] and each.dtype == np.float32 for each in weights.values()), "the head"
+    weights = {item.name: onnx.numpy_helper.to_array(item) for item in onnx.load_model(file).graph.initializer}
+    assert any(sorted(weight.shape) == [8, 32] and weight.dtype == np.float32 for weight in weights.values()), (
+        "the head"
+    )

@@ -54,8 +54,11 @@ def test_from_a_folder_to_each_store_and_back(exported: Path, address: str, tmp_
     assert second.store.index["kind"] == "hnsw"
     queries = random_vectors(5, DIM, seed=2)
     facts = [
-        [[(hit.path, hit.label, hit.distance, hit.columns) for hit in hits] for hits in each.search_vectors(queries, 9)]
-        for each in (first, second)
+        [
+            [(hit.path, hit.label, hit.distance, hit.columns) for hit in hits]
+            for hits in value.search_vectors(queries, 9)
+        ]
+        for value in (first, second)
     ]
     assert facts[0] == facts[1]
     assert second.verify() == []

@@ -215,8 +215,8 @@ def test_a_server_that_is_killed_in_an_addition(server: Milvus, monkeypatch: pyt
             time.sleep(0.1)
     else:
         raise AssertionError("the server does not answer")
-    for each in (store, other):
-        known = each.known_paths(items["path"].to_pylist())
+    for item in (store, other):
+        known = item.known_paths(items["path"].to_pylist())
         assert known == {f"/{number}.jpg" for number in range(30)}
     other.close()
     new = np.arange(30, 100)

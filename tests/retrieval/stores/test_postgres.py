@@ -115,8 +115,8 @@ def test_names_of_galleries_are_parameters(postgres: Postgres) -> None:
             create_store(postgres.address(name), GalleryInfo(2))
         other = open_store(postgres.address(name))
         assert len(other) == number + 1
-        for each in (other, store):
-            each.close()
+        for value in (other, store):
+            value.close()
     names = {name for (name,) in postgres.execute("SELECT name FROM proxemic_galleries")}
     assert {*HOSTILE} <= names
     tables = [name for (name,) in postgres.execute("SELECT relname FROM pg_class WHERE relname LIKE 'proxemic%'")]
@@ -195,9 +195,9 @@ def test_writers_at_once_all_succeed(postgres: Postgres, monkeypatch: pytest.Mon
 
     with ThreadPoolExecutor(5) as pool:
         writing = [pool.submit(write, writer) for writer in range(4)]
-        while not all(each.done() for each in writing):
+        while not all(item.done() for item in writing):
             assert read() == 1
-        ids = [each.result() for each in writing]
+        ids = [item.result() for item in writing]
     table = reader.items(np.arange(400))
     assert sorted(table["path"].to_pylist()) == sorted(f"/{n}.jpg" for n in range(400))
     for writer, own in enumerate(ids):
@@ -277,6 +277,6 @@ def test_a_server_that_is_killed_between_and_within_batches(
     added = gallery.add_vectors(vectors, paths, items["label"].to_pylist())
     assert (added.rows, added.known) == (40, 60)
     assert store.add(vectors, items).tolist() == [*range(100)]
-    for each in (open_store(address), store):
-        whole(each, vectors)
-        each.close()
+    for item in (open_store(address), store):
+        whole(item, vectors)
+        item.close()

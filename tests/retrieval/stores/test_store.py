@@ -30,20 +30,20 @@ NASTY = [
 
 
 def test_a_new_gallery_is_empty(store: Store, address: str) -> None:
-    for each in (store, open_store(address)):
-        assert len(each) == 0
-        assert each.info == GalleryInfo(DIM, "cosine", "checksum", "model")
-        assert each.columns == ("id", "path", "label")
-        assert each.known_paths(["a", "b"]) == set()
-        found = each.search(random_vectors(2, DIM), 3)
+    for value in (store, open_store(address)):
+        assert len(value) == 0
+        assert value.info == GalleryInfo(DIM, "cosine", "checksum", "model")
+        assert value.columns == ("id", "path", "label")
+        assert value.known_paths(["a", "b"]) == set()
+        found = value.search(random_vectors(2, DIM), 3)
         assert found.distances.tolist() == [[np.inf] * 3] * 2
         assert found.ids.tolist() == [[-1] * 3] * 2
-        assert [*each.iterate()] == []
-        assert each.remove({"label": "x"}) == 0
-        assert each.add(random_vectors(0, DIM), some_items(0)).tolist() == []
-        assert each.items(np.array([], np.int64)).column_names == ["id", "path", "label"]
-        assert each.index["kind"] == "exact"
-        assert each.verify() == []
+        assert [*value.iterate()] == []
+        assert value.remove({"label": "x"}) == 0
+        assert value.add(random_vectors(0, DIM), some_items(0)).tolist() == []
+        assert value.items(np.array([], np.int64)).column_names == ["id", "path", "label"]
+        assert value.index["kind"] == "exact"
+        assert value.verify() == []
 
 
 def test_roots_are_kept_and_seen_by_others(store: Store, address: str) -> None:
@@ -253,7 +253,7 @@ def test_columns_may_come_later(store: Store) -> None:
     store.add(random_vectors(1, DIM, 2), some_items(1, 4, shop=["x"]))
     assert store.columns == ("id", "path", "label", "price", "shop")
     assert store.items(np.arange(5))["price"].to_pylist() == [None, None, "1", None, None]
-    assert [each for _, table in store.iterate(2) for each in table["shop"].to_pylist()] == [None] * 4 + ["x"]
+    assert [item for _, table in store.iterate(2) for item in table["shop"].to_pylist()] == [None] * 4 + ["x"]
     found = store.search(random_vectors(1, DIM), 5, {"price": None}).ids
     assert sorted(found[0].tolist()) == [-1, 0, 1, 3, 4]
     assert store.remove({"price": None, "shop": None}) == 3
@@ -298,17 +298,17 @@ def test_a_walk_of_random_changes(store: Store, address: str) -> None:
             assert store.remove({"label": label}) == sum(kept[1] == label for kept in rows.values())
             rows = {row: kept for row, kept in rows.items() if kept[1] != label}
         assert len(store) == len(rows)
-    for each in (store, open_store(address)):
+    for value in (store, open_store(address)):
         content = [
             (row["id"], row["path"], row["label"], vector.tobytes())
-            for vectors, table in each.iterate()
+            for vectors, table in value.iterate()
             for row, vector in zip(table.to_pylist(), vectors, strict=True)
         ]
         assert [row[:3] for row in content] == [(row, *rows[row][:2]) for row in sorted(rows)]
         queries = random_vectors(5, DIM, seed=99)
         right = naive_search(queries, {row: vector for row, (_, _, vector) in rows.items()}, 9, "cosine")
-        np.testing.assert_array_equal(each.search(queries, 9).ids, right[1])
-        assert each.verify() == []
+        np.testing.assert_array_equal(value.search(queries, 9).ids, right[1])
+        assert value.verify() == []
 
 
 @pytest.mark.parametrize("kind", ["exact", "hnsw", "ivfpq"])
@@ -328,21 +328,21 @@ def test_an_index_finds_the_neighbours(address: str, kind: IndexKind) -> None:
     store.add(vectors[1100:], some_items(100, 1100))
     store.remove({"path": [f"/{number}.jpg" for number in range(0, 1200, 7)]})
     rows = {number: vector for number, vector in enumerate(vectors) if number % 7}
-    for each in (store, open_store(address)):
-        assert each.index["kind"] == kind
+    for value in (store, open_store(address)):
+        assert value.index["kind"] == kind
         distances, ids = naive_search(queries, rows, 10, "cosine")
-        found = each.search(queries, 10)
+        found = value.search(queries, 10)
         assert recall(found.ids, ids) >= 0.9
         assert (np.diff(found.distances) >= 0).all()
         same = found.ids[:, 0] == ids[:, 0]
         np.testing.assert_allclose(found.distances[same, 0], distances[same, 0], atol=1e-4)
         of_class = {number: vector for number, vector in rows.items() if number % 3 == 1}
-        filtered = each.search(queries, 10, {"label": "class 1"}).ids
+        filtered = value.search(queries, 10, {"label": "class 1"}).ids
         assert (filtered % 3 == 1).all()
         assert recall(filtered, naive_search(queries, of_class, 10, "cosine")[1]) >= 0.9
-        few = each.search(queries[:2], 4, {"path": ["/1.jpg", "/1101.jpg", "/7.jpg"]}).ids
+        few = value.search(queries[:2], 4, {"path": ["/1.jpg", "/1101.jpg", "/7.jpg"]}).ids
         assert [sorted(one) for one in few.tolist()] == [[-1, -1, 1, 1101]] * 2
-        assert (each.search(queries[:1], 1200).ids >= 0).sum() == len(rows)
+        assert (value.search(queries[:1], 1200).ids >= 0).sum() == len(rows)
     assert store.verify() == []
     store.build_index("exact")
     assert store.index["kind"] == "exact"

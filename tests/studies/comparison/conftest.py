@@ -15,9 +15,9 @@ def three(tmp_path: Path) -> Comparison:
     """The third recipe has no third seed, and was chosen on the test classes."""
     entries = [entry("small/a"), entry("small/b", "BLoss"), entry("small/c", evaluation={"select_on": "test"})]
     made = comparison(tmp_path / "made", entries)
-    for each, values in zip(entries, (A, B, C), strict=True):
+    for item, values in zip(entries, (A, B, C), strict=True):
         for seed, value in enumerate(values):
-            finish(made.cell(each, seed), {"recall@1": value, "map@r": value / 2, "ndcg@8": value / 4})
+            finish(made.cell(item, seed), {"recall@1": value, "map@r": value / 2, "ndcg@8": value / 4})
     made.write()
     return made
 

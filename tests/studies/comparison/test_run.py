@@ -65,7 +65,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     finally:
         torch.set_num_threads(threads)
     environments = [json.loads((cell.path / "environment.json").read_text()) for cell in again.cells()]
-    assert [each["threads"] for each in environments] == [1] * 4
+    assert [environment["threads"] for environment in environments] == [1] * 4
     for cell in again.cells():
         other = whole / cell.path.relative_to(out)
         assert (cell.path / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()

@@ -52,8 +52,8 @@ def test_spread(three: Comparison) -> None:
     write_tables(three)
     rows = {row["metric"]: row for row in read(three.path / "spread.csv")}
     assert set(rows) == {"recall@1", "map@r", "ndcg@8"}
-    over_seeds = math.sqrt(sum(np.var(each, ddof=1) for each in (A, B, C)) / 3)
-    apart = np.std([np.mean(each) for each in (A, B, C)], ddof=1)
+    over_seeds = math.sqrt(sum(np.var(value, ddof=1) for value in (A, B, C)) / 3)
+    apart = np.std([np.mean(value) for value in (A, B, C)], ddof=1)
     for name, share in (("recall@1", 1), ("map@r", 1 / 2), ("ndcg@8", 1 / 4)):
         row = rows[name]
         assert (row["n"], row["against"]) == ("3", "recall@1")
@@ -156,10 +156,10 @@ def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
     values = [[0.1, 0.2], [0.1, 0.3], [0.1, 0.2]]
     results = [
         {
-            seed: Result({"test": {"recall@1": each[seed] * factor, "map@r": each[seed]}}, 1, "validation", 1.0)
+            seed: Result({"test": {"recall@1": value[seed] * factor, "map@r": value[seed]}}, 1, "validation", 1.0)
             for seed in range(2)
         }
-        for each, factor in zip(values, (0.5, 0.25, 1.0), strict=True)
+        for value, factor in zip(values, (0.5, 0.25, 1.0), strict=True)
     ]
     found = seed_variation(results, "map@r", "recall@1")
     assert found is not None

@@ -172,19 +172,24 @@ def test_both_searches_begin_with_the_recipe_and_the_second_in_tighter_bounds() 
         known = {key: value for key, value in spaces.first.initial.items() if value is not None}
         found = apply_overrides(base, {**spaces.first.fixed, **middle(spaces.first.dimensions), **known})
         second = spaces.second(found)
-        rates = {key: each for key, each in second.dimensions.items() if key.startswith("second_phase.optim.")}
-        assert all(second.initial[key] in each for key, each in rates.items() if not key.endswith("graph_lr")), name
+        rates = {
+            key: dimension for key, dimension in second.dimensions.items() if key.startswith("second_phase.optim.")
+        }
+        assert all(second.initial[key] in rate for key, rate in rates.items() if not key.endswith("graph_lr")), name
         initial = {key: second.initial[key] for key in rates if "graph" not in key}
         assert apply_overrides(base, {**second.fixed, **initial}) == base, name
         assert second.dimensions
-        for key, each in second.dimensions.items():
+        for key, dimension in second.dimensions.items():
             wider = spaces.first.dimensions[key.removeprefix("second_phase.")]
-            assert isinstance(each, Range)
+            assert isinstance(dimension, Range)
             assert isinstance(wider, Range)
             if ".optim." in key:  # rates fall
-                assert each.high == pytest.approx(recipe_value(found, key.removeprefix("second_phase."))), (name, key)
+                assert dimension.high == pytest.approx(recipe_value(found, key.removeprefix("second_phase."))), (
+                    name,
+                    key,
+                )
             else:
-                assert each.high - each.low < wider.high - wider.low, (name, key)
+                assert dimension.high - dimension.low < wider.high - wider.low, (name, key)
 
 
 def test_what_the_first_search_found_is_where_the_second_begins() -> None:
@@ -192,7 +197,11 @@ def test_what_the_first_search_found_is_where_the_second_begins() -> None:
     spaces = spaces_of(read(recipe))
     values = {**spaces.first.initial, "loss.alpha": 14.2, "loss.temperature": 9.0, "optim.lr": 3e-6}
     second = spaces.second(read(recipe, spaces.first.flags(values)))
-    ranges = {key: (each.low, each.high) for key, each in second.dimensions.items() if isinstance(each, Range)}
+    ranges = {
+        key: (dimension.low, dimension.high)
+        for key, dimension in second.dimensions.items()
+        if isinstance(dimension, Range)
+    }
     assert ranges["second_phase.loss.alpha"] == pytest.approx((1.42, 14.2))  # lower than in the first
     assert ranges["second_phase.loss.temperature"] == pytest.approx((0.9, 9.0))
     assert ranges["second_phase.optim.lr"] == pytest.approx((3e-8, 3e-6))

@@ -53,10 +53,10 @@ def test_the_same_seed_gives_the_same_trials(sampler: Any, tmp_path: Path) -> No
     one = run(tmp_path, "one", sampler=sampler, trials=5, seed=3)
     again = run(tmp_path, "again", sampler=sampler, trials=5, seed=3)
     other = run(tmp_path, "other", sampler=sampler, trials=1, seed=4)
-    assert [each.parameters for each in one] == [each.parameters for each in again]
+    assert [item.parameters for item in one] == [item.parameters for item in again]
     assert one[0].parameters != other[0].parameters
     assert all(one[0].parameters[name] in dimension for name, dimension in DIMENSIONS.items())
-    assert len({str(each.parameters) for each in one}) == 5
+    assert len({str(item.parameters) for item in one}) == 5
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("The disk is full.")])
@@ -76,18 +76,18 @@ def test_a_trial_that_is_stopped_is_made_again_with_what_it_reported(error: Base
         run(tmp_path, **options)
     trials = run(tmp_path, **options)
     assert seen[1] == seen[2]
-    assert [number for number, _ in seen] == [each.number for each in trials[:1]] + [1, 1, 3, 4]
-    assert len({each.parameters["x"] for each in trials}) == 4, "what goes on draws other values than it has drawn"
+    assert [number for number, _ in seen] == [trial.number for trial in trials[:1]] + [1, 1, 3, 4]
+    assert len({trial.parameters["x"] for trial in trials}) == 4, "what goes on draws other values than it has drawn"
     frozen = open_study(url(tmp_path), "s").get_trials()
-    assert [each.state.name for each in frozen] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
+    assert [item.state.name for item in frozen] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
     assert frozen[2].intermediate_values == {1: 0.5, 2: 1.0, 3: 1.0}
 
 
 def test_the_first_trials_take_what_is_given_and_allowed_each_once(tmp_path: Path) -> None:
     given = [{"x": 0.25, "n": 9, "unknown": 1}, {"x": 0.5, "kind": "steep"}, {"x": 0.25, "n": 4}]
     given += [{"x": 7.0, "kind": "mild"}]
-    made = [each.parameters for each in run(tmp_path, trials=3, first=given)]
-    assert [each["x"] for each in made] == [0.25, 0.5, 1.0]
+    made = [item.parameters for item in run(tmp_path, trials=3, first=given)]
+    assert [item["x"] for item in made] == [0.25, 0.5, 1.0]
     assert made[0]["n"] == 4
     assert made[1]["kind"] == "steep"
     assert made[2]["kind"] in DIMENSIONS["kind"]
@@ -98,15 +98,15 @@ def test_successive_halving_compares_at_rungs_alone_and_keeps_the_better_half(tm
     trials = run(tmp_path, objective=climb, pruner="halving", steps=8, trials=6, first=given)
     # At step 2, 0.5 is the best of one, 0.45 among the better two of four, and 0.6 among three of six; at step 4, 0.45
     # is the second of two.
-    assert [each.steps for each in trials] == [8, 2, 2, 4, 2, 8]
-    assert [each.state for each in trials] == ["complete", "pruned", "pruned", "pruned", "pruned", "complete"]
+    assert [trial.steps for trial in trials] == [8, 2, 2, 4, 2, 8]
+    assert [trial.state for trial in trials] == ["complete", "pruned", "pruned", "pruned", "pruned", "complete"]
 
 
 def test_bad_trials_are_pruned_by_the_median_and_good_ones_are_not(tmp_path: Path) -> None:
     trials = run(tmp_path, "random", climb, sampler="random", pruner="median", steps=8, trials=9)
-    complete = [each for each in trials if each.state == "complete"]
+    complete = [trial for trial in trials if trial.state == "complete"]
     assert len(complete) < 9
-    assert max(each.parameters["x"] for each in complete) == max(each.parameters["x"] for each in trials)
+    assert max(item.parameters["x"] for item in complete) == max(trial.parameters["x"] for trial in trials)
 
 
 def test_a_budget_is_spent_and_no_more_trials_begin(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_budget_is_spent_and_no_more_trials_begin(tmp_path: Path) -> None:
         return climb(trial)
 
     # A trial that fails before its first step spends one, so that a budget ends.
-    assert [each.steps for each in run(tmp_path, objective=refused, steps=8, budget=20)] == [8, 0, 8, 0, 8]
+    assert [item.steps for item in run(tmp_path, objective=refused, steps=8, budget=20)] == [8, 0, 8, 0, 8]
 
 
 @pytest.mark.parametrize(("asked", "made"), [(None, 6), (4, 4), (9, 6)])
@@ -142,8 +142,8 @@ def test_a_grid_is_made_whole_once_and_no_more(asked: int | None, made: int, tmp
         with pytest.raises(KeyboardInterrupt) if ended else contextlib.nullcontext():
             search(stopped_once, small, storage=url(tmp_path), study="s", sampler="grid", trials=asked)
     trials = finished_trials(open_study(url(tmp_path), "s"))
-    assert len(trials) == len({str(each.parameters) for each in trials}) == made
-    assert {each.parameters["x"] for each in trials} <= {0.01, 0.1, 1.0}
+    assert len(trials) == len({str(trial.parameters) for trial in trials}) == made
+    assert {trial.parameters["x"] for trial in trials} <= {0.01, 0.1, 1.0}
 
 
 @pytest.mark.parametrize("pruned", [True, False])
@@ -156,10 +156,10 @@ def test_gp_learns_from_trials_that_came_to_no_value(pruned: bool, tmp_path: Pat
 
     search(cliff, {"x": Range(0, 1)}, storage=url(tmp_path), study="s", sampler="gp", trials=9)
     trials = finished_trials(open_study(url(tmp_path), "s"))
-    places = [each.parameters["x"] for each in trials]
+    places = [trial.parameters["x"] for trial in trials]
     # Of Optuna's pruned and failed trials it knows nothing: it would try the far end of the cliff again and again.
     assert len(set(places)) >= 8, places
-    assert {each.state for each in trials} == {"complete", "pruned" if pruned else "failed"}
+    assert {trial.state for trial in trials} == {"complete", "pruned" if pruned else "failed"}
 
 
 def test_failed_trials_are_kept_with_their_reason_and_the_search_goes_on(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_failed_trials_are_kept_with_their_reason_and_the_search_goes_on(tmp_pat
         return float("nan") if trial.number == 4 else height(trial)
 
     trials = run(tmp_path, objective=sometimes, trials=6)
-    assert [each.state for each in trials] == ["complete", "failed", "complete", "failed", "failed", "failed"]
-    assert [each.failure for each in trials][3:5] == ["The loss is nan.", "The value is nan."]
-    assert all(each.value is None for each in trials if each.state == "failed")
+    assert [trial.state for trial in trials] == ["complete", "failed", "complete", "failed", "failed", "failed"]
+    assert [trial.failure for trial in trials][3:5] == ["The loss is nan.", "The value is nan."]
+    assert all(trial.value is None for trial in trials if trial.state == "failed")
 
     def never(trial: Trial) -> float:
         raise TrialFailed("There is no disk.")
@@ -260,7 +260,7 @@ def test_a_trial_that_was_killed_before_its_first_heartbeat_is_not_waited_for(
     monkeypatch.setattr(module, "GRACE", 0.5)
     with pytest.warns(UserWarning, match="Heartbeat of storage"):
         open_study(url(tmp_path), "s").ask()
-    assert [each.number for each in run(tmp_path, trials=1)] == [1]
+    assert [item.number for item in run(tmp_path, trials=1)] == [1]
 
 
 def test_a_process_that_seemed_dead_leaves_its_trial_to_the_other(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_process_that_seemed_dead_leaves_its_trial_to_the_other(tmp_path: Path
             trial.report(1, 0.5)
         return height(trial)
 
-    assert [each.number for each in run(tmp_path, objective=silent, trials=2)] == [1, 2]
+    assert [item.number for item in run(tmp_path, objective=silent, trials=2)] == [1, 2]
 
 
 FULL = """

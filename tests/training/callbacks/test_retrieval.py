@@ -83,7 +83,7 @@ def test_values_are_nan_with_one_warning_where_no_image_has_a_match(images: Imag
     evaluate = RetrievalCallback(singles, PREPROCESSING, CONFIG)
     with pytest.warns(UserNote, match="none of the 50 queries") as warned:
         trainer = fit(Module(), images, evaluate)
-    assert [each.category for each in warned].count(UserNote) == 1
+    assert [item.category for item in warned].count(UserNote) == 1
     assert evaluate.latest is not None
     assert (evaluate.latest.queries, evaluate.latest.left_out) == (0, 50)
     known = {name for name, value in trainer.callback_metrics.items() if not value.isnan()}

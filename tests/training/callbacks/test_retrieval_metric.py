@@ -255,9 +255,9 @@ def test_lightnings_short_validations_give_nan_with_one_warning(settings: dict[s
             accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
             enable_checkpointing=False, **settings,
         ).fit(module, data, data)  # fmt: skip
-    assert [each.category for each in warned].count(UserNote) == 1
+    assert [item.category for item in warned].count(UserNote) == 1
     assert [{name: not math.isnan(value) for name, value in values.items()} for values in module.values] == [
-        dict.fromkeys(("recall@1", "map@r", "r_precision", "nmi", "nmi_geometric", "ami"), each) for each in known
+        dict.fromkeys(("recall@1", "map@r", "r_precision", "nmi", "nmi_geometric", "ami"), item) for item in known
     ]
 
 

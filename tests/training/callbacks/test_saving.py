@@ -153,7 +153,7 @@ def test_training_leaves_no_handler_and_no_trainer_behind(recipe: Path, tmp_path
     train(recipe, tmp_path / "run", overrides={"training.epochs": 1}, progress=False)
     assert [signal.getsignal(number) for number in numbers] == before
     gc.collect()  # a handler would hold the trainer, the model and the data of every run of a search
-    assert [each for each in gc.get_objects() if type(each) is Trainer] == []
+    assert [obj for obj in gc.get_objects() if type(obj) is Trainer] == []
 
 
 class Hostile:

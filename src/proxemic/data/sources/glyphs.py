@@ -126,7 +126,7 @@ def image_set(
 ) -> ImageSet:
     """Build an image set of characters, one image per typeface, with attributes of characters and typefaces."""
     faces = torch.arange(len(FACES))
-    each = torch.arange(len(rasters)).repeat_interleave(len(FACES))
+    character = torch.arange(len(rasters)).repeat_interleave(len(FACES))
     of_faces = {
         "family": RowGroups(faces // 4, ("sans", "mono", "serif")),
         "weight": RowGroups(faces % 2, ("regular", "bold")),
@@ -134,9 +134,9 @@ def image_set(
     }
     return ImageSet(
         ArrayPixels(rasters.reshape(-1, _SIZE, _SIZE)),
-        labels[each],
+        labels[character],
         class_names,
-        attributes={name: groups.take(each) for name, groups in attributes.items()}
+        attributes={name: groups.take(character) for name, groups in attributes.items()}
         | {name: groups.take(faces.repeat(len(rasters))) for name, groups in of_faces.items()},
     )
 
@@ -308,13 +308,13 @@ def _take_letters(codes: Codes, rasters: Rasters, letters: dict[str, list[int]])
     places = [place for characters in letters.values() for place in characters]
     characters = [chr(code) for code in codes[places].tolist()]
     attributes = {
-        "character": [character_name(ord(each)) for each in characters],
-        "case": [_CASES.get(unicodedata.category(each), "none") for each in characters],
-        "accent": [_accent(each) for each in characters],
+        "character": [character_name(ord(character)) for character in characters],
+        "case": [_CASES.get(unicodedata.category(character), "none") for character in characters],
+        "accent": [_accent(character) for character in characters],
     }
     return image_set(
         rasters[places],
-        torch.arange(len(letters)).repeat_interleave(torch.tensor([len(each) for each in letters.values()])),
-        tuple(" ".join([*(f"U+{ord(each):04X}" for each in letter), letter]) for letter in letters),
+        torch.arange(len(letters)).repeat_interleave(torch.tensor([len(letter) for letter in letters.values()])),
+        tuple(" ".join([*(f"U+{ord(item):04X}" for item in letter), letter]) for letter in letters),
         {name: groups for name, texts in attributes.items() if (groups := RowGroups.from_names(texts))},
     )

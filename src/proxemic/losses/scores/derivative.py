@@ -23,7 +23,7 @@ def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Ten
         value, backward, *_ = torch.func.vjp(function, *inputs)
         return value, backward
     with torch.enable_grad():
-        leaves = [each.detach().requires_grad_() for each in inputs]
+        leaves = [input_.detach().requires_grad_() for input_ in inputs]
         value = function(*leaves)
     return value.detach(), lambda grad: torch.autograd.grad(value, leaves, grad)
 
@@ -41,7 +41,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
             made = backward(ctx, *grads)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return made
-        return tuple(each if each is None else _FirstOrder.apply(each, *ctx.saved_tensors) for each in made)
+        return tuple(item if item is None else _FirstOrder.apply(item, *ctx.saved_tensors) for item in made)
 
     return wrapper
 
@@ -102,7 +102,7 @@ def by_hand(
             saved, needed = ctx.saved_tensors, ctx.needs_input_grad[:tensors]
             inputs, kept = saved[:tensors], saved[tensors:]
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                wanted = [each for each, need in zip(inputs, needed, strict=True) if need]
+                wanted = [input_ for input_, need in zip(inputs, needed, strict=True) if need]
                 values = definition(*inputs, *ctx.constants)
                 pairs = zip(values if len(grads) > 1 else [values], grads, strict=True)
                 values, given = zip(*((value, grad) for value, grad in pairs if grad is not None), strict=True)

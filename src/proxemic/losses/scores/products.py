@@ -101,7 +101,7 @@ class Products:
         if x.is_cuda:
             return Operand(high, low, scale)
         # A CPU multiplies float32, in which the scale can be taken back.
-        high, low = (None if each is None else each.float().div_(scale) for each in (high, low))
+        high, low = (None if value is None else value.float().div_(scale) for value in (high, low))
         assert high is not None
         return Operand(high, low)
 

@@ -270,7 +270,7 @@ _cosines = by_hand(_cosines_definition, _cosines_forward, _cosines_backward, ten
 
 def _with_own(similarities: Tensor, queries: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
     """Replace the similarities to the target classes by exact ones."""
-    inside, target = (each.unsqueeze(2) for each in _targets(labels, len(directions)))
+    inside, target = (target.unsqueeze(2) for target in _targets(labels, len(directions)))
     own = (directions[target[:, 0, 0]] * queries.unsqueeze(1)).sum(2)
     target = target.expand(-1, 1, similarities.shape[2])
     return similarities.scatter(1, target, torch.where(inside, own.unsqueeze(1), similarities.gather(1, target)))

@@ -39,7 +39,7 @@ class OnnxBackbone(nn.Module):
         inputs = self._runtime().get_inputs()
         shape = list(inputs[0].shape) if inputs else []
         if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(shape) != 4:
-            found = ", ".join(f"{each.name}: {each.type} {list(each.shape)}" for each in inputs)
+            found = ", ".join(f"{input_.name}: {input_.type} {list(input_.shape)}" for input_ in inputs)
             raise ValueError(
                 f"{self.name} has the inputs {found}, but must have one, of float32 images [batch, channels, height, "
                 "width]; export it so"
@@ -122,7 +122,7 @@ class OnnxBackbone(nn.Module):
             )
         fixed = [side for side in sides if isinstance(side, int)]
         side = config.image_size or (fixed or [SIZE])[0]
-        if any(each != side for each in fixed):
+        if any(item != side for item in fixed):
             raise ValueError(
                 f"{self.name} takes images of {' by '.join(map(str, sides))} pixels, but they have {side} by {side}; "
                 f"set images.size to {fixed[0]}, or export it for any size"

@@ -61,7 +61,7 @@ def parse_tokenizer(content: str, file: object = TOKENIZER) -> Any:
 
 def tokenize(tokenizer: Any, texts: Sequence[str]) -> Int64[Tensor, "texts length"]:
     """Return the tokens of texts, all of one length; what is too long is cut."""
-    return torch.tensor([each.ids for each in tokenizer.encode_batch([*texts])])
+    return torch.tensor([item.ids for item in tokenizer.encode_batch([*texts])])
 
 
 def no_text_tower(owner: object, *, has_tower: bool) -> UserError:

@@ -274,7 +274,7 @@ class ExpectedImages(NamedTuple):
 
 def expected_images(folder: Path) -> ExpectedImages:
     """Read `preprocessor_config.json`, or the same in `processor_config.json`; what is absent or unknown is None."""
-    file = next((each for name in (_PROCESSOR, _PROCESSORS) if (each := folder / name).is_file()), None)
+    file = next((path for name in (_PROCESSOR, _PROCESSORS) if (path := folder / name).is_file()), None)
     said = {} if file is None else _read_json(file)
     said = said["image_processor"] if isinstance(said.get("image_processor"), dict) else said
     cropped, part, size = said.get("do_center_crop") is True, said.get("crop_pct"), said.get("size")

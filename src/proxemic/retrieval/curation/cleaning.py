@@ -180,9 +180,9 @@ class Cleaning:
     @property
     def counts(self) -> str:
         """A sentence that counts the findings of each kind."""
-        kinds = [each.kind for each in self.duplicates]
-        across = sum(each.across_splits for each in self.duplicates)
-        differ = sum(each.labels_differ for each in self.duplicates)
+        kinds = [duplicate.kind for duplicate in self.duplicates]
+        across = sum(duplicate.across_splits for duplicate in self.duplicates)
+        differ = sum(duplicate.labels_differ for duplicate in self.duplicates)
         return (
             f"{counted(self.pictures, 'picture')}: {counted(len(self.labels), 'suspected label')}, "
             f"{kinds.count('exact'):,} exact, "
@@ -206,7 +206,7 @@ class Cleaning:
         check_folder(folder)
         for name, kind in (("labels", Suspect), ("duplicates", Duplicate), ("outliers", Outlier)):
             columns = [column.name for column in fields(kind)]
-            cells = ((getattr(each, column) for column in columns) for each in getattr(self, name))
+            cells = ((getattr(item, column) for column in columns) for item in getattr(self, name))
             rows = [[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in cells]
             write_csv(folder / f"{name}.csv", columns, rows)
         write_csv(folder / "unreadable.csv", ["path", "reason"], self.unreadable.items())
@@ -248,14 +248,14 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
             "Suspected labels",
             (
                 {
-                    "title": f"labelled {each.label}, looks like {each.suggested}",
-                    "text": f"score {each.score:.2f}",
+                    "title": f"labelled {item.label}, looks like {item.suggested}",
+                    "text": f"score {item.score:.2f}",
                     "figures": [
-                        (each.path, "this picture", each.label),
-                        *[(name, f"a picture of {label}", label) for name, label in each.examples if name],
+                        (item.path, "this picture", item.label),
+                        *[(name, f"a picture of {label}", label) for name, label in item.examples if name],
                     ],
                 }
-                for each in found.labels
+                for item in found.labels
             ),
             "The score is the distance to the pictures of its own label, as a share of the sum of that distance and "
             "the distance to those of the other label: above 0.50 the other label is nearer. It is not a probability. "
@@ -266,13 +266,13 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
             "Duplicates",
             (
                 {
-                    "title": f"{each.kind} copy",
-                    "text": f"group {each.group}, distance {each.distance:.3f}",
-                    "warnings": [f"{each.split} repeats {each.split_of}"] * each.across_splits
-                    + [f"{each.label} and {each.label_of}"] * each.labels_differ,
-                    "figures": [(each.path, "the copy", None), (each.of, "what it repeats", None)],
+                    "title": f"{duplicate.kind} copy",
+                    "text": f"group {duplicate.group}, distance {duplicate.distance:.3f}",
+                    "warnings": [f"{duplicate.split} repeats {duplicate.split_of}"] * duplicate.across_splits
+                    + [f"{duplicate.label} and {duplicate.label_of}"] * duplicate.labels_differ,
+                    "figures": [(duplicate.path, "the copy", None), (duplicate.of, "what it repeats", None)],
                 }
-                for each in found.duplicates
+                for duplicate in found.duplicates
             ),
             f"The distance is that of the embeddings. {NOT_FOUND}",
         ),
@@ -280,11 +280,11 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
             "Outliers",
             (
                 {
-                    "title": each.label or "",
-                    "text": f"score {each.score:.1f}",
-                    "figures": [(each.path, "this picture", each.label)],
+                    "title": outlier.label or "",
+                    "text": f"score {outlier.score:.1f}",
+                    "figures": [(outlier.path, "this picture", outlier.label)],
                 }
-                for each in found.outliers
+                for outlier in found.outliers
             ),
             "The score says how much farther than usual the nearest pictures are, in standard deviations that outliers "
             f"do not widen; above {LIMIT:g} a picture is listed.",
@@ -323,7 +323,7 @@ def clean(
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "points.npy"
     >>> np.save(path, np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)[[*range(50), 7]])
-    >>> [(each.path[-6:], each.of[-6:]) for each in clean(path).duplicates]
+    >>> [(found.path[-6:], found.of[-6:]) for found in clean(path).duplicates]
     [('row 50', ' row 7')]
     """
     if out is not None:
@@ -367,9 +367,9 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
                 distance=distance,
                 mirror=mirror,
             )
-            known = {each.row for each in matches}
-            new = [replace(each, row=originals[each.row], of=originals[each.of]) for each in found]
-            matches += [each for each in new if each.row not in known]
+            known = {match.row for match in matches}
+            new = [replace(item, row=originals[item.row], of=originals[item.of]) for item in found]
+            matches += [item for item in new if item.row not in known]
         exact = groups_of(exact_matches(first), len(first))
         copies = exact if (exact >= 0).any() else None
     else:
@@ -386,7 +386,7 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
                 class_names[labels[row]],
                 class_names[wrong.suggested[row]],
                 float(wrong.scores[row]),
-                *(_example(names, embeddings, labels, each, row) for each in (labels[row], wrong.suggested[row])),
+                *(_example(names, embeddings, labels, value, row) for value in (labels[row], wrong.suggested[row])),
             )
             for row in _worst(wrong.scores, 0.5)
         ),
@@ -415,21 +415,21 @@ def _duplicates(
     groups = groups_of(matches, len(names))
     found = [
         Duplicate(
-            int(groups[each.row]) + 1,
-            names[each.row],
-            names[each.of],
-            each.kind,
-            each.look,
-            each.distance,
-            texts[each.row],
-            texts[each.of],
-            splits[each.row],
-            splits[each.of],
+            int(groups[match.row]) + 1,
+            names[match.row],
+            names[match.of],
+            match.kind,
+            match.look,
+            match.distance,
+            texts[match.row],
+            texts[match.of],
+            splits[match.row],
+            splits[match.of],
         )
-        for each in matches
+        for match in matches
     ]
     return tuple(
-        sorted(found, key=lambda each: (not each.across_splits, not each.labels_differ, each.look or 0, each.distance))
+        sorted(found, key=lambda item: (not item.across_splits, not item.labels_differ, item.look or 0, item.distance))
     )
 
 

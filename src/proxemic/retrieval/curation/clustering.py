@@ -358,13 +358,13 @@ def _by_size(numbers: Int64[Tensor, " rows"], min_size: int) -> Int64[Tensor, " 
     """Renumber clusters from 1, largest first, ties by their first row; -1 for those that are too small."""
     known, counts = numbers[numbers >= 0].unique(return_counts=True)
     large = [
-        (-int(count), int((numbers == each).nonzero()[0]), int(each))
-        for each, count in zip(known, counts, strict=True)
+        (-int(count), int((numbers == item).nonzero()[0]), int(item))
+        for item, count in zip(known, counts, strict=True)
         if count >= min_size
     ]
     renumbered = torch.full_like(numbers, -1)
-    for number, (_, _, each) in enumerate(sorted(large), start=1):
-        renumbered[numbers == each] = number
+    for number, (_, _, item) in enumerate(sorted(large), start=1):
+        renumbered[numbers == item] = number
     return renumbered
 
 

@@ -117,7 +117,7 @@ def list_decisions(gallery: Gallery | str | os.PathLike[str]) -> tuple[Decision,
     >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
     >>> _ = gallery.add_vectors([[1.0, 0.0]], ["hat.jpg"], ["shoe"])
     >>> _ = decide(gallery.store, "hat.jpg", "session", "relabel", "shoe", "hat")
-    >>> [(each.path, each.previous, each.label) for each in list_decisions(gallery)]
+    >>> [(made.path, made.previous, made.label) for made in list_decisions(gallery)]
     [('hat.jpg', 'shoe', 'hat')]
     """
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
@@ -127,13 +127,15 @@ def list_decisions(gallery: Gallery | str | os.PathLike[str]) -> tuple[Decision,
 def decision_table(decisions: tuple[Decision, ...]) -> Table:
     """Show decisions as a table for people."""
     columns = ["time", "reviewer", "path", "action", "previous", "label", "state"]
-    return Table(columns, [[getattr(each, name) for name in columns] for each in decisions], align="l" * len(columns))
+    return Table(
+        columns, [[getattr(decision, name) for name in columns] for decision in decisions], align="l" * len(columns)
+    )
 
 
 def write_decisions(decisions: tuple[Decision, ...], out: str | os.PathLike[str]) -> None:
     """Write decisions to a .csv table, whole or not at all."""
     check_folder(Path(out).parent)
-    write_csv(Path(out), _COLUMNS, [astuple(each) for each in decisions])
+    write_csv(Path(out), _COLUMNS, [astuple(decision) for decision in decisions])
 
 
 @dataclass(frozen=True)
@@ -182,18 +184,18 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
         now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
     # A label that is there already was written by a call that was killed before it could say so.
     outdated = tuple(
-        each
-        for each in taken
-        if each.action != "remove" and (each.path not in now or now[each.path] not in (each.previous, each.label))
+        item
+        for item in taken
+        if item.action != "remove" and (item.path not in now or now[item.path] not in (item.previous, item.label))
     )
-    valid = [each for each in taken if each not in {*outdated}]
-    removed = [each.path for each in valid if each.action == "remove" and each.path in now]
-    set_labels(gallery, {each.path: each.label for each in valid if each.action == "relabel"}, removed)
+    valid = [item for item in taken if item not in {*outdated}]
+    removed = [item.path for item in valid if item.action == "remove" and item.path in now]
+    set_labels(gallery, {item.path: item.label for item in valid if item.action == "relabel"}, removed)
     for state, closed in (("applied", valid), ("outdated", outdated)):
         for first in range(0, len(closed), _AT_ONCE):
-            numbers = [each.number for each in closed[first : first + _AT_ONCE]]
+            numbers = [item.number for item in closed[first : first + _AT_ONCE]]
             store.decisions(_CLOSE.format(", ".join("?" * len(numbers))), (state, *numbers))
-    counts = Counter(each.action for each in valid)
+    counts = Counter(item.action for item in valid)
     return Applied(counts["relabel"], counts["remove"], counts["keep"], outdated)
 
 
@@ -226,7 +228,9 @@ def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | 
     """
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
     check_folder(Path(out).parent)
-    waiting = {each.path: each for each in list_decisions(gallery) if each.state in ("open", "applying")}
+    waiting = {
+        decision.path: decision for decision in list_decisions(gallery) if decision.state in ("open", "applying")
+    }
     rows, further = [], further_columns(gallery.store.columns)
     for _, items in gallery.store.iterate():
         for row in items.to_pylist():

@@ -72,20 +72,23 @@ def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = No
     found = examine(rows, gallery.store.info.distance)
     (report or getLogger("proxemic").info)(found.summary())
     doubts = {
-        each.path: Doubt(
-            each.path,
-            each.label,
-            each.suggested,
-            (f"It is nearer to pictures of {each.suggested} than to those of {each.label} (score {each.score:.2f}).",),
+        item.path: Doubt(
+            item.path,
+            item.label,
+            item.suggested,
+            (f"It is nearer to pictures of {item.suggested} than to those of {item.label} (score {item.score:.2f}).",),
         )
-        for each in found.labels
+        for item in found.labels
     }
-    for each in found.duplicates:
-        doubt = doubts.get(each.path, Doubt(each.path, each.label, each.label_of if each.labels_differ else None))
-        reason = f"It {_REPEATS[each.kind]} another picture" + ", of another split" * each.across_splits + "."
-        doubts[each.path] = replace(doubt, reasons=(*doubt.reasons, reason), repeats=each.of)
-    for each in found.outliers:
-        doubt = doubts.get(each.path, Doubt(each.path, each.label))
-        reason = f"It is far from all other pictures (outlier score {each.score:.1f})."
-        doubts[each.path] = replace(doubt, reasons=(*doubt.reasons, reason))
+    for duplicate in found.duplicates:
+        doubt = doubts.get(
+            duplicate.path,
+            Doubt(duplicate.path, duplicate.label, duplicate.label_of if duplicate.labels_differ else None),
+        )
+        reason = f"It {_REPEATS[duplicate.kind]} another picture" + ", of another split" * duplicate.across_splits + "."
+        doubts[duplicate.path] = replace(doubt, reasons=(*doubt.reasons, reason), repeats=duplicate.of)
+    for outlier in found.outliers:
+        doubt = doubts.get(outlier.path, Doubt(outlier.path, outlier.label))
+        reason = f"It is far from all other pictures (outlier score {outlier.score:.1f})."
+        doubts[outlier.path] = replace(doubt, reasons=(*doubt.reasons, reason))
     return tuple(doubts.values())

@@ -87,8 +87,8 @@ def difference(first: Image.Image, second: Image.Image) -> float:
     """
     width, height = (max(1, round(0.75 * min(both))) for both in zip(first.size, second.size, strict=True))
     one, other = (
-        np.asarray(each.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64).ravel()
-        for each in (first, second)
+        np.asarray(value.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64).ravel()
+        for value in (first, second)
     )
     one, other = one - one.mean(), other - other.mean()
     norms = np.sqrt((one @ one) * (other @ other))
@@ -140,7 +140,7 @@ def copies_of(hashes: Sequence[Hashable], order: Sequence[int]) -> Int64[Tensor,
     first: dict[Hashable, int] = {}
     for row in order:
         first.setdefault(hashes[row], row)
-    return torch.tensor([first[each] for each in hashes], dtype=torch.int64)
+    return torch.tensor([first[digest] for digest in hashes], dtype=torch.int64)
 
 
 def exact_matches(first: Int64[Tensor, " rows"]) -> list[Match]:

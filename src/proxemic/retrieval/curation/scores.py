@@ -92,7 +92,7 @@ def _score(
         if len(members) > 1:
             own[members] = nearest_others(x[members], min(NEAREST, len(members) - 1), distance)[0].mean(1)
     parts = zip(distances.split(_AT_ONCE), labels[places].split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
-    other, suggested = (torch.cat(each) for each in zip(*(_nearest_other_class(*part) for part in parts), strict=True))
+    other, suggested = (torch.cat(item) for item in zip(*(_nearest_other_class(*part) for part in parts), strict=True))
     # Equal pictures of two classes are as near to the one as to the other; where none of another is near, it is far.
     scores = torch.where(other.isinf() & ~own.isnan(), 0.0, torch.where(own + other == 0, 0.5, own / (own + other)))
     suggested[scores.isnan()] = -1

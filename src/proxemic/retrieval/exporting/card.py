@@ -41,7 +41,9 @@ def write_card(
     metrics = read_json(run.metrics) if run is not None and run.metrics.exists() else {}
     untrained = metrics.get("untrained") if whole_test else None
     untrained = untrained if isinstance(untrained, dict) else {}
-    intervals = {key: each for key, each in exported.metrics.intervals().items() if not math.isnan(each.low)}
+    intervals = {
+        key: interval for key, interval in exported.metrics.intervals().items() if not math.isnan(interval.low)
+    }
     rows = [
         [key, percent(value), _bounds(intervals.get(key))]
         + ([percent(untrained.get(key))] if untrained else [])
@@ -132,7 +134,7 @@ def _front_matter(
 
     model, loss = _part(recipe, "model"), _last(_part(recipe, "loss").get("class_path"))
     form = "onnx" if file.suffix == ".onnx" else "torch-export"
-    named = [_tag(str(each)) for each in (model.get("backbone"), loss) if each]
+    named = [_tag(str(value)) for value in (model.get("backbone"), loss) if value]
     content = {
         **({"license": licence} if licence else {}),
         "library_name": "proxemic",

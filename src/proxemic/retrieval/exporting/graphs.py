@@ -119,16 +119,16 @@ def _export(model: nn.Module, images: Tensor) -> Any:
 def _quiet() -> Iterator[None]:
     """Silence torch's messages for its own developers."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    levels = [each.level for each in loggers]
+    levels = [logger.level for logger in loggers]
     try:
-        for each in loggers:
-            each.setLevel(logging.ERROR)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for each, level in zip(loggers, levels, strict=True):
-            each.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 CALIBRATED_ON = 256

@@ -347,7 +347,7 @@ class MilvusStore(RemoteStore):
         # Before they are used: an addition that breaks off leaves ids out, and uses none twice.
         self._write(replace(state, next_id=state.next_id + len(vectors), further=state.with_further(items[0])))
         ids = state.next_id + np.arange(len(vectors))
-        rows = [_row(*each) for each in zip(ids.tolist(), items, vectors, strict=True)]
+        rows = [_row(*item) for item in zip(ids.tolist(), items, vectors, strict=True)]
         if features is not None:
             rows = [row | {"features": some} for row, some in zip(rows, features, strict=True)]
         with in_a_sentence(self.address):

@@ -24,7 +24,7 @@ def against_paper(comparison: Comparison) -> str:
 
     def absent(title: str, metrics: Collection[str]) -> str:
         callbacks = entries[title].recipe["training"].get("callbacks") or ()
-        measured = ["avg_dtp" for each in callbacks if each["class_path"].endswith("DistanceToProxy")]
+        measured = ["avg_dtp" for callback in callbacks if callback["class_path"].endswith("DistanceToProxy")]
         known = {*computed_metrics(entries[title]), *measured}
         missing = sorted(metric for metric in metrics if known.isdisjoint((metric, SAME.get(metric))))
         return f"Not among what this recipe computes: {', '.join(missing)}." if missing else ""

@@ -140,10 +140,10 @@ class Comparison:
         empty = cls(path, (), ())
         kept = empty.directory.read()
         try:
-            texts = [empty.recipe_file(each["slug"]).read_text(encoding="utf-8") for each in kept.recipes]
+            texts = [empty.recipe_file(recipe["slug"]).read_text(encoding="utf-8") for recipe in kept.recipes]
         except OSError as error:
             raise UserError(f"A recipe of the comparison cannot be read ({error}): put it back from a copy.") from error
-        entries = tuple(Entry(**each, yaml=text) for each, text in zip(kept.recipes, texts, strict=True))
+        entries = tuple(Entry(**recipe, yaml=text) for recipe, text in zip(kept.recipes, texts, strict=True))
         return cls(path, entries, kept.seeds, kept.flags, kept.baseline, kept.metrics)
 
     def write(self) -> None:
@@ -209,7 +209,7 @@ class Comparison:
         """Return the metrics to show for some recipes; the first is the main one."""
         computed = [computed_metrics(entry) for entry in entries]
         wanted = self.metrics or ("recall@1", "map@r", "ndcg@8")
-        return [metric for metric in wanted if any(metric in each for each in computed)] or ["map@r"]
+        return [metric for metric in wanted if any(metric in item for item in computed)] or ["map@r"]
 
 
 def computed_metrics(entry: Entry) -> list[str]:

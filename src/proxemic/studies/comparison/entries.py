@@ -110,9 +110,9 @@ def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *,
     recipe, is_file = yaml.safe_load(read.yaml), _is_file(name)
     stem, dataset = (Path(name).stem, data_key(recipe)) if is_file else (name.replace("/", "-"), name.partition("/")[0])
     slugs = [entry.slug for entry in before]
-    slug = next(each for n in count(1) if (each := f"{stem}-{n}" if n > 1 else stem) not in slugs)
+    slug = next(free for n in count(1) if (free := f"{stem}-{n}" if n > 1 else stem) not in slugs)
     others = {entry.dataset for entry in before if _test_images(entry.recipe) != _test_images(recipe)}
-    table = next(each for n in count(1) if (each := f"{dataset} ({n})" if n > 1 else dataset) not in others)
+    table = next(free for n in count(1) if (free := f"{dataset} ({n})" if n > 1 else dataset) not in others)
     return Entry(name, slug, table, _loss_label(recipe["loss"]), read.yaml)
 
 
@@ -129,6 +129,6 @@ def _test_images(recipe: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _loss_label(loss: Mapping[str, Any]) -> str:
     given = loss.get("init_args", {})
     name = class_name(given["loss"]) if class_name(loss) == "PairwiseLoss" else class_name(loss)
-    added = "".join(f" + {class_name(each)}" for each in given.get("regularizers") or ())
+    added = "".join(f" + {class_name(regularizer)}" for regularizer in given.get("regularizers") or ())
     proxies = given.get("proxies_per_class", 1)
     return f"{name}{added}{f', K = {proxies}' if proxies > 1 else ''}"

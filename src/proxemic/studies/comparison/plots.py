@@ -107,8 +107,10 @@ def _curve(axes: Axes, results: Mapping[int, Result], entry: Entry, place: int) 
     colour, dash = colormaps["tab10"](place % 10), DASHES[place // 10 % len(DASHES)]
     label = f"{entry.label}{MARKS[entry.selected_on]}"
     marker = "." if len(epochs) == 1 else None
-    axes.plot(epochs, [each.mean for each in estimates], dash, color=colour, linewidth=1.3, marker=marker, label=label)
-    low, high = ([each.mean + sign * (each.half_width or 0.0) for each in estimates] for sign in (-1, 1))
+    axes.plot(
+        epochs, [estimate.mean for estimate in estimates], dash, color=colour, linewidth=1.3, marker=marker, label=label
+    )
+    low, high = ([estimate.mean + sign * (estimate.half_width or 0.0) for estimate in estimates] for sign in (-1, 1))
     axes.fill_between(epochs, low, high, color=colour, alpha=0.13, linewidth=0)
 
 

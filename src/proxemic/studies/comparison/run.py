@@ -81,7 +81,7 @@ def compare(
                 )
             _begun(out)  # refuses a folder of something else before anything is written to it
             points = write_points(names[0], read_sweeps(vary), out, flags)
-            names, flags = [name for each in points.values() for name in each], []
+            names, flags = [name for point in points.values() for name in point], []
         comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
     if dry_run:
         return comparison

@@ -43,7 +43,7 @@ def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], me
 
 def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:
     """Return the variation of a test metric relative to that of ``against``; None without two recipes of two seeds."""
-    pairs = [[list(metric_values(each, name).values()) for name in (metric, against)] for each in results]
+    pairs = [[list(metric_values(result, name).values()) for name in (metric, against)] for result in results]
     pairs = [(values, unit) for values, unit in pairs if len(values) > 1]
     if len(pairs) < 2:
         return None
@@ -56,7 +56,9 @@ def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against
         low, high = log_ratio.mean - log_ratio.half_width, log_ratio.mean + log_ratio.half_width
         ratio = (math.exp(log_ratio.mean), math.exp(low), math.exp(high))
     over_recipes = statistics.stdev(statistics.fmean(values) for values, _ in pairs)
-    return SeedVariation(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
+    return SeedVariation(
+        statistics.fmean(deviation**2 for deviation in deviations) ** 0.5, over_recipes, ratio, len(pairs)
+    )
 
 
 def metric_values(results: Mapping[int, Result], metric: str, split: str = "test") -> dict[int, float]:

@@ -110,7 +110,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     fair = [entry for entry in entries if entry.selected_on != "test" and results[entry]] or entries
 
     def cell(entry: Entry, metric: str) -> str:
-        best = max((found.mean for each in fair if (found := means[each, metric])), default=None)
+        best = max((found.mean for item in fair if (found := means[item, metric])), default=None)
         found, text = means[entry, metric], format_estimate(means[entry, metric])
         return f"**{text}**" if entry in fair and found and found.mean == best else text
 
@@ -120,7 +120,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
         text = str(finished) if finished == len(states) else f"{finished} of {len(states)}"
         return f"{text}, {failed} failed" if failed else text
 
-    rows = [[names[entry], entry.loss, *(cell(entry, each) for each in metrics), seeds(entry)] for entry in entries]
+    rows = [[names[entry], entry.loss, *(cell(entry, metric) for metric in metrics), seeds(entry)] for entry in entries]
     header = ["recipe", "loss", *metrics, "seeds"]
     yield Table(header, rows, align="ll" + "r" * (len(metrics) + 1)).text("markdown")
     yield from (note for split, note in FOOTNOTES.items() if split in {entry.selected_on for entry in entries})
@@ -128,7 +128,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
         yield f"Computed in bf16-mixed: {', '.join(rounded)}."
     from proxemic.metrics import FEWEST_CLASSES  # imports torch
 
-    classes = [each.test_classes for entry in entries for each in results[entry].values() if each.test_classes]
+    classes = [result.test_classes for entry in entries for result in results[entry].values() if result.test_classes]
     if min(classes, default=FEWEST_CLASSES) < FEWEST_CLASSES:
         yield (
             f"Few test classes: {min(classes)}. The intervals are over seeds on these classes alone: other classes may "
@@ -138,7 +138,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     for entry in entries:
         if entry != baseline:
             found = [difference(results[entry], results[baseline], metric) for metric in metrics]
-            pairs = max([0, *(each.n for each in found if each)])
+            pairs = max([0, *(item.n for item in found if item)])
             rows.append([names[entry], *map(_difference, found), str(pairs)])
     if rows:
         first = names[baseline]

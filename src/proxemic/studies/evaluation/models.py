@@ -42,7 +42,7 @@ def evaluate_models(
     # The labels of the classes whose names a model was trained on; None if those of one model are unknown.
     classes, trained = [RunDirectory.of_model(path).read_classes() for path in paths], None
     if None not in classes:
-        names = {name for each in classes if each is not None for name in each.trained}
+        names = {name for class_ in classes if class_ is not None for name in class_.trained}
         trained = [label for label, name in enumerate(images.class_names) if name in names]
     targets = []
     for path in paths:
@@ -169,7 +169,7 @@ def _load(
     same, moved, given = type(trained_on) is type(source), None, False
     if isinstance(source, OwnSource):
         if isinstance(trained_on, OwnSource):
-            places = [each.root and Path(each.root).resolve() for each in (trained_on, source)]
+            places = [value.root and Path(value.root).resolve() for value in (trained_on, source)]
             same = places[0] == places[1]
             moved = None if same or split else _moved_splits(source, RunDirectory(paths[0]))
         if not same and moved is None and split != "all":

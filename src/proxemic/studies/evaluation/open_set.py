@@ -25,7 +25,7 @@ class OpenSet:
     @property
     def values(self) -> dict[str, float]:
         """Rates, then thresholds, by name."""
-        return self.found.values | {threshold_name(rate): each.threshold for rate, each in self.found.points.items()}
+        return self.found.values | {threshold_name(rate): point.threshold for rate, point in self.found.points.items()}
 
     def content(self) -> dict[str, Any]:
         """Return the counts and the values, for JSON."""
@@ -50,7 +50,7 @@ class OpenSet:
         if unknown := [f"{rate:g}" for rate, point in self.found.points.items() if math.isnan(point.threshold)]:
             rates = " and ".join(unknown)
             notes.append(f"Too few queries of classes that the gallery lacks to measure a false alarm rate of {rates}.")
-        if min(len(each.labels.unique()) for each in (self.found.mated, self.found.non_mated)) < FEWEST_CLASSES:
+        if min(len(item.labels.unique()) for item in (self.found.mated, self.found.non_mated)) < FEWEST_CLASSES:
             notes.append(f"With fewer than {FEWEST_CLASSES} classes of each kind no honest interval can be given.")
         return notes
 

@@ -64,10 +64,10 @@ class MetricTable:
         options: Any = {"level": level, "resamples": resamples}
         if resamples and len(models) == 1:
             bounds = models[0].intervals(**options)
-            intervals = {name: each for name, each in bounds.items() if not math.isnan(each.low)}
+            intervals = {name: bound for name, bound in bounds.items() if not math.isnan(bound.low)}
         elif resamples:
             first, second = (
-                {name: each.double() for name, each in model.per_query.items() if not math.isnan(named[name])}
+                {name: item.double() for name, item in model.per_query.items() if not math.isnan(named[name])}
                 for model, named in zip(models, values, strict=True)
             )
             differences = paired_differences(first, second, labels, average=average, **options)
@@ -120,8 +120,11 @@ class MetricTable:
 
     def bounds(self) -> dict[str, Any]:
         """Return intervals and differences for JSON, as far as there are any."""
-        intervals = {name: [each.low, each.high] for name, each in self.intervals.items()}
-        named = {"intervals": intervals, "differences": {name: vars(each) for name, each in self.differences.items()}}
+        intervals = {name: [interval.low, interval.high] for name, interval in self.intervals.items()}
+        named = {
+            "intervals": intervals,
+            "differences": {name: vars(difference) for name, difference in self.differences.items()},
+        }
         return {name: values for name, values in named.items() if values}
 
 
@@ -154,19 +157,20 @@ class Evaluation:
         """Compute intervals, or differences, by the bootstrap; 0 resamples compute neither."""
         parts, categories, prefixes = (
             tuple(
-                cls.of(part, level, resamples) for part in zip(*(getattr(each, name) for each in targets), strict=True)
+                cls.of(part, level, resamples)
+                for part in zip(*(getattr(target, name) for target in targets), strict=True)
             )
             for name in ("parts", "categories", "prefixes")
         )
-        bootstrap, metrics = (level, resamples), [each.metrics for each in targets]
+        bootstrap, metrics = (level, resamples), [target.metrics for target in targets]
         first, split = metrics[0], targets[0].split
         # The queries and their matches, and so chance, are the same for two models.
         table = MetricTable.of(
             metrics, metrics, first.labels, split, *bootstrap, average=first.average, chance=first.chance
         )
         open_set = None
-        if sets := [each.open_set for each in targets if each.open_set is not None]:
-            found, values = [each.found for each in sets], [each.values for each in sets]
+        if sets := [target.open_set for target in targets if target.open_set is not None]:
+            found, values = [group.found for group in sets], [group.values for group in sets]
             open_set = MetricTable.of(found, values, found[0].mated.labels, "open set", *bootstrap)
         return cls(tuple(targets), table, parts, categories, open_set, prefixes)
 
@@ -195,7 +199,7 @@ class Evaluation:
             return json.dumps(self._content(), indent=2)
         if form == "csv":
             return Table.of_records(self.rows()).text("csv")
-        tables = [Table(*each.table.cells(), each._title(), each._notes()) for each in (self, *self.parts)]
+        tables = [Table(*part.table.cells(), part._title(), part._notes()) for part in (self, *self.parts)]
         if self.categories:
             tables.insert(1, self._category_table())
         if self.prefixes:
@@ -211,9 +215,9 @@ class Evaluation:
         """
         with_category = bool(self.categories) or self.targets[0].category is not None
         rows = [
-            ({"category": readable(each.targets[0].category or "")} if with_category else {}) | row
-            for each in (self, *self.categories, *self.parts, *self.prefixes)
-            for row in each.table.rows()
+            ({"category": readable(item.targets[0].category or "")} if with_category else {}) | row
+            for item in (self, *self.categories, *self.parts, *self.prefixes)
+            for row in item.table.rows()
         ]
         of_open_set = self.open_set.rows() if self.open_set else []
         return rows + [({"category": ""} if with_category else {}) | row for row in of_open_set]
@@ -257,15 +261,15 @@ class Evaluation:
         ]
 
     def _category_table(self) -> Table:
-        bounds = any(each.table.has_bounds for each in self.categories)
+        bounds = any(category.table.has_bounds for category in self.categories)
         header = ["category", "classes", "queries", *self.categories[0].table.cells(bounds)[0]]
         rows = []
-        for each in self.categories:
-            target = each.targets[0]
+        for item in self.categories:
+            target = item.targets[0]
             named = [readable(target.category or ""), f"{target.classes:,}", f"{target.metrics.queries:,}"]
-            first, *others = each.table.cells(bounds)[1]
+            first, *others = item.table.cells(bounds)[1]
             rows += [[*named, *first], *(["", "", "", *row] for row in others)]
-        few = min(each.targets[0].classes for each in self.categories) < FEWEST_CLASSES
+        few = min(category.targets[0].classes for category in self.categories) < FEWEST_CLASSES
         notes = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
         return Table(header, rows, "By category; the queries of each search all images", notes)
 
@@ -273,8 +277,8 @@ class Evaluation:
         whole = f"all {self.targets[0].content.embeddings.shape[1]}"
         names = [name for name in self.metrics if name.startswith("recall@")] or [self.targets[0].metric]
         rows = [
-            [name, *(percent(target.metrics[metric]) for target in each.targets for metric in names)]
-            for name, each in [*((each.targets[0].split, each) for each in self.prefixes), (whole, self)]
+            [name, *(percent(target.metrics[metric]) for target in item.targets for metric in names)]
+            for name, item in [*((prefix.targets[0].split, prefix) for prefix in self.prefixes), (whole, self)]
         ]
         models = ("",) if len(self.targets) == 1 else ("A ", "B ")
         header = ["numbers", *(f"{model}{name}" for model in models for name in names)]
@@ -289,14 +293,16 @@ class Evaluation:
         if self.parts:
             more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
         if self.prefixes:
-            more["dims"] = {str(each.targets[0].content.embeddings.shape[1]): each._content() for each in self.prefixes}
+            more["dims"] = {
+                str(prefix.targets[0].content.embeddings.shape[1]): prefix._content() for prefix in self.prefixes
+            }
         if self.open_set and (first := self.targets[0].open_set):
             more["open_set"] = (first.content() if len(summaries) == 1 else {}) | self.open_set.bounds()
         if len(summaries) == 1:
             return without_nan(summaries[0] | self.table.bounds() | more)
         models = [
-            {"model": target.title} | each | ({"open_set": target.open_set.content()} if target.open_set else {})
-            for target, each in zip(self.targets, summaries, strict=True)
+            {"model": target.title} | summary | ({"open_set": target.open_set.content()} if target.open_set else {})
+            for target, summary in zip(self.targets, summaries, strict=True)
         ]
         return without_nan({"models": models} | self.table.bounds() | more)
 
@@ -317,7 +323,7 @@ class Evaluation:
         target = self.targets[0]
         left_out = target.metrics.left_out
         notes = [few_classes(target.query_classes)] if few_classes(target.query_classes) else []
-        notes += [f"{readable(each.name)} {each.stopped}." for each in self.targets if each.stopped]
+        notes += [f"{readable(target.name)} {target.stopped}." for target in self.targets if target.stopped]
         if target.trained_on or (target.trained_on is not None and target.split == "all"):
             of = "either model" if len(self.targets) > 1 else "the model"
             notes.append(f"By their names, {of} was trained on {target.trained_on} of these {target.classes} classes.")

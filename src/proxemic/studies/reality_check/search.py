@@ -63,7 +63,7 @@ class CheckSpaces:
         """
         two = base.get("second_phase") is not None
         stages = read_stages(pin(content, given, where)[0], where)
-        if any("training.epochs" in (*each.search, *each.fixed) for each in stages):
+        if any("training.epochs" in (*stage.search, *stage.fixed) for stage in stages):
             raise UserError(
                 f"{where} sets training.epochs, but the phases of a reality check have the recipe's epochs, or end at "
                 "a plateau: leave it out."
@@ -74,8 +74,10 @@ class CheckSpaces:
                 f"{where} has a stage with start_from: best, but the recipe has no second phase: give it one, or leave "
                 "the stage out."
             )
-        first = [each for each in stages if each is not later]
-        dimensions = {name: each for stage in reversed(first) for name, each in stage.dimensions(base).items()}
+        first = [stage for stage in stages if stage is not later]
+        dimensions = {
+            name: dimension for stage in reversed(first) for name, dimension in stage.dimensions(base).items()
+        }
         initial = {name: recipe_value(base, name) for name in dimensions}
         return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
 
@@ -84,9 +86,11 @@ class CheckSpaces:
         if self.later is not None:
             dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
         else:
-            near = {name: _tighter(name, each, best) for name, each in self.first.dimensions.items()}
-            dimensions = {name: each for name, each in near.items() if each is not None}
-        searched = {name: each for name, each in dimensions.items() if self.pinned.isdisjoint((name, SECOND + name))}
+            near = {name: _tighter(name, dimension, best) for name, dimension in self.first.dimensions.items()}
+            dimensions = {name: item for name, item in near.items() if item is not None}
+        searched = {
+            name: dimension for name, dimension in dimensions.items() if self.pinned.isdisjoint((name, SECOND + name))
+        }
         second = best.get("second_phase") or {}
         before = {name: recipe_value(second, name) for name in searched}
         initial = {name: recipe_value(best, name) if value is None else value for name, value in before.items()}
@@ -133,7 +137,7 @@ def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> 
     else:
         quarter = (high - low) / 4
         bounds = (max(low, value - quarter), min(high, value + quarter))
-    least, most = (float(f"{each:.6g}") for each in bounds)
+    least, most = (float(f"{bound:.6g}") for bound in bounds)
     return Range(least, most, dimension.log)
 
 

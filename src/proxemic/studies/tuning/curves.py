@@ -62,7 +62,9 @@ class SearchCurve:
     def rows(self) -> list[list[Any]]:
         """Return a row for each number of trials, with the columns that `HEADER` names."""
         columns = (self.full_runs, self.found, self.expected, self.low, self.high)
-        return [[self.name, n, *row] for n, row in enumerate(zip(*(each.tolist() for each in columns), strict=True), 1)]
+        return [
+            [self.name, n, *row] for n, row in enumerate(zip(*(column.tolist() for column in columns), strict=True), 1)
+        ]
 
 
 def search_curve(directory: str | Path, name: str | None = None, seed: int = 0) -> SearchCurve:

@@ -61,13 +61,13 @@ class TuningDirectory(StudyDirectory[TuningOptions]):
 
     def write_trials(self, stages: Sequence[Sequence[FinishedTrial]]) -> None:
         """Write ``trials.csv``: one row per trial, stage by stage."""
-        names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
+        names = list(dict.fromkeys(name for stage in stages for item in stage for name in item.parameters))
         header = ["stage", "trial", "state", "value", "epochs", "seconds", *names, "failure"]
         rows = [
-            [number, each.number, each.state, each.value, each.steps, round(each.seconds, 1)]
-            + [each.parameters.get(name) for name in names]
-            + [each.failure]
+            [number, item.number, item.state, item.value, item.steps, round(item.seconds, 1)]
+            + [item.parameters.get(name) for name in names]
+            + [item.failure]
             for number, stage in enumerate(stages, 1)
-            for each in stage
+            for item in stage
         ]
         write_csv(self.path / "trials.csv", header, rows)

@@ -20,12 +20,12 @@ with optional_dependency("tune"):
 def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
     """Write ``importance.png``: the importance of each parameter, by stage."""
     shares = [_importances(study) for study in studies]
-    heights = [0.9 + 0.28 * max(1, len(each)) for each in shares]
+    heights = [0.9 + 0.28 * max(1, len(share)) for share in shares]
     figure = Figure(figsize=(7, sum(heights)), layout="constrained")
     rows = figure.subplots(len(studies), 1, squeeze=False, height_ratios=heights)
-    for number, (axes, each) in enumerate(zip(rows[:, 0], shares, strict=True), 1):
-        names = list(each)[::-1]
-        axes.barh(range(len(names)), [each[name] for name in names], color="#4477aa")
+    for number, (axes, share) in enumerate(zip(rows[:, 0], shares, strict=True), 1):
+        names = list(share)[::-1]
+        axes.barh(range(len(names)), [share[name] for name in names], color="#4477aa")
         axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
         axes.set_xlim(0, 1)
         axes.set_title(_stage("Importance (PED-ANOVA)", number, len(studies)), fontsize=9)
@@ -55,7 +55,7 @@ def draw_slices(
     figure = Figure(figsize=(1 + 2.2 * columns, 2.4 * len(stages) + 0.4), layout="constrained")
     rows = figure.subplots(len(stages), columns, squeeze=False, sharey="row")
     for number, (row, trials, known) in enumerate(zip(rows, stages, dimensions, strict=True), 1):
-        complete = [each for each in trials if each.state == "complete"]
+        complete = [trial for trial in trials if trial.state == "complete"]
         for axes, name in zip(row, known, strict=False):
             _slice(axes, name, known[name], complete)
         for axes in row[len(known) :]:
@@ -66,10 +66,10 @@ def draw_slices(
 
 
 def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence[FinishedTrial]) -> None:
-    places = [each.parameters[name] for each in complete]
+    places = [item.parameters[name] for item in complete]
     if isinstance(dimension, Choices):
         places = [dimension.choices.index(place) for place in places]
-        axes.set_xticks(range(len(dimension.choices)), [str(each) for each in dimension.choices], parse_math=False)
+        axes.set_xticks(range(len(dimension.choices)), [str(choice) for choice in dimension.choices], parse_math=False)
         axes.set_xlim(-0.5, len(dimension.choices) - 0.5)
     elif dimension.log:
         low, high = dimension.low, dimension.high
@@ -82,8 +82,8 @@ def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence
     else:
         space = 0.05 * (dimension.high - dimension.low) or 1
         axes.set_xlim(dimension.low - space, dimension.high + space)
-    values = [each.value or 0.0 for each in complete]
-    order = [each.number for each in complete]
+    values = [item.value or 0.0 for item in complete]
+    order = [item.number for item in complete]
     axes.scatter(places, values, c=order, cmap="Blues", vmin=min(order) - max(order) / 2 - 1, s=18)
     best = max(range(len(values)), key=values.__getitem__)
     axes.scatter(places[best], values[best], marker="*", s=90, color="#d7191c")

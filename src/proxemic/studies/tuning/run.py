@@ -169,7 +169,7 @@ def tune(
         seed,
         budget,
         seeds,
-        [list(each) for each in zip(*(first_values(_content(each), stages) for each in first), strict=True)],
+        [list(value) for value in zip(*(first_values(_content(item), stages) for item in first), strict=True)],
     )
     directory = TuningDirectory(out)
     if directory.is_begun():

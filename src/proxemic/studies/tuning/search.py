@@ -158,7 +158,7 @@ def search(
     """
     total, is_grid, notices_deaths = trials or 50, sampler == "grid", not _is_redis(storage)
     if is_grid:
-        points = math.prod(len(each.values()) for each in dimensions.values())
+        points = math.prod(len(dimension.values()) for dimension in dimensions.values())
         total = min(trials or points, points)
     limit = total if budget is None else budget
 
@@ -175,7 +175,7 @@ def search(
         try:
             if notices_deaths and not _beaten.wait(GRACE):
                 raise RuntimeError("it takes no heartbeats")
-            parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
+            parameters = {name: _suggest(trial, name, dimension) for name, dimension in dimensions.items()}
             value = objective(Trial(_number(frozen()), parameters, report))
             if not math.isfinite(value):
                 raise TrialFailed(f"The value is {value}.")
@@ -187,7 +187,7 @@ def search(
             if sampler != "gp":
                 raise optuna.TrialPruned from error  # not failed in Optuna's sense: samplers ignore such trials
             # GP learns only from trials that have a value, and would try these parameters over and over.
-            known = [each.value for each in shared.get_trials() if each.value is not None]
+            known = [trial.value for trial in shared.get_trials() if trial.value is not None]
             reported = frozen().intermediate_values
             return reported[max(reported)] if is_pruned else min(known, default=0.0)
         except BaseException:  # the disk is full, or the user stops the search: the trial is made again
@@ -201,7 +201,7 @@ def search(
 
     with storage_errors(storage):
         shared = open_study(storage, study)
-        known = {"search": {name: repr(each) for name, each in dimensions.items()}, "sampler": sampler}
+        known = {"search": {name: repr(dimension) for name, dimension in dimensions.items()}, "sampler": sampler}
         known |= {"pruner": pruner} | ({"trials": total} if budget is None else {"budget": budget})
         known |= settings or {}
         if (stored := shared.user_attrs.get("settings")) is None:
@@ -214,7 +214,7 @@ def search(
         startup = min(10, max(3, (total if budget is None else budget // steps) // 4))
         drawn = None if shared.get_trials() else seed
         if is_grid:
-            shared.sampler = GridSampler({name: each.values() for name, each in dimensions.items()})
+            shared.sampler = GridSampler({name: dimension.values() for name, dimension in dimensions.items()})
         elif sampler == "random":
             shared.sampler = RandomSampler(seed=drawn)
         else:
@@ -224,7 +224,7 @@ def search(
         else:
             shared.pruner = MedianPruner(5, steps // 4) if pruner == "median" else NopPruner()
         for given in first if not is_grid else ():
-            near = {name: each.nearest(given[name]) for name, each in dimensions.items() if name in given}
+            near = {name: dimension.nearest(given[name]) for name, dimension in dimensions.items() if name in given}
             point = {name: value for name, value in near.items() if value is not None}
             shared.enqueue_trial(point, skip_if_exists=True)
         for trial in shared.get_trials(states=(TrialState.RUNNING,)) if alone else ():

@@ -88,8 +88,8 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
 
 def middle(dimensions: Mapping[str, Any]) -> dict[str, Any]:
     """Return a value of each dimension, to check that the recipe can be read with it."""
-    values = {name: each.values() for name, each in dimensions.items()}
-    return {name: each[len(each) // 2] for name, each in values.items()}
+    values = {name: dimension.values() for name, dimension in dimensions.items()}
+    return {name: value[len(value) // 2] for name, value in values.items()}
 
 
 def recipe_fingerprint(base: Mapping[str, Any]) -> str:

@@ -136,8 +136,8 @@ class TuningWorker:
             *earlier, finished = map(finished_trials, self._studies())
             self.directory.write_trials([*earlier, finished])
             best, count = best_of(finished), done(finished)
-            for each in finished:  # the weights of all trials would fill a disk
-                for run in self.directory.runs(number, each.number, self.options.seeds) if each != best else ():
+            for item in finished:  # the weights of all trials would fill a disk
+                for run in self.directory.runs(number, item.number, self.options.seeds) if item != best else ():
                     RunDirectory(run).drop_weights()
             if best is not None and best.number == trial.number:
                 self._write_best([*self.best, best])
@@ -223,7 +223,7 @@ class StageSearch:
     def _train_together(self, runs: Sequence[Path], trial: Trial) -> list[dict[str, Any]]:
         """Train the runs of all seeds, up to one rung after the other, and then to their ends."""
         epochs = self.common["training"]["epochs"]
-        for rung in [each for each in self.rungs if each < epochs]:
+        for rung in [rung for rung in self.rungs if rung < epochs]:
             for seed, run in enumerate(runs):
                 if len(RunDirectory(run).read_history()) < rung:
                     with suppress(_Paused):

@@ -30,7 +30,7 @@ class ProxyShards:
     def save(self, checkpoint: dict[str, Any], optimizer: Optimizer, proxies: nn.Parameter, step: int) -> None:
         """Move the shard of this process from a checkpoint to files; every process calls this."""
         everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        index = next((number for number, each in enumerate(everything) if each is proxies), None)
+        index = next((number for number, item in enumerate(everything) if item is proxies), None)
         tensors = {_PROXIES: checkpoint["state_dict"].pop(_PROXIES)}
         states = checkpoint["optimizer_states"][0]["state"]
         if index in states:

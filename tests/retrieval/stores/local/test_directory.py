@@ -287,7 +287,7 @@ def one_sentence(folder: Path) -> str:
     except UserError as error:
         verified = [str(error)]
     assert verified
-    assert all("\n" not in each and len(each) < 600 for each in (*said, *verified))
+    assert all("\n" not in value and len(value) < 600 for value in (*said, *verified))
     return " ".join([*said, *verified])
 
 
@@ -295,7 +295,7 @@ def test_truncated_and_swapped_files(store: LocalStore, tmp_path: Path) -> None:
     other = LocalStore.create(str(tmp_path / "other"), GalleryInfo(DIM, "euclidean"))
     other.add(random_vectors(50, DIM, 7, "euclidean"), some_items(50, labels=["class 3"] * 50))
     for kind in ("vectors", "items"):
-        ours, theirs = (getattr(each._snapshot.state.segments[0], kind).name for each in (store, other))
+        ours, theirs = (getattr(value._snapshot.state.segments[0], kind).name for value in (store, other))
         path, sound = store.folder / ours, (store.folder / ours).read_bytes()
         for content_now in (b"", sound[: len(sound) // 2], sound + b"x", (other.folder / theirs).read_bytes()):
             path.write_bytes(content_now)
@@ -315,8 +315,8 @@ def test_damage_is_not_copied_into_new_files(store: LocalStore, kind: str) -> No
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     changes: list[Callable[[LocalStore], object]] = [
-        lambda each: each.add(random_vectors(200, DIM, 2, "euclidean"), some_items(200, 100)),
-        lambda each: each.remove({"label": ["class 0", "class 1"]}),
+        lambda item: item.add(random_vectors(200, DIM, 2, "euclidean"), some_items(200, 100)),
+        lambda item: item.remove({"label": ["class 0", "class 1"]}),
     ]
     for change in changes:
         with pytest.raises(UserError, match=f"{path.name} is damaged"):

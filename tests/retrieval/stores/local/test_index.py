@@ -47,8 +47,8 @@ def test_what_others_make_of_faiss_does_not_matter(
 ) -> None:
     """faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces `search` by one without `params`."""
     before = LocalStore.open(str(built[kind])).search(QUERIES, 10)
-    for each in (faiss.IndexHNSW, faiss.IndexIVF, faiss.IndexIVFPQ, faiss.Index):
-        monkeypatch.setattr(each, "search", None)
+    for value in (faiss.IndexHNSW, faiss.IndexIVF, faiss.IndexIVFPQ, faiss.Index):
+        monkeypatch.setattr(value, "search", None)
     after = LocalStore.open(str(built[kind])).search(QUERIES, 10)
     np.testing.assert_array_equal(before.ids, after.ids)
 

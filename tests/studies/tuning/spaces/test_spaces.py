@@ -191,7 +191,7 @@ def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
 
 def test_a_space_includes_the_published_values() -> None:
     for name, published in PUBLISHED.items():
-        search = {key: each for stage in stages_of(name) for key, each in stage.search.items()}
+        search = {key: item for stage in stages_of(name) for key, item in stage.search.items()}
         for key, values in published.items():
             dimension = search[key]
             assert isinstance(dimension, Range | Choices)
@@ -201,15 +201,15 @@ def test_a_space_includes_the_published_values() -> None:
 
 def ends(stage: Stage) -> list[dict[str, Any]]:
     """All lowest values, all highest ones, and every choice."""
-    own = {key: each for key, each in stage.search.items() if key.startswith("loss.") and not isinstance(each, Factor)}
+    own = {key: item for key, item in stage.search.items() if key.startswith("loss.") and not isinstance(item, Factor)}
     values = [
-        each.choices if isinstance(each, Choices) else (float(each.low), float(each.high)) for each in own.values()
+        item.choices if isinstance(item, Choices) else (float(item.low), float(item.high)) for item in own.values()
     ]
     count = max(map(len, values), default=0)
     points = [
         {key: value[n * len(value) // count] for key, value in zip(own, values, strict=True)} for n in range(count)
     ]
-    whole = [key for key, each in own.items() if isinstance(each, Range) and each.integer]
+    whole = [key for key, item in own.items() if isinstance(item, Range) and item.integer]
     return [{**stage.fixed, **point, **{key: int(point[key]) for key in whole}} for point in points]
 
 
@@ -265,7 +265,7 @@ def test_a_recipe_takes_a_trial_of_its_space(name: str, recipe: Path) -> None:
     stages = read_stages(space, name)
     for number, stage in enumerate(stages, 1):
         values = stage_values(content, stages, number, carried)
-        carried |= {key: each.values()[-1] for key, each in stage.dimensions(content).items()}
+        carried |= {key: dimension.values()[-1] for key, dimension in stage.dimensions(content).items()}
         read = read_recipe(recipe, ("--loss", name, *as_flags({**values, **carried})))
         loss = read.recipe.loss(5, 8)
         assert type(loss).__name__ == name

@@ -221,7 +221,7 @@ def _check(state: State) -> None:
         isinstance(text, str) for text in (*state.columns, *state.roots)
     ):
         raise ValueError("its columns are not path, label and others")
-    files = [pair for each in state.segments for pair in each.files().items()]
+    files = [pair for segment in state.segments for pair in segment.files().items()]
     for kind, file in files + ([] if state.index is None else [("index", state.index.file)]):
         match = FILE_NAME.fullmatch(file.name)
         if match is None or match.groups() != (kind, state.token, EXTENSIONS[kind]):

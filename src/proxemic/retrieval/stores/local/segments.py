@@ -205,7 +205,7 @@ class Snapshot:
         self.folder = folder
         self.state = state
         self.columns = ("id", *state.columns)
-        opened = {(each.entry.vectors, each.entry.items): each for each in before}
+        opened = {(item.entry.vectors, item.entry.items): item for item in before}
         self.segments: list[Segment] = []
         for entry in state.segments:
             same = opened.get((entry.vectors, entry.items))
@@ -253,7 +253,7 @@ class Snapshot:
 
     def live_ids(self) -> Int64[np.ndarray, " live"]:
         """Return the ids of the rows that are not removed, ascending."""
-        return np.concatenate([np.empty(0, np.int64), *(each.ids[each.live] for each in self.segments)])
+        return np.concatenate([np.empty(0, np.int64), *(segment.ids[segment.live] for segment in self.segments)])
 
     def vectors_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
         """Return the vectors of rows; zeros for rows that the segments do not have."""

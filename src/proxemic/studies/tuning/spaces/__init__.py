@@ -166,7 +166,7 @@ def read_dimension(content: Any, where: str) -> Dimension:
         raise UserError(f"{where}: there is no key {unknown[0]} beside {kind}; allowed are {', '.join(kinds[kind])}.")
     try:
         if kind == "choices":
-            return Choices(tuple(json.dumps(each) if isinstance(each, list | dict) else each for each in given[kind]))
+            return Choices(tuple(json.dumps(item) if isinstance(item, list | dict) else item for item in given[kind]))
         if kind == "factor":
             factor = given.pop("factor")
             low, high = factor if isinstance(factor, list) else (1 / factor, factor)
@@ -195,8 +195,8 @@ class Stage:
     def dimensions(self, recipe: Mapping[str, Any]) -> dict[str, Range | Choices]:
         """Return what is searched, with every `Factor` resolved by the full content of a recipe."""
         return {
-            name: each.around(name, recipe_value(recipe, name)) if isinstance(each, Factor) else each
-            for name, each in self.search.items()
+            name: item.around(name, recipe_value(recipe, name)) if isinstance(item, Factor) else item
+            for name, item in self.search.items()
         }
 
 
@@ -230,7 +230,7 @@ def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> lis
     """
     arguments = recipe["loss"].get("init_args") or {}
     parts = [arguments.get("loss"), arguments.get("miner"), *(arguments.get("regularizers") or [])[-1:]]
-    loss, *inside = (_class_of(each) for each in (recipe["loss"], *filter(None, parts)))
+    loss, *inside = (_class_of(part) for part in (recipe["loss"], *filter(None, parts)))
     known = list_spaces()
     if loss not in known:
         raise UserError(
@@ -266,7 +266,7 @@ def pin(content: Sequence[Any], given: Collection[str], where: str = "The search
             f"Flags give {', '.join(twice)}, which the search space sets itself in its stages: leave out these flags, "
             "or give another --space FILE."
         )
-    left = [{**each, "search": {key: v for key, v in each["search"].items() if key not in given}} for each in content]
+    left = [{**item, "search": {key: v for key, v in item["search"].items() if key not in given}} for item in content]
     if empty := [before for before, after in zip(content, left, strict=True) if not after["search"]]:
         raise UserError(
             f"Flags give {', '.join(empty[0]['search'])}, which is all that a stage of the search space varies: leave "
@@ -286,9 +286,9 @@ def resolve_factors(content: Sequence[Any], recipe: Mapping[str, Any], where: st
     resolved: list[Any] = []
     for given, stage in zip(content, read_stages(content, where), strict=True):
         search = dict(given["search"])
-        for name, each in stage.search.items() if not stage.from_best else ():
-            if isinstance(each, Factor):
-                near = each.around(name, recipe_value(recipe, name))
+        for name, item in stage.search.items() if not stage.from_best else ():
+            if isinstance(item, Factor):
+                near = item.around(name, recipe_value(recipe, name))
                 search[name] = {"low": near.low, "high": near.high, "log": near.log, "points": near.points}
         resolved.append({**given, "search": search})
     return resolved
@@ -300,7 +300,7 @@ def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
     >>> read_stages([{"search": {"optim.lr": {"low": 0.001, "high": 0.1, "log": True}}}], "mine.yaml")[0].search
     {'optim.lr': Range(low=0.001, high=0.1, log=True, step=None, integer=False, points=3, grid=())}
     """
-    stages = tuple(_read_stage(each, f"{where}, stage {number}") for number, each in enumerate(content, 1))
+    stages = tuple(_read_stage(item, f"{where}, stage {number}") for number, item in enumerate(content, 1))
     if not stages:
         raise UserError(f"{where} holds no stages: give at least one, with search.")
     if any(stage.from_best for stage in stages[:-1]) or (stages[0].from_best and len(stages) == 1):
@@ -340,7 +340,7 @@ def _read_stage(content: Any, where: str) -> Stage:
         if is_wrong:
             raise UserError(where + sentence)
     assert isinstance(search, Mapping)
-    dimensions = {name: read_dimension(each, f"{where}, {name}") for name, each in search.items()}
+    dimensions = {name: read_dimension(item, f"{where}, {name}") for name, item in search.items()}
     return Stage(dimensions, fixed, content.get("start_from") == "best", share)
 
 
