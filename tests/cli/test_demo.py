@@ -19,6 +19,7 @@ def test_it_trains_glyphs_and_says_what_comes_next(tmp_path: Path, here: Here, m
         return SimpleNamespace(path=out)
 
     monkeypatch.setattr(runs, "_train", train)
+    monkeypatch.setattr(runs, "_report_at_the_end", lambda _: None)
     result = here("demo", "--out", tmp_path / "run", "--training.epochs", "1")
     assert result.returncode == 0, result.stderr
     assert trained == [("glyphs", tmp_path / "run", {"training.epochs": "1"})]

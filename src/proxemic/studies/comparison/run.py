@@ -16,7 +16,6 @@ from proxemic.studies.comparison.against_paper import against_paper
 from proxemic.studies.comparison.directory import Comparison, computed_metrics
 from proxemic.studies.comparison.entries import find_names, read_entry
 from proxemic.studies.comparison.tables import write_tables
-from proxemic.studies.comparison.vary import read_sweeps, write_points
 from proxemic.studies.directories import format_seconds, time_left
 from proxemic.studies.jobs import Job, Workers
 from proxemic.studies.recipe_content import same_recipe
@@ -80,6 +79,8 @@ def compare(
                     "--vary takes one recipe, and writes one for each value: leave out the others, --dry-run too."
                 )
             _begun(out)  # refuses a folder of something else before anything is written to it
+            from proxemic.studies.comparison.vary import read_sweeps, write_points  # which import torch
+
             points = write_points(names[0], read_sweeps(vary), out, flags)
             names, flags = [name for point in points.values() for name in point], []
         comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
