@@ -410,7 +410,7 @@ def test_the_page_of_retrieval(here: Path, capsys: pytest.CaptureFixture[str]) -
     recipe = write_recipe(here / "tiny.yaml", here / "photos")
     quick = ["--training.epochs", "1"]
     assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
-    assert run_commands("retrieval.md") == 21
+    assert run_commands("retrieval.md", {"serve": None}) == 22
     run_page("retrieval.md")
     assert {path.name for path in here.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}
 
