@@ -175,7 +175,7 @@ class Gallery:
         """
         given, nested = [] if source is None else open_sources(source), dim is not None
         vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
-        if embedder is None and dim is None and vectors is None and given:
+        if embedder is None and vectors is None and given:
             embedder = DEFAULT_MODEL
             warnings.warn(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).", UserNote, stacklevel=2)
         named = embedder if isinstance(embedder, str) and is_pretrained_name(embedder) else None
