@@ -69,7 +69,7 @@ class Suspect:
         label: Its label.
         suggested: The label of the pictures that it is nearer to.
         score: The value of `wrong_label_scores`, from 0.5, exclusive, to 1.
-        example: The name of the other picture with its label that is most like all of these; empty if there is none.
+        example: The most typical other picture with its label, by name; empty if it has no other.
         suggested_example: The same of the suggested label.
     """
 
