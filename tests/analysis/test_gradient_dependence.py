@@ -97,8 +97,8 @@ def test_the_scores_that_enter_are_those_of_the_formula(
 NO_P_N = ("ProxyNCALoss", "ProxyAnchorLoss", "MultiProxyAnchorLoss", "DataWiseMultiProxyAnchorLoss")
 
 
-@pytest.mark.parametrize("name", [*NO_P_N, "CurricularFaceLoss", "HISTLoss", "MagFaceLoss", "WarpedSoftmaxLoss"])
-def test_a_loss_agrees_with_its_characteristics(name: str) -> None:
+@pytest.mark.parametrize("name", every_proxy_loss())
+def test_every_loss_agrees_with_its_characteristics(name: str) -> None:
     enters = score_dependence(every_proxy_loss()[name], LABELS, draws=16, seed=1) > THRESHOLD
     classes = torch.arange(3)
     positive = (LABELS.unsqueeze(1) == classes).flatten()

@@ -72,9 +72,13 @@ if __name__ == "__main__":
     checks: dict[str, Callable[[], None]] = {
         name: partial(compiled, partial(make, name, 60, 32, 2), most=0) for name in CASES
     }
+    for case in ("softmax", "soft-triple"):
+        checks[f"{case}, sampled"] = partial(compiled, partial(make, case, 60, 32, 2, sample_rate=0.2))
+        by_method = case == "softmax"
+        checks[f"{case}, half precision"] = partial(
+            compiled, partial(make, case, 60, 32, 2), half=True, method=by_method
+        )
     checks |= {
-        "sampled": partial(compiled, partial(make, "soft-triple", 60, 32, 2, sample_rate=0.2)),
-        "half precision": partial(compiled, partial(make, "softmax", 60, 32, 2), half=True, method=True),
         "sparse": partial(compiled, sparse, method=True),
         "margins of classes": partial(compiled, of_classes),
         # A forward and a backward, each for a first size and for any: nine chunks, of which the last is shorter.
