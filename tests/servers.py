@@ -1,5 +1,6 @@
 """Real servers of databases, each with a folder of its own, which are killed and started again."""
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -49,7 +50,11 @@ class Postgres:
         self._control("stop", "-m", "immediate")
 
     def start(self) -> None:
-        """Start it again after `kill`."""
+        """Start it again after `kill`, which takes longer than pg_ctl may wait on a busy machine."""
+        for _ in range(11):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the server goes on starting, and is found running
+                self._server.ensure_postgres_running()
+                return
         self._server.ensure_postgres_running()
 
     def stop(self) -> None:
