@@ -306,7 +306,7 @@ def test_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     CacheConfig(SIDE, tmp_path / "mine").apply(splits)
     assert [len(files_in(tmp_path / name)) for name in ("user/proxemic/images", "mine")] == [1, 1]
     for side in (0, -1):
-        with pytest.raises(ValueError, match=f"shorter_side is {side}, but it must be at least 1 pixel"):
+        with pytest.raises(ValueError, match=f"shorter_side is {side}, but must be at least 1"):
             CacheConfig(side)
 
 

@@ -1,4 +1,4 @@
-"""One image, from a file or from memory, as training and evaluation see it."""
+"""Read one image, from a file or from memory, as training and evaluation see it."""
 
 import io
 import os
@@ -32,7 +32,7 @@ class UnreadableImageError(ValueError):
     """A file that cannot be decoded as an image.
 
     Args:
-        path: The file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
+        path: The file; or the whole message, if a `DataLoader` rebuilds the error of a worker from its text.
         reason: Message of the decoder.
 
     >>> str(UnreadableImageError("cat.png", "truncated file"))
@@ -53,20 +53,19 @@ class UnreadableImageError(ValueError):
 def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
     """Prepare an image exactly as training and evaluation see it: upright, opaque, 8 bits, of mode L or RGB.
 
-    The image is turned upright by its EXIF tag, transparency is flattened on white, and 16 bits become 8. An image
-    that was prepared before is returned as it is.
+    The EXIF tag turns the image upright, transparency is flattened on white, and 16 bits become 8. An image that was
+    prepared before is returned unchanged.
 
     Args:
         image: The path of a file, or an address that fsspec knows, such as ``s3://bucket/a.jpg``; the content of a file
             as bytes; a PIL image; or a NumPy array `[H, W]` or `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels
             are grey, grey and alpha, RGB, or RGB and alpha.
-        side: Pixels to which the shorter side of a larger image is shrunk, as by `shrink`, at least 1; None for the
-            image as it is. A JPEG file is decoded at 1/2, 1/4 or 1/8 of its size where that is no smaller: libjpeg then
-            leaves out most of the work.
+        side: Pixels to which `shrink` reduces the shorter side of a larger image, at least 1; None does not shrink. A
+            JPEG file is decoded at 1/2, 1/4 or 1/8 of its size if the result is large enough, which is much faster.
 
     Raises:
-        UnreadableImageError: If the file is missing, is no regular file, or cannot be decoded.
-        ValueError: If image is something else.
+        UnreadableImageError: If the file is missing, is not a regular file, or cannot be decoded.
+        ValueError: If the image has another type.
 
     >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
     (255, 255, 255)
@@ -93,7 +92,7 @@ def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
 
 
 def shrink(image: Image.Image, side: int | None) -> Image.Image:
-    """Resize an image whose shorter side is longer than `side` to it; None keeps all.
+    """Resize an image to a shorter side of `side` pixels if it is larger; None does not resize.
 
     >>> shrink(Image.new("L", (50, 80)), 32).size, shrink(Image.new("L", (50, 80)), 64).size
     ((32, 51), (50, 80))
@@ -143,7 +142,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
 
 
 def examine(path: Path) -> tuple[str, tuple[int, int]]:
-    """Decode all of a file, as a truncated JPEG has a sound header; return its format, upright width and height."""
+    """Decode a whole file, which detects truncated ones; return its format and upright (width, height)."""
     with open_image(path) as image:
         kind, (width, height) = image.format or "unknown", image.size
         if kind == "JPEG":
@@ -155,7 +154,7 @@ def examine(path: Path) -> tuple[str, tuple[int, int]]:
 
 
 def describe(error: Exception) -> str:
-    """Say in a few words, without the path, why a file could not be read."""
+    """Describe in a few words, without the path, why a file could not be read."""
     if isinstance(error, FileNotFoundError):
         return f"no such file{backslash_hint(error.filename or '')}"
     if isinstance(error, Image.UnidentifiedImageError):
@@ -177,7 +176,7 @@ def _open(file: str | os.PathLike[str] | bytes) -> io.BufferedReader | io.BytesI
 
 
 def _prepare(image: Image.Image) -> Image.Image:
-    """Make an opened image what `read_image` returns; errors are those of the decoder."""
+    """Turn an opened image upright and flatten it; raise the errors of the decoder."""
     image.load()  # the tag may follow the pixels
     turn = _TURNS.get(_orientation(image))
     prepared = _flatten(image if turn is None else image.transpose(turn))
@@ -210,7 +209,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """Give a new image of mode L or RGB."""
+    """Return a new image of mode L or RGB."""
     if image.mode.startswith("I"):  # of 16 or 32 bits
         deep = np.asarray(image).clip(0, 65535)
         deep //= 257  # in place: a large image takes much memory

@@ -16,7 +16,7 @@ from PIL import Image
 from proxemic.data import EmbeddingDataset, Preprocessing
 from proxemic.data.faces import read_face_pack
 from proxemic.data.formats import packs
-from proxemic.data.formats.packs import EncodedPixels
+from proxemic.data.formats.packs import PackPixels
 from proxemic.data.reading import UnreadableImageError
 
 IMAGES = [b"a", b"b", b"c", b"d"]
@@ -43,8 +43,8 @@ def array(content: bytes, *, writeable: bool = True, step: int = 1) -> np.ndarra
 def read(path: Path) -> tuple[tuple[bytes, ...], list[bytes], list[bool]]:
     """The different images, those of the pairs one after another, and which pairs are the same."""
     found = read_face_pack(path)
-    assert isinstance(found.pixels, EncodedPixels)
-    encoded = found.pixels.encoded
+    assert isinstance(found.pixels, PackPixels)
+    encoded = found.pixels.contents
     places = [place for pair in zip(found.first, found.second, strict=True) for place in pair]
     return encoded, [encoded[place] for place in places], found.same.tolist()
 

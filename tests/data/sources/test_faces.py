@@ -84,7 +84,7 @@ def test_whole_identities_validate(source: type[RecordFaces] | type[FaceFolders]
     assert len({load(seed).train.class_names for seed in range(8)}) > 1
     with pytest.raises(UserError, match="proxemic verify RUN"):
         _ = splits.test_images
-    with pytest.raises(ValueError, match=r"validation_fraction is 1\.0, but it must be at least 0 and below 1\."):
+    with pytest.raises(ValueError, match=r"validation_fraction is 1\.0, but must be at least 0 and below 1\."):
         source(root, validation_fraction=1.0)
 
 

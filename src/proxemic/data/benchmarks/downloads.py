@@ -1,4 +1,4 @@
-"""Downloads that go on where they were broken off, and that are checked before they bear their name."""
+"""Download files, resume interrupted downloads, and verify checksums before a file gets its name."""
 
 import ssl
 import time
@@ -22,14 +22,14 @@ _TIMEOUT = 30.0  # seconds without a byte
 
 
 class _Refused(Exception):
-    """The server, or this machine, says no: not worth another attempt."""
+    """Raised if the server or this machine refuses, so that another attempt would not help."""
 
 
 def download(url: str, target: Path, md5: str | None = None) -> None:
-    """Fetch a file, unless it is there; ``target`` exists only once it is whole and its checksum is right.
+    """Fetch a file unless it exists; ``target`` exists only once it is complete and its checksum is right.
 
-    Until then what has arrived lies in ``NAME.part``, and a later call, also after the process was killed, asks the
-    server for the rest. If that has changed meanwhile, the checksum tells, or that of the archive when it is unpacked.
+    Until then the received part lies in ``NAME.part``. A later call, even after the process was killed, asks the server
+    for the rest. If the file on the server has changed meanwhile, its checksum or the archive's own reveals it.
 
     >>> download("ftp://example.org/a.zip", Path("a.zip"))
     Traceback (most recent call last):

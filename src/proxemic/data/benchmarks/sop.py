@@ -13,7 +13,7 @@ _MOST_STRAYS = 0.01  # of the images
 
 @dataclass(frozen=True)
 class StanfordOnlineProducts(Benchmark):
-    """120,053 photographs of 22,634 products of 12 kinds, the categories of the images, such as ``bicycle``.
+    """120,053 photographs of 22,634 products; the categories are 12 kinds of product, such as ``bicycle``.
 
     Args:
         root: The folder with the extracted `Stanford_Online_Products`, or that folder.

@@ -1,10 +1,10 @@
-"""The `.bin` packs of insightface: pickles of encoded images in pairs, read without running what they hold.
+"""The `.bin` packs of insightface: pickles of encoded images in pairs, read without running code in them.
 
 A pickle is a program for a small stack machine, and some of its instructions look up and call any function. A first
-pass over the instructions refuses all but those that build lists, tuples, bytes and numbers, and those that would take
-more memory than the file has. `pickle.Unpickler` then carries them out, but its `find_class` imports nothing. Only
-what plain data is written with is known: `_codecs.encode(text, "latin1")`, which Python 3 writes for bytes by protocol
-2, one-dimensional NumPy arrays of uint8 or bool, and NumPy's bools.
+pass over the instructions accepts only those that build lists, tuples, bytes and numbers, and refuses those that would
+take more memory than the file has. `pickle.Unpickler` then executes them, but its `find_class` imports nothing. It
+knows only functions for plain data, which are `_codecs.encode(text, "latin1")` (Python 3 writes it for bytes by
+protocol 2), one-dimensional NumPy arrays of uint8 or bool, and NumPy's bools.
 """
 
 import io
@@ -15,10 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
-from proxemic.data.pixels import Pixels
-from proxemic.data.reading import UnreadableImageError, describe, read_image
+from proxemic.data.pixels import EncodedPixels
+from proxemic.data.reading import describe
 
 _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 _MAX_INSTRUCTIONS = 2_000_000  # an image takes 2 to 30, each less than 100 bytes beside what the file itself holds
@@ -37,26 +35,26 @@ _FUNCTIONS = {
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedPixels(Pixels):
-    """Images held in memory as the content of PNG or JPEG files, and decoded on access; errors call them by `names`."""
+class PackPixels(EncodedPixels):
+    """Images of a pack, held in memory as encoded files; `names` are for error messages."""
 
-    per_image = ("encoded", "names")
-    encoded: tuple[bytes, ...]
+    per_image = ("contents", "names")
+    contents: tuple[bytes, ...]
     names: tuple[str, ...]
 
-    def __getitem__(self, index: int) -> Image.Image:
-        try:
-            return read_image(self.encoded[index])
-        except UnreadableImageError as error:
-            raise UnreadableImageError(self.names[index], error.reason) from error
+    def encoded(self, index: int) -> bytes:
+        return self.contents[index]
+
+    def place(self, index: int) -> str:
+        return self.names[index]
 
 
 class Refused(Exception):
-    """The pickle asks for more than plain data needs."""
+    """Raised if a pickle asks for more than plain data needs."""
 
 
 class Kind(str):
-    """The type of the items of a NumPy array, `u1` or `b1`; its state tells nothing that a byte needs."""
+    """The type of the items of a NumPy array, `u1` or `b1`; its pickled state is ignored."""
 
     __slots__ = ()
 
@@ -65,7 +63,7 @@ class Kind(str):
 
 @dataclass(slots=True, eq=False)
 class Array:
-    """A one-dimensional NumPy array with one byte per item, empty until the pickle gives it its state."""
+    """A one-dimensional NumPy array with one byte per item, empty until the pickle sets its state."""
 
     kind: str = ""
     content: bytes | bytearray = b""
@@ -132,8 +130,8 @@ def unpickle(content: bytes) -> object:
         raise ValueError(str(error) or type(error).__name__) from error
 
 
-def read_pack(path: Path) -> tuple[EncodedPixels, list[int], list[bool]]:
-    """Read the images of a pack, each once, the place of each image of its pairs, and which pairs are the same."""
+def read_pack(path: Path) -> tuple[PackPixels, list[int], list[bool]]:
+    """Return the distinct images of a pack, the index of each image of its pairs, and the flag of each pair."""
     try:
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise ValueError(f"{path} has {size:,} bytes, but a pack has at most {_MAX_BYTES:,}.")
@@ -178,7 +176,7 @@ def read_pack(path: Path) -> tuple[EncodedPixels, list[int], list[bool]]:
         indices.append(places.setdefault(bytes(encoded), len(places)))
         if len(places) > len(names):
             names.append(f"{path} (image {number}, counted from 0)")
-    return EncodedPixels(tuple(places), tuple(names)), indices, [bool(flag) for flag in same]
+    return PackPixels(tuple(places), tuple(names)), indices, [bool(flag) for flag in same]
 
 
 def _name(value: object) -> str:

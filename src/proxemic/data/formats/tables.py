@@ -1,4 +1,4 @@
-"""Tables of rows in CSV and Parquet: one reader with one rule for all commands."""
+"""Read tables in CSV and Parquet, by the same rules for all commands."""
 
 import csv
 import math
@@ -36,9 +36,9 @@ Choose = Callable[[Sequence[str]], Sequence[int]]
 def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence[str] = ()) -> Rows:
     r"""Read columns of a .csv or .parquet table as texts.
 
-    White space around names and values is dropped. A cell that is empty, or "nan" in any case, has no value. The
-    columns in which pandas writes the numbers of rows, and lists, are left out with a note. Of the `known` columns,
-    those that are there are read, and the others named in `Rows.unused`; None reads all. Messages name the line or row.
+    White space around names and values is removed. An empty cell, or "nan" in upper or lower case, has no value. Row
+    numbers that pandas wrote, and columns of lists, are left out with a note. Only `known` columns are read, and
+    `Rows.unused` names the others; None reads all columns. Messages name the line or row.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "birds.csv")
@@ -70,7 +70,7 @@ def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence
 
 
 def boxes_of(rows: Rows) -> list[Box | None]:
-    """Return the box of each row in whole pixels, with fractions cut off as OML does; None for the whole image."""
+    """Return the box of each row in whole pixels, rounded down as OML does; None for the whole image."""
     if not all(map(rows.has, CORNERS)):
         return [None] * len(rows)
     boxes: list[Box | None] = []
@@ -93,7 +93,7 @@ def boxes_of(rows: Rows) -> list[Box | None]:
 
 
 def unused_note(source: object, rows: Rows) -> tuple[str, ...]:
-    """Return the notes of rows, and one about columns that were not read."""
+    """Return the notes of rows, and a note about unread columns."""
     unused = (f"{source} has columns that are not used: {', '.join(rows.unused)}.",) if rows.unused else ()
     return (*rows.notes, *unused)
 
