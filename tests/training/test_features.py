@@ -20,9 +20,10 @@ from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model
 from proxemic.recipes.reader import read_recipe
-from proxemic.runs.processes import Processes
+from proxemic.runs.directory import RunDirectory
 from proxemic.training import Recipe, train
 from proxemic.training.features import CachedFeatures, append_rows, cached_features, image_keys, network_key
+from proxemic.training.record import Session
 from shards import png, write_shard
 
 MODULE = sys.modules["proxemic.training.features"]
@@ -44,8 +45,8 @@ def read(path: Path, folder: Path, *flags: str) -> Recipe:
 def cache(recipe: Recipe, said: list[str] | None = None) -> tuple[ImageSet, ImageSet]:
     torch.manual_seed(recipe.seed)
     splits, model = recipe.load(), build_model(recipe.model)
-    report = [].append if said is None else said.append
-    train, held_out = cached_features(recipe, model, splits.train, splits.validation, report, Processes())
+    session = Session(recipe, RunDirectory(Path()), report=[].append if said is None else said.append)
+    train, held_out = cached_features(session, model, splits.train, splits.validation)
     assert held_out is not None
     return train, held_out
 
@@ -239,7 +240,7 @@ def test_images_in_shards_are_known_by_their_place_as_long_as_the_shard_stays(
     write_shard(shard, {f"{n}.{end}": content for n in range(3) for end, content in (("png", png(7)), ("cls", b"1"))})
     pixels = index_shards([shard], None, "cls", tmp_path).pixels
     with monkeypatch.context() as patched:
-        patched.setattr("proxemic.data.formats.shards.read_image", None)  # nothing is decoded for it
+        patched.setattr("proxemic.data.pixels.read_image", None)  # nothing is decoded for it
         keys = image_keys(pixels)
     assert len({*keys}) == 3
     assert image_keys(pixels.select([2, 0])) == [keys[2], keys[0]]

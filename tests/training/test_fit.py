@@ -26,6 +26,7 @@ from proxemic.training.fit import (
     measure_steps,
     settle_precision,
 )
+from proxemic.training.record import Session
 
 MODULE = sys.modules[choose_precision.__module__]
 CPU = torch.device("cpu")
@@ -142,7 +143,9 @@ def test_other_processes_take_what_the_first_has_found(recipe: Recipe, monkeypat
             return "bf16-mixed"
 
     monkeypatch.setattr(MODULE, "choose_precision", _not_again)
-    settled, _ = settle_precision(recipe, nn.Identity(), None, Second(1, 2, 1), _not_again)
+    session = Session(recipe, RunDirectory(Path()), Second(1, 2, 1), report=_not_again)
+    settle_precision(session, nn.Identity(), resume=False)
+    settled = session.recipe
     assert (settled.training.precision, settled.evaluation.precision) == ("bf16-mixed", "32-true")
 
 
@@ -151,7 +154,7 @@ def test_a_damaged_record_is_refused(recipe: Recipe, precision: object, tmp_path
     run = RunDirectory(tmp_path)
     write_json(run.environment, {"precision": precision})
     with pytest.raises(UserError, match=r"environment\.json is damaged"):
-        settle_precision(recipe, nn.Identity(), run, Processes(), _not_again)
+        settle_precision(Session(recipe, run), nn.Identity(), resume=True)
 
 
 @pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled, but CUDA is not available")

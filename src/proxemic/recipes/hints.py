@@ -67,11 +67,10 @@ def is_mapping(member: Any) -> bool:
 @cache
 def section_in(hint: Any) -> type | None:
     """Return the section of a recipe that a hint asks for: a dataclass, but not one of the classes to choose from."""
-    return next((member for member in union_members(hint) if inspect.isclass(member) and _is_section(member)), None)
-
-
-def _is_section(kind: type) -> bool:
-    return kind is not object and all(is_dataclass(item) for item in inspect.getmro(kind)[:-1])
+    for member in union_members(hint):
+        if inspect.isclass(member) and member is not object and all(map(is_dataclass, inspect.getmro(member)[:-1])):
+            return member
+    return None
 
 
 @cache

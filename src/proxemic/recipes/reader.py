@@ -92,10 +92,8 @@ def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: An
     >>> recipe.loss.keywords["alpha"], recipe.optim.lr
     (16.0, 0.01)
     """
-    where, given = (
-        str(name_or_file),
-        {key: content_of(override, _hint_of(key), key) for key, override in overrides.items()},
-    )
+    where = str(name_or_file)
+    given = {key: content_of(override, _hint_of(key), key) for key, override in overrides.items()}
     return ReadRecipe(_build(Recipe, _content(find_recipe(where)), where, given, own_code)).recipe
 
 
@@ -127,15 +125,12 @@ def _build(kind: type, content: dict[str, Any], where: str, overrides: Any = (),
     content = apply_overrides(content, given)
     second = as_yaml(content.get("second_phase")) if isinstance(content, Mapping) else None
     if isinstance(second, Mapping):  # which holds what changes
-        changed = {
-            key: merge(content[key], _as_change(second.get(key, {}))) for key in ("loss", "optim") if key in content
-        }
+        changed = {}
+        for key in [key for key in ("loss", "optim") if key in content]:
+            change = as_yaml(second.get(key, {}))
+            changed[key] = merge(content[key], {"class_path": change} if isinstance(change, str) else change)
         content = content | {"second_phase": {**second, **changed}}
     return Builder(where, given if isinstance(given, Flags) else (), own_code=own_code).section(content, kind)
-
-
-def _as_change(content: Any) -> Any:
-    return {"class_path": content} if isinstance(content := as_yaml(content), str) else content
 
 
 def read_evaluation(

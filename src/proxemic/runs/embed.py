@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
@@ -56,23 +57,24 @@ def embed_images(
     batch_size: int = 256,
     workers: int = 0,
     description: str = "embedding",
-    rank: int = 0,
-    world: int = 1,
+    shared: bool = False,
     precision: EvaluationPrecision = "32-true",
 ) -> Float[Tensor, "images dim"]:
     """Embed every image in order, as `embed_dataset`, as float32 on the CPU.
 
-    The network computes in float32, or with the precision bf16-mixed in bfloat16.
-    Of several processes, each embeds its share (`share_of`), in the batches that one process would make; the result is
-    ``[0, 0]`` where that is empty.
+    The network computes in float32, or with the precision bf16-mixed in bfloat16. If ``shared``, each of the processes
+    that train together embeds every n-th of the batches that one process would make, and all get all embeddings.
     """
-    share = share_of(len(images), batch_size, rank, world).tolist()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if shared and dist.is_initialized() else (0, 1)
+    batches = torch.arange(len(images)).split(batch_size)
+    shares = [torch.cat([torch.empty(0, dtype=torch.int64), *batches[first::world]]) for first in range(world)]
     data = EmbeddingDataset(images, preprocessing.evaluation(), side=preprocessing.reduced_side)
-    loader = _loader(model, Subset(data, share), batch_size, workers)
-    batches = tqdm(loader, description, leave=False, disable=True if rank else None)
+    loader = _loader(model, Subset(data, shares[rank].tolist()), batch_size, workers)
+    bar = tqdm(loader, description, leave=False, disable=True if rank else None)
     with shared_memory_errors():
-        embeddings = [*embed_batches(model, (batch for batch, _ in batches), precision)]
-    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+        parts = [*embed_batches(model, (batch for batch, _ in bar), precision)]
+    embeddings = torch.cat(parts) if parts else torch.empty(0, 0)
+    return embeddings if world == 1 else torch.cat(gather_uneven(embeddings))[torch.cat(shares).argsort()]
 
 
 def embed_dataset(
@@ -271,18 +273,3 @@ def pick_device(accelerator: str) -> torch.device:
     if accelerator == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     return torch.device(accelerator)
-
-
-def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:
-    """Return the indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch."""
-    return torch.cat([torch.empty(0, dtype=torch.int64), *torch.arange(count).split(batch_size)[rank::world]])
-
-
-def join_shares(
-    share: Float[Tensor, "share dim"], count: int, batch_size: int, world: int
-) -> Float[Tensor, "images dim"]:
-    """Gather the embeddings of all images, in order, from the shares (`share_of`) of the processes."""
-    if world == 1:
-        return share
-    shares = [share_of(count, batch_size, rank, world) for rank in range(world)]
-    return torch.cat(gather_uneven(share))[torch.cat(shares).argsort()]

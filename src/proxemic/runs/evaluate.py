@@ -19,6 +19,7 @@ from proxemic.errors import UserError, UserNote
 from proxemic.metrics import RetrievalMetrics, RetrievalResults, retrieval_metrics
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.metrics.retrieval import NoMatches
+from proxemic.ranges import check_fields
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 EvaluationPrecision = Literal["32-true", "bf16-mixed"]
@@ -87,9 +88,7 @@ class EvaluationConfig:
     own_metrics: list[Metric] | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_size < 2**31:
-            rule = "at least 1" if self.batch_size < 1 else "at most 2,147,483,647"
-            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be {rule}.")
+        check_fields(self, "evaluation", batch_size=f"[1, {2**31})")
         if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
             raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
         if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):

@@ -30,8 +30,7 @@ from proxemic.models.config import PRINCIPAL
 from proxemic.models.lora import load_merged_state
 from proxemic.optim.schedules import PolynomialDecay
 from proxemic.runs.directory import RunDirectory, split_fingerprint
-from proxemic.runs.embed import embed_images, evaluation_mode, join_shares, pick_device
-from proxemic.runs.processes import Processes
+from proxemic.runs.embed import embed_images, evaluation_mode, pick_device
 from proxemic.training.recipe import Recipe
 
 MOST_IMAGES = 16_384
@@ -135,22 +134,17 @@ def embed_by_recipe(
     )
 
 
-def embed_training_images(
-    model: nn.Module, images: ImageSet, recipe: Recipe, processes: Processes
-) -> Float[Tensor, "images dim"]:
+def embed_training_images(model: nn.Module, images: ImageSet, recipe: Recipe) -> Float[Tensor, "images dim"]:
     """Embed training images without augmentation; the processes share them, and all get all embeddings."""
-    size = recipe.evaluation.batch_size
-    share = embed_images(
+    return embed_images(
         model,
         images,
         recipe.images,
-        batch_size=size,
+        batch_size=recipe.evaluation.batch_size,
         workers=recipe.batches.workers,
         description="training images",
-        rank=processes.rank,
-        world=processes.world,
+        shared=True,
     )
-    return join_shares(share, len(images), size, processes.world)
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:

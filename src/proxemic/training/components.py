@@ -25,7 +25,7 @@ from proxemic.training.failures import explanation
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Times
+from proxemic.training.record import Session
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,10 @@ class Components:
     schedule: LRScheduler | None
 
 
-def build_components(
-    recipe: Recipe, splits: Splits, run: RunDirectory, processes: Processes, times: Times
-) -> Components:
+def build_components(session: Session, splits: Splits) -> Components:
     """Build what a recipe describes; what does not fit together is refused before anything is written."""
-    with times.of("network"):
+    recipe, run, processes = session.recipe, session.run, session.processes
+    with session.times.of("network"):
         model, loss = build_networks(recipe, splits)
         _check_takes_images(recipe, model, run)
     schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]

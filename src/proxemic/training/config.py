@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from proxemic.data.samplers import MakesBatches
-from proxemic.data.splits import check_fraction
-from proxemic.losses.checks import check_positive
-from proxemic.losses.class_weights import check_beta
+from proxemic.ranges import check_fields
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -34,8 +32,6 @@ else:  # recognised by some of their methods: importing Lightning takes seconds,
 
 
 TrainingPrecision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
-
-_MOST_WORKERS, _MOST_COPIES = 256, 10_000
 
 
 def require(condition: bool, message: str) -> None:
@@ -70,16 +66,7 @@ class BatchConfig:
     sampler: MakesBatches | None = None
 
     def __post_init__(self) -> None:
-        require(
-            1 <= self.micro_batches <= max(self.size, 1),
-            f"batches.micro_batches is {self.micro_batches}, but must be from 1 to batches.size, which is {self.size}.",
-        )
-        require(self.size >= 1, f"batches.size is {self.size}, but a batch needs at least 1 image.")
-        require(
-            0 <= self.workers <= _MOST_WORKERS,
-            f"batches.workers is {self.workers}, but must be from 0 to {_MOST_WORKERS} processes: no more than this "
-            "machine has processors is usual.",
-        )
+        check_fields(self, "batches", size="[1, inf)", workers="[0, 256]", micro_batches=f"[1, {self.size}]")
         count = self.images_per_class
         require(
             count is None or (count >= 1 and self.size % count == 0),
@@ -115,12 +102,7 @@ class GammaAnnealing:
     epochs: int
 
     def __post_init__(self) -> None:
-        check_positive("training.anneal_gamma.begin", self.begin)
-        require(
-            self.epochs >= 2,
-            f"training.anneal_gamma.epochs is {self.epochs}, but must be at least 2: in the first epoch gamma is "
-            "begin, in the last of these that of the recipe.",
-        )
+        check_fields(self, "training.anneal_gamma", begin="(0, inf)", epochs="[2, inf)")
 
     def gamma(self, epoch: int, end: float) -> float:
         """γ in an epoch, counted from 0, if it ends at ``end``."""
@@ -152,12 +134,7 @@ class Averaging:
     begins: int = 1
 
     def __post_init__(self) -> None:
-        require(
-            self.decay is None or 0 < self.decay < 1,
-            f"training.average.decay is {self.decay}, but must be above 0 and below 1, as 0.999 is, or null for "
-            "the average over epochs.",
-        )
-        require(self.begins >= 1, f"training.average.begins is {self.begins}, but must be an epoch, from 1 on.")
+        check_fields(self, "training.average", decay="(0, 1)", begins="[1, inf)")
 
     def share(self, averaged: int) -> float:
         """Return the weight of the new weights in their average with ``averaged`` earlier ones.
@@ -189,14 +166,7 @@ class UntilPlateau:
     min_improvement: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            self.patience >= 1,
-            f"training.until_plateau.patience is {self.patience}, but must be at least 1 epoch.",
-        )
-        require(
-            0 <= self.min_improvement < math.inf,
-            f"training.until_plateau.min_improvement is {self.min_improvement}, but must be a number of 0 or more.",
-        )
+        check_fields(self, "training.until_plateau", patience="[1, inf)", min_improvement="[0, inf)")
 
     def reached(self, values: Sequence[float]) -> int | None:
         """Return after how many epochs the metric's values have reached a plateau; None if they have not."""
@@ -237,10 +207,7 @@ class FeatureConfig:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.copies is None or 1 <= self.copies <= _MOST_COPIES,
-            f"features.copies is {self.copies}, but must be from 1 to {_MOST_COPIES:,}, or null for no augmentation.",
-        )
+        check_fields(self, "features", copies="[1, 10000]")
         require(
             self.copies is None or self.cache,
             f"features.copies is {self.copies}, but features.cache is false, so that every epoch augments images "
@@ -318,21 +285,20 @@ class TrainingConfig:
     loggers: list[Logger] | None = None
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, f"training.epochs is {self.epochs}, but must be at least 1.")
-        require(self.warmup_epochs >= 0, f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
-        require(
-            0 <= self.spread_after < self.epochs,
-            f"training.spread_after is {self.spread_after}, but must be 0 or more, and less than training.epochs, "
-            f"which is {self.epochs}.",
+        check_fields(
+            self,
+            "training",
+            epochs="[1, inf)",
+            warmup_epochs="[0, inf)",
+            spread_after=f"[0, {self.epochs})",
+            threads="[1, inf)",
+            class_balance="[0, 1]",
+            label_noise="[0, 1)",
         )
         require(
             self.spread_after == 0 or self.start_proxies == "k_means",
             f"training.spread_after is {self.spread_after}, but training.start_proxies is {self.start_proxies}: "
             "set that to k_means, or spread_after to 0.",
-        )
-        require(
-            self.threads is None or self.threads >= 1,
-            f"training.threads is {self.threads}, but must be at least 1, or null for torch's own.",
         )
         require(
             all(0 < share < 1 for share in self.interpolate),
@@ -344,6 +310,3 @@ class TrainingConfig:
             f"training.average.begins is {self.average and self.average.begins}, but must be one of the epochs, of "
             f"which there are {self.epochs}.",
         )
-        if self.class_balance is not None:
-            check_beta("training.class_balance", self.class_balance)
-        check_fraction("training.label_noise", self.label_noise)

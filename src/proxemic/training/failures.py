@@ -1,10 +1,11 @@
 """Sentences for failures of a run that the user can mend."""
 
 import sysconfig
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, TracebackType
+from types import CodeType
 
 import proxemic
 from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError, is_out_of_memory
@@ -12,46 +13,38 @@ from proxemic.runs.directory import RunDirectory
 from proxemic.runs.processes import is_lost_connection
 from proxemic.runs.workers import NO_SHARED_MEMORY
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display
+from proxemic.training.record import Session
 
 _OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch says of modules and of optimisers
 
 
-class Failures(AbstractContextManager["Failures"]):
-    """Raises errors that the user can act on in one sentence, which says how to continue a run that has begun.
+@contextmanager
+def explained(session: Session) -> Iterator[None]:
+    """Explain errors of the block that the user can act on in one sentence; say how to continue a run that has begun.
 
-    A `ValueError` of the user's own code stays one, as it may be about a value of the recipe; what ``on_epoch`` of the
-    display has raised stays as it is.
-
-    Attributes:
-        begun: Whether there is a run to continue.
+    A `ValueError` of the user's own code stays one, as it may be about a value of the recipe; what ``on_epoch`` has
+    raised stays as it is.
     """
-
-    def __init__(self, recipe: Recipe, run: RunDirectory, display: Display) -> None:
-        self.recipe, self.run, self.display = recipe, run, display
-        self.begun = False
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, KeyboardInterrupt) and self.begun:
-            path = self.run.path
-            raise Interrupted(
-                f"Stopped; what was saved is kept: continue with proxemic train --resume {path}"
-            ) from None
-        if not isinstance(error, Exception) or isinstance(error, Interrupted | TrainingDiverged):
-            return
-        if error is self.display.raised or is_lost_connection(error):
-            return
+    proceed = f"continue with proxemic train --resume {session.run.path}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not session.begun:
+            raise
+        raise Interrupted(f"Stopped; what was saved is kept: {proceed}") from None
+    except Exception as error:
+        if isinstance(error, Interrupted | TrainingDiverged) or error is session.raised or is_lost_connection(error):
+            raise
         raised: Exception = error
-        if not isinstance(error, UserError) and (sentence := explanation(error, self.recipe, self.run)):
+        if not isinstance(error, UserError) and (sentence := explanation(error, session.recipe, session.run)):
             own = OutOfMemory if is_out_of_memory(error) else ValueError if isinstance(error, ValueError) else UserError
             raised = own(f"{sentence}.")
-        if self.begun and isinstance(raised, UserError | OSError):
+        if session.begun and isinstance(raised, UserError | OSError):
             user = type(raised) if isinstance(raised, UserError) else UserError
-            raised = user(f"{f'{raised}'.rstrip('.')}. Then continue with proxemic train --resume {self.run.path}.")
-        if raised is not error:
-            raise raised from error
+            raised = user(f"{f'{raised}'.rstrip('.')}. Then {proceed}.")
+        if raised is error:
+            raise
+        raise raised from error
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:

@@ -31,13 +31,11 @@ from proxemic.data.vectors import VectorFile, VectorReader, Vectors
 from proxemic.files import write_errors
 from proxemic.locks import lock_in_turn
 from proxemic.models import EmbeddingModel
-from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, pick_device
-from proxemic.runs.processes import Processes
 from proxemic.runs.workers import worker_settings
 from proxemic.training.beginning import PooledFeatures
 from proxemic.training.components import Components
-from proxemic.training.recipe import Recipe
+from proxemic.training.record import Session
 from proxemic.training.storage import read_checkpoint
 
 _VERSION = 1  # of what is done to an image before its features are written
@@ -102,58 +100,42 @@ class _Table(Dataset[Tensor]):
         return np.array([row[key] for key in image_keys(images.pictures)], dtype=np.int64)
 
 
-def read_features(
-    recipe: Recipe,
-    components: Components,
-    held_out: ImageSet | None,
-    run: RunDirectory,
-    report: Callable[[str], object],
-    processes: Processes,
-) -> ImageSet | None:
+def read_features(session: Session, components: Components, held_out: ImageSet | None) -> ImageSet | None:
     """Let training read features instead of images, and return the held-out images as features, too."""
-    if run.checkpoint.exists():  # its backbone is another than the recipe's if the run has started from another run
-        state = read_checkpoint(run.checkpoint)["state_dict"]
+    checkpoint = session.run.checkpoint
+    if checkpoint.exists():  # its backbone is another than the recipe's if the run has started from another run
+        state = read_checkpoint(checkpoint)["state_dict"]
         weights = {name: value for name, value in state.items() if name.startswith("model.")}
         components.task.load_state_dict(weights, strict=False)
     data, model = components.data, components.task.model
-    data.images, held_out = cached_features(recipe, model, data.images, held_out, report, processes)
+    data.images, held_out = cached_features(session, model, data.images, held_out)
     return held_out
 
 
 def cached_features(
-    recipe: Recipe,
-    model: EmbeddingModel,
-    train: ImageSet,
-    held_out: ImageSet | None,
-    report: Callable[[str], object],
-    processes: Processes,
+    session: Session, model: EmbeddingModel, train: ImageSet, held_out: ImageSet | None
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return image sets whose pixels are the backbone's features, from the cache, which is filled if need be."""
+    recipe = session.recipe
     config, side = recipe.features, recipe.images.reduced_side
     folder = Path(config.folder or platformdirs.user_cache_path("proxemic") / "features")
     known = (network_key(model), (recipe.images.as_dict(), recipe.evaluation.precision))
     everything = _Table([train, *([held_out] if held_out else [])], recipe.images.evaluation(), (), side)
     varied = recipe.augment.training(recipe.images)
     copies = [_Table([train], varied, (recipe.seed, copy), side) for copy in range(config.copies or 0)]
+    total = len(everything) + sum(map(len, copies))
     with (
-        processes.main_process_first(),
-        tqdm(
-            total=len(everything) + sum(map(len, copies)),
-            desc="features",
-            unit="image",
-            leave=False,
-            disable=None,
-            smoothing=0,
-        ) as bar,
+        session.processes.main_process_first(),
+        tqdm(total=total, desc="features", unit="image", leave=False, disable=None, smoothing=0) as bar,
     ):
         readers: list[VectorReader] = []
         for table in (everything, *copies):
             augmented = () if table is everything else (recipe.augment,)
             name = fingerprint(*known, [key.hex() for key in table.keys], table.seed, *augmented)
-            readers.append(_read(folder / f"{name}.features", table, model, recipe, report, bar.update))
+            readers.append(_read(folder / f"{name}.features", table, model, session, bar.update))
     size = sum(4 * len(reader) * reader.dim for reader in readers)
     augmented = f" and {len(copies)} augmented copies of {len(copies[0]):,}" if copies else ""
-    report(
+    session.report(
         f"Training reads the features of {len(everything):,} images{augmented} from the cache {folder} "
         f"({size / 1e6:,.1f} MB)."
     )
@@ -166,18 +148,14 @@ def cached_features(
 
 
 def _read(
-    path: Path,
-    table: _Table,
-    model: EmbeddingModel,
-    recipe: Recipe,
-    report: Callable[[str], object],
-    progress: Callable[[int], object],
+    path: Path, table: _Table, model: EmbeddingModel, session: Session, progress: Callable[[int], object]
 ) -> VectorReader:
     """Open a file of features, which is computed if it is missing or damaged, after the rows a killed process wrote."""
+    recipe = session.recipe
     rows, width = len(table), 4 * model.backbone.num_features
     with lock_in_turn(path):
         if path.exists() and path.stat().st_size != rows * width:
-            report(f"{path} is damaged. Its features are computed again.")
+            session.report(f"{path} is damaged. Its features are computed again.")
             path.unlink()
         if path.exists():
             progress(rows)

@@ -5,7 +5,6 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from proxemic.errors import TrainingDiverged, UserError
 from proxemic.files import write_text
 from proxemic.losses import ProxyLoss
 from proxemic.models import EmbeddingModel
-from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import evaluation_mode, pick_device
 from proxemic.runs.processes import Processes
 from proxemic.training.callbacks.average import WeightAverage
@@ -36,7 +34,7 @@ from proxemic.training.components import Components
 from proxemic.training.config import TrainingPrecision
 from proxemic.training.distributed.strategy import OneOfSeveral
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Record
+from proxemic.training.record import Session
 from proxemic.training.storage import AtomicCheckpointIO, read_checkpoint, run_loggers
 
 _FASTER = 0.9  # of the time in 32-true; less of a difference is noise, and not worth the lost digits
@@ -55,18 +53,12 @@ _MEANT = (
 """Warnings of Lightning about what is meant here."""
 
 
-def fit(
-    recipe: Recipe,
-    components: Components,
-    held_out: ImageSet | None,
-    run: RunDirectory,
-    display: Display,
-    processes: Processes,
-) -> Record:
-    """Train all epochs, from the run's checkpoint if there is one, and return the history with the chosen epoch."""
+def fit(session: Session, components: Components, held_out: ImageSet | None) -> None:
+    """Train all epochs, from the run's checkpoint if there is one, and record the history with the chosen epoch."""
+    recipe, run, processes = session.recipe, session.run, session.processes
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
-    record, signals = Record(), Signals(run, processes)
+    signals = Signals(run, processes)
     with warnings.catch_warnings():
         for name in ("lightning.pytorch", "lightning.fabric"):  # which list devices
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -77,8 +69,8 @@ def fit(
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=_callbacks(recipe, components, held_out, run, record, display, signals),
-            enable_progress_bar=display.bars,
+            callbacks=_callbacks(session, components, held_out, signals),
+            enable_progress_bar=session.bars,
             enable_model_summary=False,
             logger=run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers,
             use_distributed_sampler=False,
@@ -93,41 +85,30 @@ def fit(
             with signals.heeded():
                 trainer.fit(components.task, components.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
-            kept = (
-                f"the last good checkpoint, of step {record.step}, is kept in {run.path}"
-                if run.checkpoint.exists()
-                else "there is no checkpoint yet"
-            )
+            kept = "there is no checkpoint yet"
+            if run.checkpoint.exists():
+                kept = f"the last good checkpoint, of step {session.record.step}, is kept in {run.path}"
             if processes.is_first:
                 write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
-    return record
 
 
-def _callbacks(
-    recipe: Recipe,
-    components: Components,
-    held_out: ImageSet | None,
-    run: RunDirectory,
-    record: Record,
-    display: Display,
-    signals: Signals,
-) -> list[Callback]:
+def _callbacks(session: Session, components: Components, held_out: ImageSet | None, signals: Signals) -> list[Callback]:
     """Make the callbacks in the order in which Lightning calls them."""
-    evaluator, average, averaging = None, None, recipe.training.average
+    recipe, evaluator, average = session.recipe, None, None
     if held_out is not None:
         evaluator = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    if averaging is not None:
-        average = WeightAverage(averaging, components.task.model, evaluator)
+    if recipe.training.average is not None:
+        average = WeightAverage(recipe.training.average, components.task.model, evaluator)
     return [
         *([evaluator] if evaluator else []),
         *([average] if average else []),
         *proxy_callbacks(recipe, components.data.images, components.task.loss),
         *(recipe.training.callbacks or []),
-        History(run, recipe, record, evaluator, average, display.times),
-        KeepStart(run, recipe, record, evaluator, display),
-        *([TrainingBar(recipe, record)] if display.bars else []),
-        SaveRun(run, recipe, record, average, display, signals),
+        History(session, evaluator, average),
+        KeepStart(session, evaluator),
+        *([TrainingBar(session)] if session.bars else []),
+        SaveRun(session, average, signals),
     ]
 
 
@@ -142,23 +123,23 @@ def compiles(recipe: Recipe, components: Components, processes: Processes) -> bo
     return plain and processes.world == 1 and on_gpu and steps >= _REPAYS
 
 
-def settle_precision(
-    recipe: Recipe, model: nn.Module, begun: RunDirectory | None, processes: Processes, report: Callable[[str], object]
-) -> tuple[Recipe, dict[str, str]]:
-    """Return the recipe with the precision that ``auto`` stands for, and a record of it for the run.
+def settle_precision(session: Session, model: nn.Module, *, resume: bool) -> dict[str, str]:
+    """Put the precision that ``auto`` stands for into the recipe; return a record of it for the run.
 
-    The first process decides. A run that was ``begun`` goes on with what it took.
+    The first process decides. A run that is resumed goes on with what it took.
     """
+    recipe, processes = session.recipe, session.processes
     if recipe.training.precision != "auto":
-        return recipe, {}
-    precision: Any = None if begun is None else begun.read_environment().get("precision", {}).get("training")
+        return {}
+    precision: Any = session.run.read_environment().get("precision", {}).get("training") if resume else None
     if precision is None and processes.is_first:
         batches, side = recipe.batches, recipe.augment.size or recipe.images.size
         shape = (-(-batches.size // processes.world // batches.micro_batches), recipe.images.channels, side, side)
         precision, why = choose_precision(model, shape, pick_device(recipe.training.accelerator))
-        report(f"training.precision is auto, which takes {precision}: {why}.")
+        session.report(f"training.precision is auto, which takes {precision}: {why}.")
     precision = processes.broadcast(precision or "")
-    return replace(recipe, training=replace(recipe.training, precision=precision)), {"training": precision}
+    session.recipe = replace(recipe, training=replace(recipe.training, precision=precision))
+    return {"training": precision}
 
 
 def choose_precision(

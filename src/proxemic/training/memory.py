@@ -12,6 +12,7 @@ from typing import Literal
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.sampling import num_sampled
 from proxemic.losses.scores.scoring import Scoring
+from proxemic.ranges import check_fields
 from proxemic.training.config import require
 
 FLOAT, LABEL = 4, 8
@@ -45,12 +46,10 @@ class Setting:
     gpu: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("classes", 2), ("dim", 1), ("proxies", 1), ("batch", 1), ("processes", 1)):
-            value = getattr(self, name)
-            require(value >= least, f"{name} is {value}, but must be at least {least}.")
-        rate, optimizer = self.sample_rate, self.optimizer
-        require(0 < rate <= 1, f"sample_rate is {rate}, but is a share of the classes: above 0, up to 1 for all.")
-        require(optimizer in OPTIMIZERS, f"optimizer is {optimizer}, but is planned for {', '.join(OPTIMIZERS)}.")
+        counts = dict.fromkeys(("dim", "proxies", "batch", "processes"), "[1, inf)")
+        check_fields(self, classes="[2, inf)", sample_rate="(0, 1]", **counts)
+        allowed = ", ".join(OPTIMIZERS)
+        require(self.optimizer in OPTIMIZERS, f"optimizer is {self.optimizer}, but is planned for {allowed}.")
 
     @property
     def held(self) -> int:

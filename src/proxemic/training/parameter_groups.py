@@ -1,6 +1,5 @@
 """The optimiser of a run: parameter groups, each with its own learning rate."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from proxemic.models import EmbeddingModel
 from proxemic.models.freezing import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.sparse_rows import check_steps_rows, step_rows
+from proxemic.ranges import check_fields
 from proxemic.training.config import require
 
 
@@ -52,7 +52,10 @@ def parameter_groups(
     """
     decay = {} if loss_weight_decay is None else {"weight_decay": loss_weight_decay}
     backbone = _backbone(model)
-    layers = [backbone] if layer_decay == 1 else _layers(model)
+    layers = [backbone]
+    if layer_decay < 1:
+        network = model.backbone if isinstance(model, EmbeddingModel) else model
+        layers = [[network.get_parameter(name) for name in names] for names in backbone_blocks(network, fine=True)]
     proxies = list(loss.parameters(recurse=False))
     groups = [
         *(
@@ -84,11 +87,6 @@ def fuse(optimizer: Optimizer, *, but: Sequence[str] = ()) -> None:
 
 def _backbone(model: nn.Module) -> list[nn.Parameter]:
     return list((model.backbone if isinstance(model, EmbeddingModel) else model).parameters())
-
-
-def _layers(model: nn.Module) -> list[list[nn.Parameter]]:
-    backbone = model.backbone if isinstance(model, EmbeddingModel) else model
-    return [[backbone.get_parameter(name) for name in names] for names in backbone_blocks(backbone, fine=True)]
 
 
 def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Parameter]:
@@ -135,22 +133,9 @@ class Optimization:
 
     def __post_init__(self) -> None:
         clips = ("clip_value", "clip_norm", "clip_backbone_norm")
-        for name in ("lr", "loss_lr", "head_lr", "graph_lr", *clips):
-            value = getattr(self, name)
-            require(
-                value is None or 0 < value < math.inf,
-                f"optim.{name} is {value}, but must be a number above 0, for example 0.001.",
-            )
-        decay, given = self.loss_weight_decay, [f"optim.{name}" for name in clips if getattr(self, name) is not None]
-        require(
-            decay is None or 0 <= decay < math.inf,
-            f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.",
-        )
-        require(
-            0 < self.layer_decay <= 1,
-            f"optim.layer_decay is {self.layer_decay}, but must be above 0 and at most 1, which gives all layers "
-            "the rate lr.",
-        )
+        positive = dict.fromkeys(("lr", "loss_lr", "head_lr", "graph_lr", *clips), "(0, inf)")
+        check_fields(self, "optim", loss_weight_decay="[0, inf)", layer_decay="(0, 1]", **positive)
+        given = [f"optim.{name}" for name in clips if getattr(self, name) is not None]
         require(len(given) < 2, f"{' and '.join(given[:2])} are both given: leave one of them out (null).")
 
     @property

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from proxemic.losses.margins import MARGINS
 from proxemic.losses.user_defined import Loss, MakesLoss
-from proxemic.training.config import UntilPlateau, require
+from proxemic.ranges import check_fields
+from proxemic.training.config import UntilPlateau
 from proxemic.training.parameter_groups import Optimization
 
 
@@ -39,7 +40,7 @@ class SecondPhase:
     optim: Optimization
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, f"second_phase.epochs is {self.epochs}, but must be at least 1 of training.epochs.")
+        check_fields(self, "second_phase", epochs="[1, inf)")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from proxemic.data import ImageSet
+from proxemic.data.reading import cut_thin
 from proxemic.files import write_atomically
 from proxemic.metrics import nearest_neighbours
 from proxemic.plots import save_figure
@@ -119,12 +120,6 @@ def draw_gallery(
 
 def _square(images: ImageSet, index: int) -> Image.Image:
     """Shrink or enlarge an image into the middle of a white square."""
-    picture = images.pictures[index].convert("RGB")
-    longest = max(picture.size)
-    width, height = (max(1, round(side * _SIDE / longest)) for side in picture.size)
-    method = Image.Resampling.BICUBIC if longest > _SIDE else Image.Resampling.NEAREST
-    square = Image.new("RGB", (_SIDE, _SIDE), "white")
-    square.paste(
-        picture.resize((width, height), method, reducing_gap=2.0), ((_SIDE - width) // 2, (_SIDE - height) // 2)
-    )
-    return square
+    picture = cut_thin(images.pictures.load(index, 2 * _SIDE)).convert("RGB")
+    method = Image.Resampling.BICUBIC if max(picture.size) > _SIDE else Image.Resampling.NEAREST
+    return ImageOps.pad(picture, (_SIDE, _SIDE), method, color="white")

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
-from proxemic.data.splits import check_seed, flip_labels
+from proxemic.data.splits import flip_labels
 from proxemic.errors import UserError
 from proxemic.losses.user_defined import MakesLoss
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
+from proxemic.ranges import SEEDS, check_fields
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.training.config import BatchConfig, FeatureConfig, TrainingConfig, require
 from proxemic.training.parameter_groups import Optimization
@@ -63,7 +64,7 @@ class Recipe:
     published: list[PublishedRow] | None = None
 
     def __post_init__(self) -> None:
-        check_seed("seed", self.seed)
+        check_fields(self, seed=SEEDS)
         training, second, cache, features = self.training, self.second_phase, self.cache, self.features
         require(
             second is not None or training.start_phase == 1,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from proxemic.models import EmbeddingModel, save_model
 from proxemic.models.model import without_head
 from proxemic.runs.directory import RunDirectory
+from proxemic.runs.processes import Processes
 from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.phases import EndedPhase
 from proxemic.training.recipe import Recipe
@@ -55,20 +56,6 @@ def seconds_sentence(seconds: Mapping[str, float]) -> str:
 
 
 @dataclass
-class Display:
-    """Receivers of progress: lines for the user, each new row of the history, and where the time goes.
-
-    ``raised`` is the error by which ``on_epoch`` has ended the training.
-    """
-
-    report: Callable[[str], object]
-    bars: bool
-    on_epoch: Callable[[Mapping[str, float]], object] | None
-    times: Times
-    raised: Exception | None = None
-
-
-@dataclass
 class Record:
     """The history of a run and its choice, which its checkpoint holds.
 
@@ -94,12 +81,40 @@ class Record:
         return {name: value for name, value in vars(self).items() if name != "ended"}
 
 
-def write_chosen(
-    run: RunDirectory, recipe: Recipe, kept: str, model: EmbeddingModel, loss: nn.Module, shards: ProxyShards | None
-) -> None:
+@dataclass
+class Session:
+    """A training run in progress: what it does and where, who takes part, who is told, and how far it has come.
+
+    Args:
+        recipe: What the run does.
+        run: The directory that it writes.
+        processes: The processes that train together.
+        report: Receives lines for the user.
+        bars: Whether to show progress bars.
+        on_epoch: Receives each new row of the history.
+        times: Where the time goes.
+        record: The history and the choice.
+        begun: Whether there is a run to continue.
+        raised: The error by which ``on_epoch`` has ended the training.
+    """
+
+    recipe: Recipe
+    run: RunDirectory
+    processes: Processes = Processes()
+    report: Callable[[str], object] = print
+    bars: bool = False
+    on_epoch: Callable[[Mapping[str, float]], object] | None = None
+    times: Times = field(default_factory=Times)
+    record: Record = field(default_factory=Record)
+    begun: bool = False
+    raised: Exception | None = None
+
+
+def write_chosen(session: Session, model: EmbeddingModel, loss: nn.Module, shards: ProxyShards | None) -> None:
     """Write the chosen network and, unless that is the pretrained one without a head, its loss."""
-    save_model(run.path, without_head(model) if kept == "start" else model, recipe.preprocessing)
-    if kept == "start":  # the proxies have another size, and are untrained
+    run, is_bare = session.run, session.record.kept == "start"
+    save_model(run.path, without_head(model) if is_bare else model, session.recipe.preprocessing)
+    if is_bare:  # the proxies have another size, and are untrained
         run.loss.unlink(missing_ok=True)
     else:
         write_loss(run, loss, shards)

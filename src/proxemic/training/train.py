@@ -23,9 +23,9 @@ from proxemic.runs.processes import Processes, join_processes
 from proxemic.threads import cpu_threads
 from proxemic.training.advice import introduce
 from proxemic.training.beginning import check_extension, extend, start_from, start_head, trained_before
-from proxemic.training.failures import Failures
+from proxemic.training.failures import explained
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Times
+from proxemic.training.record import Session, Times
 
 if TYPE_CHECKING:
     from proxemic.recipes.reader import ReadRecipe
@@ -96,11 +96,13 @@ def train(
     """
     from proxemic.recipes.reader import to_yaml
 
+    times = Times(began)
     with ExitStack() as held:
         processes = processes or held.enter_context(join_processes())
         report = (report or logging.getLogger("proxemic").info) if processes.is_first else (lambda _: None)
-        display = Display(report, progress and os.isatty(2) and processes.is_first, on_epoch, Times(began))
-        run = _find_directory(recipe, out, processes)
+        named = out or new_directory(str(recipe) if isinstance(recipe, str | Path) else "run")
+        run = RunDirectory(Path(processes.broadcast(str(named))))
+        check_folder(run.path)
         if processes.is_first:
             run.check_run(test) if resume else run.check_new()
         recipe, text = _read_recipe(recipe, run, overrides or {}, resume=resume)
@@ -116,8 +118,10 @@ def train(
             recipe = replace(recipe, data=run.locate(recipe.data))
             run.check_root(recipe.data)
         check_accelerator(recipe)
-        failures = held.enter_context(Failures(recipe, run, display))
-        with processes.main_process_first(), display.times.of("data"):
+        bars = progress and os.isatty(2) and processes.is_first
+        session = Session(recipe, run, processes, report, bars, on_epoch, times)
+        held.enter_context(explained(session))
+        with processes.main_process_first(), times.of("data"):
             splits = recipe.load()
         with optional_dependency("train"):  # Lightning takes seconds to import: after what is most often refused
             from proxemic.training.components import build_components, held_out_images
@@ -125,7 +129,7 @@ def train(
             from proxemic.training.fit import fit, settle_precision
             from proxemic.training.results import write_results
 
-        components = build_components(recipe, splits, run, processes, display.times)
+        components = build_components(session, splits)
         task, held_out = components.task, held_out_images(recipe, splits)
         introduce(recipe, splits, task.model, report)
         if resume:
@@ -136,7 +140,7 @@ def train(
         if recipe.training.start_from is not None and is_new:
             report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, splits))
         held.enter_context(cpu_threads(recipe.training.threads or threads))
-        recipe, precision = settle_precision(recipe, task.model, run if resume else None, processes, report)
+        precision = settle_precision(session, task.model, resume=resume)
         _check_shared(run, processes)
         if processes.is_first:
             held.enter_context(_only_process(run))
@@ -147,16 +151,16 @@ def train(
                 extend(run, text)
             run.record_epochs(sum(recipe.lengths))
             run.restore_chosen()
-        failures.begun = True
-        with display.times.of("features"):
+        session.begun = True
+        with times.of("features"):
             if recipe.features.cache:
-                held_out = read_features(recipe, components, held_out, run, report, processes)
+                held_out = read_features(session, components, held_out)
             if recipe.training.start_from is None and is_new:
-                start_head(task.model, task.loss, components.data.images, recipe)
-        record = fit(recipe, components, held_out, run, display, processes)
+                start_head(task.model, task.loss, components.data.images, session.recipe)
+        fit(session, components, held_out)
         if not processes.is_first:
             return TrainingResult(run.path, {})
-        return TrainingResult(run.path, *write_results(recipe, run, record, task, splits, held_out, display, test=test))
+        return TrainingResult(run.path, *write_results(session, task, splits, held_out, test=test))
 
 
 def check_accelerator(recipe: Recipe) -> None:
@@ -167,13 +171,6 @@ def check_accelerator(recipe: Recipe) -> None:
         raise UserError(f"training.accelerator is {accelerator}, but this machine has none: take cpu, or auto.")
     if recipe.training.precision == "16-mixed" and pick_device(accelerator).type != "cuda":
         raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
-
-
-def _find_directory(recipe: "Source", out: str | Path | None, processes: Processes) -> RunDirectory:
-    name = str(recipe) if isinstance(recipe, str | Path) else "run"
-    run = RunDirectory(Path(processes.broadcast(str(out or new_directory(name)))))
-    check_folder(run.path)
-    return run
 
 
 def _read_recipe(

@@ -50,9 +50,7 @@ class WeightAverage(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.network.to(pl_module.device)  # the count of what was averaged stays on the CPU, where it is read
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self.averaging.decay is not None:
             self._update(trainer, pl_module)
 

@@ -9,8 +9,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm
 
-from proxemic.training.recipe import Recipe
-from proxemic.training.record import Record
+from proxemic.training.record import Session
 
 _SHOWN = 0.2  # seconds that the bar stands: drawing it takes longer than a small step, and the loss waits for a GPU
 
@@ -21,9 +20,9 @@ class TrainingBar(TQDMProgressBar):
     # Without tqdm's time that remains, which is that of the epoch.
     BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
-    def __init__(self, recipe: Recipe, record: Record) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self.recipe, self.record = recipe, record
+        self.session = session
         self._began, self._first_step = 0.0, 0
         self._loss: Tensor | float = math.nan
         self._drawn = -_SHOWN
@@ -41,12 +40,10 @@ class TrainingBar(TQDMProgressBar):
         if self._train_progress_bar is not None:
             self.train_progress_bar.close()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
         self._loss = outputs["loss"]
         if trainer.is_last_batch or time.monotonic() - self._drawn >= _SHOWN:
-            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            super().on_train_batch_end(trainer, pl_module, outputs, *args)
             self._drawn = time.monotonic()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
@@ -57,8 +54,9 @@ class TrainingBar(TQDMProgressBar):
             items["left"] = tqdm.format_interval(left * (time.monotonic() - self._began) / steps)
         items["loss"] = float(self._loss)
         rate = self.train_progress_bar.format_dict["rate"] or 0.0
-        items[f"{self.recipe.kind}/s"] = f"{rate * self.recipe.batches.size:.0f}"
-        metric, rows = self.recipe.evaluation.metric, self.record.rows
+        recipe, rows = self.session.recipe, self.session.record.rows
+        items[f"{recipe.kind}/s"] = f"{rate * recipe.batches.size:.0f}"
+        metric = recipe.evaluation.metric
         if rows and metric in rows[-1]:
             items[metric] = f"{rows[-1][metric]:.3f}"
         return items

@@ -11,15 +11,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from proxemic.files import write_json
-from proxemic.runs.directory import RunDirectory
 from proxemic.training.callbacks.average import WeightAverage
 from proxemic.training.callbacks.measures import EpochMeasure
 from proxemic.training.callbacks.retrieval import RetrievalCallback
 from proxemic.training.data_module import TrainingData
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import EndedPhase, ended_phases
-from proxemic.training.recipe import Recipe
-from proxemic.training.record import Record, Times
+from proxemic.training.record import Session
 
 
 class History(Callback):
@@ -29,16 +27,8 @@ class History(Callback):
     augmentation follow. Without an evaluator, the last epoch is chosen.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        recipe: Recipe,
-        record: Record,
-        evaluator: RetrievalCallback | None,
-        average: WeightAverage | None,
-        times: Times,
-    ) -> None:
-        self.run, self.recipe, self.record, self.times = run, recipe, record, times
+    def __init__(self, session: Session, evaluator: RetrievalCallback | None, average: WeightAverage | None) -> None:
+        self.session, self.recipe, self.record = session, session.recipe, session.record
         self.evaluator, self.average = evaluator, average
         self.loss_sum: Tensor | float = 0.0
         self.batches = 0
@@ -57,24 +47,22 @@ class History(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         before = {name: value for measure in _measures(trainer) for name, value in measure.before.items()}
         if before and trainer.is_global_zero:
-            write_json(self.run.measured_before, before)
+            write_json(self.session.run.measured_before, before)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.monotonic()
         data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
         data.batches.set_epoch(trainer.current_epoch)  # Lightning tells the epoch only to its own samplers
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
         # Summed where it is: no waiting for a GPU.
         self.loss_sum, self.batches = outputs["loss"].detach() + self.loss_sum, self.batches + 1
         self._epoch_ended = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = self._epoch_ended - self._epoch_began
-        self.times.add("training", seconds)
-        self.times.add("validation", time.monotonic() - self._epoch_ended)
+        self.session.times.add("training", seconds)
+        self.session.times.add("validation", time.monotonic() - self._epoch_ended)
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         row["loss"] = float(self.loss_sum) / self.batches
         self.loss_sum, self.batches = 0.0, 0

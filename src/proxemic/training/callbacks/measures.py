@@ -19,6 +19,7 @@ from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.similarity import Cosine, unit
 from proxemic.losses.user_defined import Loss, loss_name
 from proxemic.metrics.proxies import average_distance_to_proxy
+from proxemic.ranges import check_range
 from proxemic.training.beginning import embed_training_images
 from proxemic.training.data_module import TrainingData
 from proxemic.training.module import EmbeddingTask, check_embeddings
@@ -131,8 +132,7 @@ class Snapshots(Callback):
     """
 
     def __init__(self, every_n_epochs: int = 1) -> None:
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        check_range("every_n_epochs", every_n_epochs, "[1, inf)")
         self.every_n_epochs = every_n_epochs
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -180,5 +180,5 @@ def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
     """Return the embeddings of all training images, and the proxies."""
-    embeddings = embed_training_images(task.model, data.images, data.recipe, task.processes)
+    embeddings = embed_training_images(task.model, data.images, data.recipe)
     return as_compared(task.loss, embeddings)

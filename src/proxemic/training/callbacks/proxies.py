@@ -48,7 +48,7 @@ class SpreadProxies(Callback):
         task = pl_module
         assert isinstance(task, EmbeddingTask)
         assert isinstance(task.loss, ProxyLoss)
-        embeddings = embed_training_images(task.model, self.images, self.recipe, task.processes)
+        embeddings = embed_training_images(task.model, self.images, self.recipe)
         check_embeddings(embeddings, "training", task, trainer.current_epoch)
         task.loss.begin_at_clusters(embeddings, self.labels, seed=cluster_seed(self.recipe))
         trainer.optimizers[0].state.pop(task.proxies, None)  # which was gathered in other places
@@ -60,7 +60,7 @@ class AnnealGamma(Callback):
     def __init__(self, annealing: GammaAnnealing, end: float) -> None:
         self.annealing, self.end = annealing, end
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         # In every step, as an epoch that is resumed in its middle is not begun anew.
         task = pl_module
         assert isinstance(task, EmbeddingTask)

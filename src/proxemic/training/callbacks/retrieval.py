@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch.distributed as dist
 from jaxtyping import Float
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
@@ -11,7 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
 from proxemic.metrics import RetrievalMetrics
-from proxemic.runs.embed import embed_dataset, embed_images, join_shares
+from proxemic.ranges import check_range
+from proxemic.runs.embed import embed_dataset, embed_images
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 from proxemic.training.module import check_embeddings
 
@@ -63,8 +63,7 @@ class RetrievalCallback(Callback):
         every_n_epochs: int = 1,
         prefix: str = "validation/",
     ) -> None:
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        check_range("every_n_epochs", every_n_epochs, "[1, inf)")
         if isinstance(images, ImageSet) and preprocessing is None:
             raise ValueError("preprocessing is None, but an ImageSet needs one: give a proxemic.data.Preprocessing.")
         self.images, self.preprocessing, self.evaluation = images, preprocessing, evaluation
@@ -102,17 +101,13 @@ class RetrievalCallback(Callback):
         """Embed the images of an `ImageSet` by any network; the processes share them, and all get all embeddings."""
         assert isinstance(self.images, ImageSet)
         assert self.preprocessing is not None
-        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        size = self.evaluation.batch_size
-        embeddings = embed_images(
+        return embed_images(
             network,
             self.images,
             self.preprocessing,
-            batch_size=size,
+            batch_size=self.evaluation.batch_size,
             workers=self.workers,
             description="validation",
-            rank=rank,
-            world=world,
+            shared=True,
             precision=self.evaluation.precision,
         )
-        return join_shares(embeddings, len(self.images), size, world)
