@@ -1,4 +1,4 @@
-"""Sentences that a user should read: about a recipe before it trains, and about the validation curve of a run."""
+"""Advice to the user about a recipe before it trains, and about the validation curve of a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -20,7 +20,7 @@ _CURVE = 4  # epochs from which on it is worth to speak of a best one
 
 
 def advice(recipe: Recipe) -> Iterator[str]:
-    """Warn of settings that are allowed but probably not meant."""
+    """Warn about settings that are allowed but probably a mistake."""
     if recipe.evaluation.select_on == "test":
         yield "WARNING: the epoch is chosen on the test classes; the results are marked so and are too good."
     images, model = recipe.images, recipe.model
@@ -48,9 +48,9 @@ def advice(recipe: Recipe) -> Iterator[str]:
 
 
 def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: float) -> str | None:
-    """Advise what to try next, by the shape of a validation curve; None if it looks as it should.
+    """Advise what to try next, judging by the shape of a validation curve; return None if it looks normal.
 
-    ``values`` has the metric of each epoch. If no epoch was better than the network before training, ``kept`` is
+    ``values`` are the metric after each epoch. If no epoch was better than the network before training, ``kept`` is
     ``start`` or ``untrained``, and ``start`` is the metric of that network.
     """
     if not values:
@@ -80,7 +80,7 @@ def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: floa
 
 
 def _gentler(model: ModelConfig) -> list[str]:
-    """Suggest flags by which training changes less of a network."""
+    """Suggest flags that make training change the network less."""
     if model.takes_vectors or model.train == "head":
         return []
     # Statistics of batch norm that are learnt anew from few images are what most often makes a network worse.
@@ -90,7 +90,7 @@ def _gentler(model: ModelConfig) -> list[str]:
 
 
 def _learnt(model: ModelConfig) -> tuple[int | None, tuple[Sequence[float], Sequence[float]] | None]:
-    """Return the image size, if the network states it, and the mean and standard deviation that its weights expect."""
+    """Return the image size, if known, and the mean and standard deviation that the network's weights expect."""
     if not model.pretrained or model.custom_backbone:
         return None, None
     if not model.backbone_name.startswith(TRANSFORMERS):
@@ -104,7 +104,7 @@ def _shown(values: Sequence[float]) -> str:
 
 
 def introduce(recipe: Recipe, splits: Splits, model: EmbeddingModel, report: Callable[[str], object]) -> None:
-    """Report what a run trains on, what of its network is trained, and what should be read about its recipe."""
+    """Report what a run trains on, which parts of its network are trained, and advice about its recipe."""
     for note in splits.notes:
         report(note)
     parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}

@@ -1,4 +1,4 @@
-"""Batches for training, in an order that depends on the seed and the epoch alone."""
+"""Batches for training; their order depends only on the seed and the epoch."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from proxemic.training.recipe import Recipe
 
 
 class TrainingData(LightningDataModule):
-    """The training images of a run; each process gets its part of every batch."""
+    """Loads the training images of a run; each process gets its part of every batch."""
 
     def __init__(self, images: ImageSet, recipe: Recipe, *, rank: int = 0, world: int = 1) -> None:
         super().__init__()

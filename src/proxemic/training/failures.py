@@ -1,4 +1,4 @@
-"""Sentences for failures of a run that the user can mend."""
+"""Explains errors of a run that the user can fix."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ _OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch 
 
 @contextmanager
 def explained(session: Session) -> Iterator[None]:
-    """Explain errors of the block that the user can act on in one sentence; say how to continue a run that has begun.
+    """Turn errors that the user can fix into one sentence, which also says how to continue a run that has begun.
 
-    A `ValueError` of the user's own code stays one, as it may be about a value of the recipe; what ``on_epoch`` has
-    raised stays as it is.
+    A `ValueError` of the user's own code stays a `ValueError`, since it may be about a value of the recipe. Errors that
+    ``on_epoch`` raised are not changed.
     """
     proceed = f"continue with proxemic train --resume {session.run.path}"
     try:
@@ -48,7 +48,7 @@ def explained(session: Session) -> Iterator[None]:
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
-    """Explain a failure in one sentence, without a full stop; None if its cause is unknown."""
+    """Return one sentence, without a full stop, about the cause of an error; None if it is unknown."""
     message = " ".join(str(error).split())
     if is_out_of_memory(error):
         return _no_memory(message, recipe, run)
@@ -90,7 +90,7 @@ def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
 
 
 def _own_code(error: Exception) -> str | None:
-    """Name the function of the user's own that failed, and where; None if no such function was involved."""
+    """Return the name and place of the user's own function in which an error was raised; None if there is none."""
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame.f_code)]
     if not frames:
         return None

@@ -1,6 +1,6 @@
 """Features of a frozen backbone, computed once and read from a cache afterwards.
 
-A file of features holds the float32 numbers of its rows and nothing else. Its name is a hash of what they depend on.
+A file of features contains only the float32 numbers of its rows. Its name is a hash of everything they depend on.
 """
 
 import hashlib
@@ -42,13 +42,13 @@ _VERSION = 1  # of what is done to an image before its features are written
 
 
 class CachedFeatures(Vectors):
-    """Features of an image set; for a sample with a seed, the features of one of its augmented copies.
+    """Features of an image set. A sample with a seed is given the features of one of its augmented copies.
 
     Args:
-        plain: Features of the images as evaluation sees them.
-        rows: The row of each image there.
-        copies: Augmented copies, each with a row for each image in the order of ``copy_rows``.
-        copy_rows: The row of each image in all copies.
+        plain: Features of the images without augmentation, as in evaluation.
+        rows: The row of each image in ``plain``.
+        copies: Features of the augmented copies.
+        copy_rows: The row of each image in each of the ``copies``.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CachedFeatures(Vectors):
 
 
 class _Table(Dataset[Tensor]):
-    """One file of features: distinct images in the order of their keys, each transformed with a seed of its own."""
+    """A file of features of distinct images, sorted by their keys, each transformed with its own seed."""
 
     def __init__(self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], side: int | None) -> None:
         self.transform, self.seed, self.side = transform, seed, side
@@ -101,7 +101,7 @@ class _Table(Dataset[Tensor]):
 
 
 def read_features(session: Session, components: Components, held_out: ImageSet | None) -> ImageSet | None:
-    """Let training read features instead of images, and return the held-out images as features, too."""
+    """Replace the training images by features, and return the held-out images as features."""
     checkpoint = session.run.checkpoint
     if checkpoint.exists():  # its backbone is another than the recipe's if the run has started from another run
         state = read_checkpoint(checkpoint)["state_dict"]
@@ -115,7 +115,7 @@ def read_features(session: Session, components: Components, held_out: ImageSet |
 def cached_features(
     session: Session, model: EmbeddingModel, train: ImageSet, held_out: ImageSet | None
 ) -> tuple[ImageSet, ImageSet | None]:
-    """Return image sets whose pixels are the backbone's features, from the cache, which is filled if need be."""
+    """Return image sets whose pixels are the backbone's features; those not yet in the cache are computed."""
     recipe = session.recipe
     config, side = recipe.features, recipe.images.reduced_side
     folder = Path(config.folder or platformdirs.user_cache_path("proxemic") / "features")
@@ -150,7 +150,7 @@ def cached_features(
 def _read(
     path: Path, table: _Table, model: EmbeddingModel, session: Session, progress: Callable[[int], object]
 ) -> VectorReader:
-    """Open a file of features, which is computed if it is missing or damaged, after the rows a killed process wrote."""
+    """Open a file of features; if it is missing, damaged or incomplete, compute what is missing."""
     recipe = session.recipe
     rows, width = len(table), 4 * model.backbone.num_features
     with lock_in_turn(path):
@@ -186,13 +186,13 @@ def _read(
 
 
 def append_rows(file: BinaryIO, features: Float32[Tensor, "batch dim"]) -> None:
-    """Write rows such that they outlive a killed process."""
+    """Write rows so that they are kept if the process is killed."""
     file.write(features.contiguous().numpy().astype("<f4", copy=False).tobytes())
     file.flush()
 
 
 def image_keys(pixels: Pixels) -> list[bytes]:
-    """Identify each image by its file, as long as that stays as it is, or else by its pixels."""
+    """Return a key per image: of its unchanged file, or of its pixels if it is not in a file."""
     if isinstance(pixels, CachedPixels):  # the name of the cache stands for the files
         name = pixels.file.path.name
         return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
@@ -207,12 +207,12 @@ def image_keys(pixels: Pixels) -> list[bytes]:
 
 
 def fingerprint(*parts: object) -> str:
-    """Hash plain data, dataclasses, and objects of the user's own by their class and its text."""
+    """Hash plain data, dataclasses, and the user's own objects by the name and the source code of their class."""
     return hashlib.sha256(json.dumps([_VERSION, *parts], default=_describe).encode()).hexdigest()[:16]
 
 
 def network_key(model: EmbeddingModel) -> str:
-    """Hash a backbone, its pooling and their weights."""
+    """Hash a backbone and its pooling, with their weights."""
     config = model.config
     settings = (config.backbone_name, config.backbone_args, config.pooling, config.image_size, config.in_channels)
     state = {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}

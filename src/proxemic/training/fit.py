@@ -1,4 +1,4 @@
-"""The training of a run by Lightning's trainer: its precision, hardware, callbacks and warnings."""
+"""Trains a run by Lightning's trainer, and chooses its precision, hardware and callbacks."""
 
 import copy
 import logging
@@ -54,7 +54,7 @@ _MEANT = (
 
 
 def fit(session: Session, components: Components, held_out: ImageSet | None) -> None:
-    """Train all epochs, from the run's checkpoint if there is one, and record the history with the chosen epoch."""
+    """Train all epochs, from the run's checkpoint if there is one, and record the history and the chosen epoch."""
     recipe, run, processes = session.recipe, session.run, session.processes
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
@@ -94,7 +94,7 @@ def fit(session: Session, components: Components, held_out: ImageSet | None) -> 
 
 
 def _callbacks(session: Session, components: Components, held_out: ImageSet | None, signals: Signals) -> list[Callback]:
-    """Make the callbacks in the order in which Lightning calls them."""
+    """Return the callbacks in the order in which Lightning is to call them."""
     recipe, evaluator, average = session.recipe, None, None
     if held_out is not None:
         evaluator = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
@@ -113,7 +113,7 @@ def _callbacks(session: Session, components: Components, held_out: ImageSet | No
 
 
 def compiles(recipe: Recipe, components: Components, processes: Processes) -> bool:
-    """Return whether the loss is compiled: as the recipe says, or if it pays."""
+    """Return whether to compile the loss: as the recipe says, or for ``auto`` if that saves time."""
     chosen, task = recipe.training.compile, components.task
     if chosen != "auto":
         return chosen
@@ -124,9 +124,9 @@ def compiles(recipe: Recipe, components: Components, processes: Processes) -> bo
 
 
 def settle_precision(session: Session, model: nn.Module, *, resume: bool) -> dict[str, str]:
-    """Put the precision that ``auto`` stands for into the recipe; return a record of it for the run.
+    """Replace ``auto`` in the recipe by a precision; return a record of the choice for the run.
 
-    The first process decides. A run that is resumed goes on with what it took.
+    The first process chooses. A resumed run keeps its precision.
     """
     recipe, processes = session.recipe, session.processes
     if recipe.training.precision != "auto":
@@ -145,7 +145,7 @@ def settle_precision(session: Session, model: nn.Module, *, resume: bool) -> dic
 def choose_precision(
     model: nn.Module, shape: tuple[int, int, int, int], device: torch.device
 ) -> tuple[TrainingPrecision, str]:
-    """Return the precision in which a network trains fastest on a device, and why; a CPU takes two steps of each."""
+    """Return the fastest precision for a network on a device, and the reason; on a CPU, two steps of each are timed."""
     if isinstance(model, EmbeddingModel) and model.config.takes_vectors:
         return "32-true", "a head alone always computes in it"
     if device.type == "cuda":
@@ -161,7 +161,7 @@ def choose_precision(
 
 
 def measure_steps(model: nn.Module, shape: tuple[int, int, int, int]) -> dict[str, float]:
-    """Time the second step, forward and backward, on the CPU in each precision; the first one fills caches."""
+    """Time a step, forward and backward, on the CPU in each precision, after a first one that fills caches."""
     seconds: dict[str, float] = {}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         model, images = copy.deepcopy(model).cpu(), torch.rand(shape)
@@ -178,7 +178,7 @@ def measure_steps(model: nn.Module, shape: tuple[int, int, int, int]) -> dict[st
 
 
 def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
-    """Choose the arguments of a `Trainer` that say where and in which precision it computes."""
+    """Return the arguments of a `Trainer` for its device and precision."""
     device, precision = pick_device(recipe.training.accelerator), recipe.training.precision
     assert precision != "auto", "settled before"
     plugins: list[Any] = [AtomicCheckpointIO(), LightningEnvironment()]  # not SLURM's, which handles signals
@@ -199,7 +199,7 @@ def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
 
 
 def gpu_of(processes: Processes) -> int:
-    """Return the number of this process's GPU among those that it sees; srun may have shown it that one alone."""
+    """Return the index of this process's GPU among those visible to it; with srun that may be only one."""
     seen = torch.cuda.device_count()
     number = 0 if seen == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else processes.local_rank
     if number >= seen:

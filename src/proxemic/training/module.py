@@ -1,4 +1,4 @@
-"""The network and its loss as Lightning trains them."""
+"""The Lightning module that trains a network with its loss."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -28,11 +28,10 @@ from proxemic.training.phases import Phase, continue_optimizer, share_parameters
 
 
 class EmbeddingTask(LightningModule):
-    """Trains a network and its loss: a step embeds the batch and computes the loss.
+    """Trains a network and its loss; each step embeds a batch and computes the loss.
 
-    What is random inside the network (dropout, stochastic depth) depends only on the seed and the number of the step,
-    so that a resumed run draws what an uninterrupted one would have drawn. Proxies without ``shards`` are replicated;
-    with ``until_plateau`` the second phase may begin before its epoch.
+    Dropout and stochastic depth depend only on the seed and the number of the step, so they are the same in a resumed
+    run. Proxies without ``shards`` are replicated. With ``until_plateau`` the second phase may begin early.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class EmbeddingTask(LightningModule):
 
     @property
     def losses(self) -> list[Loss]:
-        """The losses of both phases, or of the only one."""
+        """The loss of each phase."""
         return [self.loss, *([self.second.loss] if self.second is not None else [])]
 
     def setup(self, stage: str) -> None:
@@ -235,14 +234,14 @@ class EmbeddingTask(LightningModule):
         self.loss, self.optim = self.second.loss, self.second.optim
 
     def check_weights(self) -> None:
-        """Raise `TrainingDiverged` if a weight is no longer finite, before it reaches a checkpoint."""
+        """Raise `TrainingDiverged` if a weight is not finite, so that none gets into a checkpoint."""
         state = self.state_dict().items()  # with batch norm's statistics
         wrong = next((name for name, value in state if not value.isfinite().all()), "")
         if name := next(filter(None, self.processes.all_gather(wrong)), None):
             self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
     def fail(self, what: str) -> NoReturn:
-        """Raise `TrainingDiverged` with what happened and its usual causes."""
+        """Raise `TrainingDiverged` with this event and its usual causes."""
         raise TrainingDiverged(
             f"{what}; likely causes are a learning rate that is too high (optim.lr is {self.optim.lr:g}, optim.loss_lr "
             f"is {self.optim.loss_lr:g}: try a tenth), a scale or temperature of the loss that is too large, or images "
@@ -251,7 +250,7 @@ class EmbeddingTask(LightningModule):
 
 
 def check_embeddings(embeddings: Float[Tensor, "images dim"], of: str, module: nn.Module, epoch: int) -> None:
-    """Raise `TrainingDiverged` unless the embeddings, the same on every process, are finite."""
+    """Raise `TrainingDiverged` unless the embeddings, which must be the same on all processes, are finite."""
     if not embeddings.isfinite().all():
         what = f"The embeddings of {of} images are no longer finite in epoch {epoch + 1}"
         if isinstance(module, EmbeddingTask):

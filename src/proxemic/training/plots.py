@@ -32,7 +32,7 @@ def draw_curves(
 ) -> None:
     """Plot training loss and validation metric over epochs, with the chosen epoch and the second phase marked.
 
-    ``start`` is the better value of the metric before the first epoch.
+    ``start`` is the best value of the metric before the first epoch.
     """
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(8, 3.5))
@@ -71,9 +71,9 @@ def draw_gallery(
     distance: Literal["cosine", "euclidean"] = "cosine",
     neighbours: int = 8,
 ) -> None:
-    """Draw random queries, one per row, with their nearest neighbours: right ones framed green, wrong ones red.
+    """Draw random queries, one per row, with their nearest neighbours: correct ones framed green, wrong ones red.
 
-    Vectors cannot be drawn, and give no file.
+    No file is written for vectors.
     """
     if images.kind == "vectors":
         return
@@ -119,7 +119,7 @@ def draw_gallery(
 
 
 def _square(images: ImageSet, index: int) -> Image.Image:
-    """Shrink or enlarge an image into the middle of a white square."""
+    """Resize an image to fit into the middle of a white square."""
     picture = cut_thin(images.pictures.load(index, 2 * _SIDE)).convert("RGB")
     method = Image.Resampling.BICUBIC if max(picture.size) > _SIDE else Image.Resampling.NEAREST
     return ImageOps.pad(picture, (_SIDE, _SIDE), method, color="white")

@@ -1,4 +1,4 @@
-"""The results of a trained run: its interpolation, its test, its plots, its metrics."""
+"""Writes the results of a trained run: interpolation, test, plots and metrics."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ Embedded = Mapping[str, Float[Tensor, "images width"]]
 def write_results(
     session: Session, task: EmbeddingTask, splits: Splits, held_out: ImageSet | None, *, test: bool
 ) -> tuple[dict[str, Any], Embedded]:
-    """Interpolate, evaluate what is kept (with ``test``, on the test classes), draw plots, and write the metrics."""
+    """Interpolate, evaluate the kept network (with ``test``, on the test classes), draw plots and write the metrics."""
     recipe, run, record, report = session.recipe, session.run, session.record, session.report
     measures = [item for item in recipe.training.callbacks or [] if isinstance(item, EpochMeasure)]
     names = [name for measure in measures for name in measure.names]
@@ -93,10 +93,11 @@ def interpolate(
 ) -> tuple[list[dict[str, float]], dict[str, float] | None]:
     """Evaluate the networks between the start and the chosen epoch, and keep the best if it is better.
 
-    If the run keeps its start, the end is the last epoch. Statistics of batch norm lie between as the weights do.
+    If the run keeps its start, they lie between the start and the last epoch. Statistics of batch norm are
+    interpolated like the weights.
 
     Returns:
-        The metrics of each interpolation, and of the one that is kept; None if what was chosen before is kept.
+        The metrics of each interpolation, and those of the kept one, or None if the chosen epoch is kept.
     """
     recipe, run, record = session.recipe, session.run, session.record
     shares, best, metric = recipe.training.interpolate, record.best, recipe.evaluation.metric
@@ -121,7 +122,7 @@ def interpolate(
 
 @torch.no_grad()
 def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> EmbeddingModel:
-    """Make the network whose weights are this share of the way from the start to the end."""
+    """Return the network whose weights lie at this share of the way from the start to the end."""
     network, state = copy.deepcopy(start), {}
     for name, value in start.state_dict().items():
         target = end[name].to(value.device)
@@ -131,7 +132,7 @@ def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> 
 
 
 def _split(splits: Splits) -> str:
-    """Name the kind of test: unseen classes (open-set) or new images of trained ones (closed-set)."""
+    """Return the kind of test: unseen classes (open-set) or new images of trained classes (closed-set)."""
     if splits.test is None:
         return "nothing held out" if splits.validation is None else "no test"
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"

@@ -39,10 +39,9 @@ class TrainingResult:
 
     Args:
         path: The run directory.
-        metrics: The content of its ``metrics.json``; empty in all processes of a run but the first.
-        embedded: The embeddings ``[N, D]`` of the test images, in order, by the network that is kept (``test``) and
-            by those of before the first step (``start``, ``untrained``), as far as the test was of them; empty where
-            nothing was trained.
+        metrics: The content of its ``metrics.json``; empty in all processes except the first.
+        embedded: The embeddings ``[N, D]`` of the test images, in order, by each network that was tested: the kept one
+            (``test``) and those before the first step (``start``, ``untrained``); empty if nothing was trained.
     """
 
     path: Path
@@ -65,33 +64,33 @@ def train(
     processes: Processes | None = None,
     began: float | None = None,
 ) -> TrainingResult:
-    """Train, choose the epoch on held-out classes, evaluate once on the test classes, write everything to ``out``.
+    """Train, choose the epoch on held-out classes, evaluate on the test classes, and write everything to ``out``.
 
     Args:
-        recipe: What to do, or the name or the file of a recipe, or what `read_recipe` gives. Its text, defaults
-            included, is kept in the run directory. None, with ``resume``, takes the recipe of the run.
-        out: The run directory: a new one, or that of the run to resume; None is a new one under ``runs``.
-        overrides: Values of the recipe that is named, by dotted keys (``{"training.epochs": 5}``); with ``resume`` only
-            ``data.root``, where the data were moved.
+        recipe: A recipe, its name or file, or a result of `read_recipe`. Its full text is stored in the run directory.
+            None, with ``resume``, takes the recipe of the run.
+        out: The run directory: a new one, or that of the run to resume; None for a new one under ``runs``.
+        overrides: Values for the named recipe by dotted keys (``{"training.epochs": 5}``); with ``resume`` only
+            ``data.root``, for moved data.
         resume: Continue the run in ``out`` from its last checkpoint.
-        epochs: Extend the run that is resumed, finished or not, to this many epochs, more than its recipe has: it ends
-            as a run of as many would have ended.
-        threads: CPU threads of torch, where ``training.threads`` of the recipe is None.
-        report: Is called with lines for the user; None logs them as ``proxemic``.
-        progress: Show progress bars on standard error, where it is a terminal.
-        test: Evaluate on the test classes; without, they are not looked at, as a search for hyper-parameters must not.
-        on_epoch: Is called with each new row of the history; what it raises ends the training, which can be resumed.
-        processes: Those that train together, each of which calls this; None joins those that torchrun or srun has
-            started.
-        began: `time.monotonic` when the command began, for the record of where the time went; None is now.
+        epochs: Extend the resumed run, finished or not, to this many epochs, with the same result as if it had had
+            as many from the start.
+        threads: CPU threads of torch if ``training.threads`` of the recipe is None.
+        report: Called with lines for the user; None logs them as ``proxemic``.
+        progress: Whether to show progress bars on standard error if that is a terminal.
+        test: Whether to evaluate on the test classes; a search for hyper-parameters must not.
+        on_epoch: Called with each new row of the history; an error raised in it ends the training, which can be
+            resumed.
+        processes: The processes that train together, each of which must call this; None joins those started by
+            torchrun or srun.
+        began: `time.monotonic` at the start of the command, for the record of time spent; None for now.
 
     Returns:
-        The run directory and its metrics; without ``test``, or where the data have no test classes, those of the
-        validation alone.
+        The run directory and its metrics; these are of the validation alone without ``test`` or test classes.
 
     Raises:
-        UserError: If the recipe cannot be written as a file, the directory is not what ``resume`` asks for, or the
-            images cannot be read; `Interrupted` after Ctrl-C, `TrainingDiverged` if the loss is not finite.
+        UserError: If the recipe cannot be written as a file, the directory is not new or, with ``resume``, holds no
+            run, or the images cannot be read; `Interrupted` after Ctrl-C; `TrainingDiverged` if the loss is not finite.
         ValueError: If a value of the recipe is not allowed.
     """
     from proxemic.recipes.reader import to_yaml
@@ -164,7 +163,7 @@ def train(
 
 
 def check_accelerator(recipe: Recipe) -> None:
-    """Raise `UserError` if this machine lacks the accelerator of a recipe, or the one that its precision needs."""
+    """Raise `UserError` if this machine lacks the accelerator that a recipe names or its precision needs."""
     accelerator = recipe.training.accelerator
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(accelerator, True):
@@ -176,7 +175,7 @@ def check_accelerator(recipe: Recipe) -> None:
 def _read_recipe(
     recipe: "Source", run: RunDirectory, overrides: Mapping[str, Any], *, resume: bool
 ) -> tuple[Recipe, str | None]:
-    """Return the recipe, and its text if that need not be written anew."""
+    """Return the recipe, and its text if that is known already."""
     from proxemic.recipes import find_recipe
     from proxemic.recipes.reader import ReadRecipe, read_recipe
 
@@ -195,7 +194,7 @@ def _read_recipe(
 
 
 def _check_shared(run: RunDirectory, processes: Processes) -> None:
-    """Raise `UserError` in all processes unless all see the same run directory."""
+    """Raise `UserError` in all processes if they do not see the same run directory."""
     if processes.world == 1:
         return
     # A copy of the run on each machine has all files, but not this one.
@@ -215,7 +214,7 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
 
 @contextmanager
 def _only_process(run: RunDirectory) -> Iterator[None]:
-    """Hold the run directory, and remove what killed processes have left there."""
+    """Lock the run directory while the block runs, and remove temporary files of killed processes."""
     with ExitStack() as held:
         try:
             held.enter_context(exclusive_lock(run.checkpoint.parent))

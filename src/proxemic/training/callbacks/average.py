@@ -1,4 +1,4 @@
-"""The average of the network's weights, kept and evaluated while the network is trained."""
+"""The average of the network's weights over the training."""
 
 from itertools import chain
 from typing import Any
@@ -18,9 +18,9 @@ from proxemic.training.module import EmbeddingTask
 
 
 class WeightAverage(Callback):
-    """Averages the weights of a network that is trained, and evaluates the average after each epoch.
+    """Averages the weights of a network during training and evaluates the average after each epoch.
 
-    ``latest`` are the last metrics, None before the average begins or where there is no evaluator.
+    ``latest`` are the last metrics, or None before averaging begins and if nothing is evaluated.
     """
 
     def __init__(self, averaging: Averaging, model: EmbeddingModel, evaluator: RetrievalCallback | None) -> None:

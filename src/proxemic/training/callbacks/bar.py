@@ -15,7 +15,7 @@ _SHOWN = 0.2  # seconds that the bar stands: drawing it takes longer than a smal
 
 
 class TrainingBar(TQDMProgressBar):
-    """Lightning's bar with the loss, samples per second, the last validation metric and the time left of the run."""
+    """Lightning's progress bar; it shows the loss, samples per second, the last validation metric and the time left."""
 
     # Without tqdm's time that remains, which is that of the epoch.
     BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"

@@ -1,4 +1,4 @@
-"""The history of a run: a row per epoch, by which the epoch is chosen and phases end."""
+"""The history of a run: a row of values per epoch, which decides on the chosen epoch and the end of phases."""
 
 import json
 import math
@@ -21,10 +21,10 @@ from proxemic.training.record import Session
 
 
 class History(Callback):
-    """Adds a row to the record after each epoch, chooses the better one, and ends phases at their plateau.
+    """After each epoch, adds a row to the record, keeps the epoch if it is the best, and ends a phase at its plateau.
 
-    It comes after all callbacks that evaluate something, and tells the batches each epoch, by which their order and
-    augmentation follow. Without an evaluator, the last epoch is chosen.
+    It must come after all callbacks that evaluate something. Before each epoch it passes its number to the batches,
+    whose order and augmentation depend on it. Without an evaluator, the last epoch is chosen.
     """
 
     def __init__(self, session: Session, evaluator: RetrievalCallback | None, average: WeightAverage | None) -> None:
@@ -93,7 +93,7 @@ class History(Callback):
             self.record.kept = kept
 
     def _end_phases(self, trainer: Trainer) -> None:
-        """Begin the second phase, or end the training, where the present phase has come to its plateau."""
+        """Begin the second phase, or end the training, once the metric of the present phase has reached a plateau."""
         until, rows = self.recipe.training.until_plateau, self.record.rows
         if until is None or not rows:
             return

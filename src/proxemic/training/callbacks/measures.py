@@ -1,4 +1,4 @@
-"""What is measured while a run trains, beside its loss: columns of ``history.csv``, and snapshots for plots."""
+"""Values measured during training, as columns of ``history.csv``, and snapshots of embeddings for plots."""
 
 import math
 from abc import ABC, abstractmethod
@@ -47,11 +47,11 @@ class EpochMeasure(Callback, ABC):
 
     @abstractmethod
     def check(self, loss: Loss) -> None:
-        """Raise `UserError` if the loss has no such values; called with the losses of both phases before training."""
+        """Raise `UserError` if this cannot be measured for a loss; called with each phase's before training."""
 
     @abstractmethod
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
-        """Give the values of the present weights, by the names in ``names``."""
+        """Return the values for the present weights, by the names in ``names``."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:
@@ -69,11 +69,11 @@ class EpochMeasure(Callback, ABC):
 
 
 class ProxyGap(EpochMeasure):
-    """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
+    """Logs how far from their proxies the softmax loss wants embeddings to be, and the bounds of the mean-proxy paper.
 
-    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns: ``gap``, the mean over
-    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
-    lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
+    It takes `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns are: ``gap``, the
+    mean over classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper; its bounds ``gap_lower`` and ``gap_upper`` by
+    `GapBounds`; ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
     """
 
     names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
@@ -99,7 +99,7 @@ class ProxyGap(EpochMeasure):
 class DistanceToProxy(EpochMeasure):
     """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
 
-    The images go through no augmentation. Losses of cosines compare directions: there both have unit length.
+    The images are not augmented. For losses that compare cosines, embeddings and proxies are scaled to unit length.
     """
 
     names = ("avg_dtp",)
@@ -167,7 +167,7 @@ def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
 def as_compared(
     loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Return embeddings and proxies as the loss compares them, unit vectors for cosines; None without proxies."""
+    """Return embeddings and proxies, of unit length if the loss compares cosines; None if it has no proxies."""
     if not isinstance(loss, ProxyLoss):
         return embeddings, None
     proxies = loss.proxies.detach().float().cpu()

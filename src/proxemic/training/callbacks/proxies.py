@@ -1,4 +1,4 @@
-"""What happens to proxies as a run goes on: they are spread over the clusters of their class, or pooled otherwise."""
+"""Changes of proxies between epochs: spreading them over the clusters of their class, or changing their pooling."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ from proxemic.training.recipe import Recipe
 
 
 def proxy_callbacks(recipe: Recipe, images: ImageSet, loss: object) -> Iterator[Callback]:
-    """Build the callbacks that a recipe asks for, for its training images and its loss."""
+    """Build the callbacks of a recipe that change proxies between epochs."""
     if recipe.training.spread_after > 0:
         yield SpreadProxies(recipe, images)
     if recipe.training.anneal_gamma is not None:
@@ -26,9 +26,9 @@ def proxy_callbacks(recipe: Recipe, images: ImageSet, loss: object) -> Iterator[
 
 
 class SpreadProxies(Callback):
-    """Moves the proxies of a class as one for the first epochs, then spreads them over the clusters of its images.
+    """Moves all proxies of a class alike for the first epochs, then spreads them over the clusters of its images.
 
-    Both follow from the epoch and the weights alone, so that a resumed run goes on as it would have gone on.
+    Both depend only on the epoch and the weights, so a resumed run gives the same result.
     """
 
     def __init__(self, recipe: Recipe, images: ImageSet) -> None:
@@ -55,7 +55,7 @@ class SpreadProxies(Callback):
 
 
 class AnnealGamma(Callback):
-    """Sets the softness of the pooling in each epoch, as `GammaAnnealing` says, until it is that of the recipe."""
+    """Sets γ, the softness of the pooling, for each epoch, as `GammaAnnealing` describes."""
 
     def __init__(self, annealing: GammaAnnealing, end: float) -> None:
         self.annealing, self.end = annealing, end

@@ -1,4 +1,4 @@
-"""Held-out images evaluated while a model is trained."""
+"""Evaluation of held-out images during training."""
 
 from typing import Any
 
@@ -17,21 +17,21 @@ from proxemic.training.module import check_embeddings
 
 
 class RetrievalCallback(Callback):
-    """After training epochs, embed held-out data with the module and log how well they are retrieved.
+    """After each epoch, embeds held-out data with the module and logs retrieval metrics.
 
-    For any `LightningModule` whose ``forward`` takes inputs, such as images ``[B, C, H, W]``, to embeddings ``[B, D]``.
-    The values are logged as ``validation/recall@1`` and so on, for ``EarlyStopping(monitor="validation/map@r",
-    mode="max")`` or ``ModelCheckpoint`` (with ``save_on_train_epoch_end=True`` where the module has validation batches
-    of its own).
+    It works with any `LightningModule` whose ``forward`` turns inputs, such as images ``[B, C, H, W]``, into
+    embeddings ``[B, D]``. The values are logged as ``validation/recall@1`` and so on, for
+    ``EarlyStopping(monitor="validation/map@r", mode="max")`` or ``ModelCheckpoint`` (with
+    ``save_on_train_epoch_end=True`` if the module has validation batches of its own).
 
-    The module is evaluated in evaluation mode and in ``evaluation.precision``, whatever it is trained in. If no query
-    has a match, the values are NaN, with a warning. The processes of a run share an `ImageSet`, batch by batch; any
-    other data each of them embeds as a whole. All get the values that one process would get.
+    The module is evaluated in evaluation mode and in ``evaluation.precision``, also if it is trained in another one. If
+    no query has a match, the values are NaN, with a warning. Several processes share the batches of an `ImageSet`; any
+    other data each of them embeds as a whole. All get the same values as a single process.
 
     Args:
         images: Labelled images of classes that are not trained on: an `ImageSet`, or any data set or `DataLoader`
             whose samples have a label, as `embed_dataset` takes.
-        preprocessing: Preparation of the images of an `ImageSet`; other data need none.
+        preprocessing: Preprocessing of the images of an `ImageSet`; not used for other data.
         evaluation: The metrics, and the number of images per batch.
         workers: Processes that load images, for each process of the run.
         every_n_epochs: Evaluate after each n-th epoch, at least 1.
@@ -79,7 +79,7 @@ class RetrievalCallback(Callback):
         pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
 
     def evaluate(self, trainer: Trainer, network: nn.Module) -> RetrievalMetrics:
-        """Compute the metrics of any network on the held-out images, the same on all processes."""
+        """Evaluate any network on the held-out images; all processes return the same metrics."""
         rows: ImageSet | RowLabels
         if isinstance(self.images, ImageSet):
             embeddings, rows = self.embed(network), self.images
@@ -98,7 +98,7 @@ class RetrievalCallback(Callback):
         return evaluate_embeddings(embeddings, rows, self.evaluation, or_nan=True)
 
     def embed(self, network: nn.Module) -> Float[Tensor, "images dim"]:
-        """Embed the images of an `ImageSet` by any network; the processes share them, and all get all embeddings."""
+        """Embed an `ImageSet` with any network; the processes share the work, and each gets all embeddings."""
         assert isinstance(self.images, ImageSet)
         assert self.preprocessing is not None
         return embed_images(

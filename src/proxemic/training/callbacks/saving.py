@@ -1,4 +1,4 @@
-"""What a run saves: its checkpoint, and the files that follow from it."""
+"""Saves a run's checkpoint and the files that are derived from it."""
 
 import time
 from typing import Any
@@ -14,12 +14,12 @@ from proxemic.training.record import Session, write_chosen
 
 
 class SaveRun(Checkpoint):
-    """Saves a run such that it can be killed at any moment and resumed with the same result.
+    """Saves a run so that it can be killed at any moment and resumed with the same result.
 
-    After each epoch, the checkpoint is written; then, if the epoch is chosen, the model and the proxies; then the
-    history. All of these follow from the checkpoint: a run that is killed between two of the writes makes up for the
-    missing ones when it is resumed, and one that is killed before the checkpoint evaluates again. The first process
-    writes, and all processes stop after the same step. Lightning calls checkpoint callbacks after all others.
+    After each epoch, it writes the checkpoint; then, if the epoch is chosen, the model and the proxies; then the
+    history. The later files can be written from the checkpoint: a run killed between two writes makes up for the
+    missing files when it is resumed, and one killed before the checkpoint repeats the evaluation. Only the first
+    process writes, and all processes stop after the same step. Lightning calls checkpoint callbacks after all others.
     """
 
     def __init__(self, session: Session, average: WeightAverage | None, signals: Signals) -> None:

@@ -1,4 +1,4 @@
-"""The network of before the first step, which an epoch has to be better than."""
+"""The network before the first step; an epoch is only chosen if it is better."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -12,9 +12,9 @@ from proxemic.training.record import Session, write_chosen
 
 
 class KeepStart(Callback):
-    """Keeps the network of before the first step, and evaluates it, also without its new head, for selection.
+    """Keeps the network before the first step and evaluates it, with and without its new head, for selection.
 
-    A run that is killed before its first checkpoint does so again.
+    A run that is killed before its first checkpoint repeats this.
     """
 
     def __init__(self, session: Session, evaluator: RetrievalCallback | None) -> None:
