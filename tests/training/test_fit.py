@@ -11,7 +11,6 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
 from proxemic.models import ModelConfig, build_model
@@ -27,6 +26,7 @@ from proxemic.training.fit import (
     settle_precision,
 )
 from proxemic.training.record import Session
+from stopping import Stopped
 
 MODULE = sys.modules[choose_precision.__module__]
 CPU = torch.device("cpu")
@@ -92,10 +92,8 @@ def test_vectors_take_the_precision_of_heads() -> None:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    folder = tmp_path_factory.mktemp("auto")
-    flags = ["--training.precision", "auto", "--training.epochs", "2"]
-    return read_recipe(write_recipe(folder / "tiny.yaml", write_folder(folder / "images")), flags).recipe
+def recipe(recipe: Path) -> Recipe:
+    return read_recipe(recipe, ["--training.precision", "auto", "--training.epochs", "2"]).recipe
 
 
 def _choose_half(*_: Any, **__: Any) -> tuple[str, str]:
@@ -106,12 +104,8 @@ def _not_again(*_: Any, **__: Any) -> NoReturn:
     raise AssertionError("measured again")
 
 
-class Killed(Exception):
-    """Stands for the end of the process after an epoch."""
-
-
 def _end(_: object) -> NoReturn:
-    raise Killed
+    raise Stopped
 
 
 def test_a_run_keeps_what_it_took_when_it_is_resumed(
@@ -119,7 +113,7 @@ def test_a_run_keeps_what_it_took_when_it_is_resumed(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(MODULE, "choose_precision", _choose_half)
-    with pytest.raises(Killed):
+    with pytest.raises(Stopped):
         train(recipe, tmp_path / "run", report=said.append, on_epoch=_end)
     sentence = "training.precision is auto, which takes bf16-mixed: so it is said."
     assert [line for line in said if "auto" in line] == [sentence]

@@ -26,9 +26,9 @@ from proxemic.ranges import check_range
 
 Cut = tuple[Path, Box | None]  # a file, and the part of it that is an image
 
-_VERSION = 1  # of what is done to an image before it is written
-_SAMPLE = 64  # images by which the size of all is estimated
-_TOGETHER = 128  # images that wait in memory to be written
+_VERSION = 1  # of the processing of images before they are written
+_SAMPLE = 64  # images in the sample that estimates the size of all
+_TOGETHER = 128  # images in memory at once while writing
 _DAY = 86_400  # seconds
 
 
@@ -185,7 +185,7 @@ def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) 
             if time.time() - left.stat().st_mtime > _DAY:
                 left.unlink()
     _check_space(cuts, shrinking, path.parent, part)
-    # Pillow decodes and resizes without Python's lock.
+    # Pillow releases the GIL while decoding and resizing.
     with ThreadPoolExecutor() as pool, tqdm(desc="caching images", total=len(cuts), leave=False, disable=None) as bar:
 
         def images() -> Iterator[Image.Image]:
@@ -199,14 +199,14 @@ def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) 
 
 def _shrink(cut: Cut, shrinking: _Shrinking) -> Image.Image:
     path, box = cut
-    # Without `reduces`, a JPEG file is not decoded at a part of its size, which gives other pixels.
+    # Without `reduces`, JPEG files are decoded at full size; a reduced scale would give other pixels.
     return shrink(FilePixels([path], [box]).load(0, shrinking.side if shrinking.reduces else None), shrinking.side)
 
 
 def _check_space(cuts: Sequence[Cut], shrinking: _Shrinking, folder: Path, part: float) -> None:
     sample = _sample(cuts)
     needed = sum(len(_shrink(cut, shrinking).tobytes()) for cut in sample) * len(cuts) // len(sample)
-    with suppress(OSError):  # writing will say what is wrong with the folder
+    with suppress(OSError):  # writing will explain what is wrong with the folder
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
         if free * part < needed:
             raise UserError(

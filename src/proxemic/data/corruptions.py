@@ -65,7 +65,7 @@ def _uniform(image: ImageTensor, draw: np.random.Generator) -> Float32[Tensor, "
 def _cutout(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     height, width = image.shape[1:]
     side = round(level * min(height, width))
-    # The same draw at every severity: its place moves little as it grows.
+    # The same random draw at every severity, so that the place changes little with it.
     down, right = draw.random(2)
     top, left = int(down * (height - side + 1)), int(right * (width - side + 1))
     cut = image.clone()

@@ -78,7 +78,7 @@ class ImageSet:
 
     @classmethod
     def of(cls, rows: Rows, flagged: bool = True) -> "ImageSet":
-        """Build an image set from rows; labels and groups index their sorted texts.
+        """Build an image set from rows; labels and groups are numbers in the sorted order of their texts.
 
         With `flagged`, the columns is_query and is_gallery say which are queries and which are in the gallery.
         """
@@ -132,7 +132,7 @@ class ImageSet:
         classes: Int64[Tensor, " classes"],
     ) -> "ImageSet":
         parts = take_parts(self, indices) | {
-            "pixels": self.pixels.select(indices.numpy()),  # a list of ten million numbers takes 400 MB
+            "pixels": self.pixels.select(indices.numpy()),  # a list of ten million numbers would take 400 MB
             "labels": labels,
             "class_names": tuple(self.class_names[index] for index in classes.tolist()),
             "attributes": {name: groups.take(indices) for name, groups in self.attributes.items()},

@@ -24,7 +24,7 @@ with optional_dependency("train"):
     import pyarrow as pa
     import pyarrow.compute as pc
 
-_AT_ONCE = 2**22  # pixels that are written together
+_AT_ONCE = 2**22  # pixels written together
 _SHAPE = ("height", "width", "channels")
 _SCHEMA = pa.schema([("pixels", pa.large_binary()), *((name, pa.int64()) for name in _SHAPE)])
 
@@ -138,7 +138,7 @@ class FilePixels(Pixels):
             raise UnreadableImageError(self.paths[index], str(error)) from error
 
     def load(self, index: int, side: int | None = None) -> Image.Image:
-        # A box counts the pixels of the whole image.
+        # A box is in pixels of the whole image.
         return read_image(self.paths[index], side) if self.boxes[index] is None else super().load(index, side)
 
     @property
@@ -175,7 +175,7 @@ class PixelFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.open("rb").close()  # a missing file is an OSError of its own
+        path.open("rb").close()  # a missing file raises another OSError
         try:
             table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
             table.validate(full=True)

@@ -23,9 +23,9 @@ _TURNS = {
     2: _Turn.FLIP_LEFT_RIGHT, 3: _Turn.ROTATE_180, 4: _Turn.FLIP_TOP_BOTTOM, 5: _Turn.TRANSPOSE,
     6: _Turn.ROTATE_270, 7: _Turn.TRANSVERSE, 8: _Turn.ROTATE_90,
 }  # fmt: skip
-_MOST_SCANS = 200  # a JPEG file has 1 to 10; each takes the time of a whole picture to decode, and may be empty
-_SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the count of colours
-_THINNEST = 100  # times the shorter side is the longest that an image is resized with
+_MOST_SCANS = 200  # a usual JPEG file has 1 to 10; each takes as long to decode as a whole picture, and may be empty
+_SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the number of colours
+_THINNEST = 100  # largest ratio of the sides of an image that is resized
 
 
 class UnreadableImageError(ValueError):
@@ -73,7 +73,7 @@ def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
     if isinstance(image, str | os.PathLike | bytes):
         with open_image(image) as opened:
             if side is not None:
-                opened.draft(None, (side, side))  # nothing but JPEG knows how to
+                opened.draft(None, (side, side))  # only JPEG files can do this
             return shrink(_prepare(opened), side)
     if isinstance(image, np.ndarray):
         return shrink(_prepare(_from_array(image)), side)
@@ -127,7 +127,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     """Open a file, or its content, without decoding the pixels; every failure is raised as `UnreadableImageError`."""
     name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else path_or_address(file)
     try:
-        # An image that is closed gives its pixels back before the next one takes as many.
+        # Closing an image frees its memory before the next one is decoded.
         with _open(file) as opened, closing(Image.open(opened, formats=FORMATS)) as image:
             if image.format in ("JPEG", "MPO"):
                 opened.seek(0)
@@ -136,7 +136,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
             yield image
     except UnreachableError:
         raise  # the image may be sound
-    # Pillow's decoders raise whatever the parser of the format raises: OSError, SyntaxError, struct.error, ...
+    # Pillow's decoders raise any error of the format's parser: OSError, SyntaxError, struct.error, ...
     except Exception as error:
         raise UnreadableImageError(name, describe(error)) from error
 
@@ -170,7 +170,7 @@ def _open(file: str | os.PathLike[str] | bytes) -> io.BufferedReader | io.BytesI
     if isinstance(file, str) and is_address(file):
         return io.BytesIO(read_address(file))
     mode = Path(file).stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe would wait, and a device may never end
         raise ValueError("it is a pipe, a device or a socket, not a file")
     return Path(file).open("rb")
 
@@ -180,14 +180,14 @@ def _prepare(image: Image.Image) -> Image.Image:
     image.load()  # the tag may follow the pixels
     turn = _TURNS.get(_orientation(image))
     prepared = _flatten(image if turn is None else image.transpose(turn))
-    prepared.info = {}  # what it said is done
+    prepared.info = {}  # the rotation has been applied
     return prepared
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # damaged EXIF, which Pillow raises anything for but in JPEG; the pixels may be sound
+    except Exception:  # damaged EXIF, for which Pillow raises any error except in JPEG files; the pixels may be sound
         return 1
 
 
@@ -203,7 +203,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
     if grey:
         array = array.reshape(array.shape[:2])
     if depth == 2:
-        # Pillow drops the lower byte where it reads colours of 16 bits from a file.
+        # Pillow drops the lower byte when it reads 16-bit colours from a file.
         array = (array // 257 if grey else array >> 8).astype(np.uint8)
     return Image.fromarray(array)
 

@@ -11,7 +11,7 @@ from proxemic.addresses import without_password
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # of more than one letter, which are drives of Windows
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # more than one letter, as single letters are drives on Windows
 
 
 def from_worker(error: Exception, text: str) -> str:
@@ -104,7 +104,7 @@ def remote_errors(address: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, UserError):
         raise
-    except Exception as error:  # of whatever kind the library behind the address raises
+    except Exception as error:  # of any class, depending on the library for the address
         scheme = address.partition("://")[0]
         why = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, ImportError):

@@ -17,7 +17,7 @@ from proxemic.data.reading import read_image
 from proxemic.data.remote import is_address, path_or_address
 from proxemic.errors import UserError
 
-_MOST = 100  # folders of pictures that are kept one by one
+_MOST = 100  # number of picture folders that are kept one by one
 
 
 def is_below(name: str, roots: Iterable[str]) -> bool:
@@ -29,7 +29,7 @@ def is_below(name: str, roots: Iterable[str]) -> bool:
     """
     if not is_address(name):
         return _has_prefix(_real(name), [_real(root) for root in roots if not is_address(root)])
-    # Addresses that are chained by "::" lead elsewhere.
+    # Addresses chained by "::" lead to another place.
     plain = "::" not in name and ".." not in unquote(name).split("/")
     return plain and _has_prefix(name, filter(is_address, roots))
 

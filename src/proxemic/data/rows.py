@@ -182,7 +182,7 @@ class Rows:
         return self.texts("label")
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a column."""
+        """Return whether there is a column of this name."""
         return name in self.columns.column_names
 
     def texts(self, name: str) -> list[str | None]:
@@ -203,7 +203,7 @@ class Rows:
             [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
         ).astype(np.int64)
         order = sorted(np.unique(places[places >= 0]).tolist(), key=texts.__getitem__)
-        rank = np.full(len(texts) + 1, -1)  # the last stands for null
+        rank = np.full(len(texts) + 1, -1)  # the last value means null
         rank[order] = np.arange(len(order))
         return torch.from_numpy(rank[places]), tuple(texts[place] for place in order)
 

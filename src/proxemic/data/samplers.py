@@ -48,7 +48,7 @@ class Batches(Sampler[list[int]], ABC):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A generator: a data loader with workers asks for two iterators and uses one, which alone is to count.
+        # A generator, because a data loader with workers makes two iterators but uses only one, which is to count.
         epoch, self.epoch = self.epoch, self.epoch + 1
         yield from self.draw(epoch)
 
@@ -144,7 +144,7 @@ class ClassBalancedBatches(Batches):
         check_range("classes_per_batch", classes_per_batch, f"[1, {len(classes)}]")
         check_range("images_per_class", images_per_class, "[1, inf)")
         check_range("batches_per_epoch", batches_per_epoch, "[1, inf)")
-        # The images of each of the sorted classes, without a list of Python's for each.
+        # The images of each of the sorted classes, without a Python list per class.
         self._order, self._ends = numbers.argsort(kind="stable"), [0, *counts.cumsum().tolist()]
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
@@ -152,9 +152,9 @@ class ClassBalancedBatches(Batches):
 
     def draw(self, epoch: int) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, epoch))
-        # Places among the classes, which are drawn as the sorted classes themselves would be.
+        # Positions in the sorted classes; they are drawn like the classes themselves.
         classes = _Deck(range(len(self._ends) - 1), generator)
-        images: dict[int, _Deck] = {}  # of classes that were drawn: of a million, an epoch may draw a few
+        images: dict[int, _Deck] = {}  # only of drawn classes: an epoch may draw a few of a million
         for _ in range(self.batches_per_epoch):
             chosen = classes.deal(self.classes_per_batch)
             for place in chosen:

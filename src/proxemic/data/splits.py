@@ -11,7 +11,7 @@ from torch import Tensor
 from proxemic.data.images import ImageSet
 from proxemic.ranges import check_range
 
-_FEWEST = 2  # classes, as one alone neither trains a classifier nor makes a wrong neighbour possible; or images of each
+_FEWEST = 2  # classes, as with one there is nothing to classify and no wrong neighbour; or images of each class
 
 
 def split_classes(

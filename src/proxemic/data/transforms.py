@@ -216,7 +216,7 @@ class Augmentation:
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
-        with optional_dependency("train"):  # which evaluation does without, as its import takes seconds
+        with optional_dependency("train"):  # not imported for evaluation, as that takes seconds
             from torchvision.transforms import v2
         bilinear = v2.InterpolationMode.BILINEAR
         steps: list[Callable[..., Any]] = [_ToChannels(preprocessing), *(self.before_crop or [])]
@@ -283,7 +283,7 @@ class _ToTensor(nn.Module):
         pixels = torch.from_numpy(np.array(image)).view(image.height, image.width, -1).permute(2, 0, 1)
         if self.bgr:
             pixels = pixels.flip(0)
-        # Channel by channel, as what follows is slow on channels that alternate; noise is drawn for these nevertheless.
+        # Contiguous channels: the next steps are slow on interleaved ones. Noise is still drawn in interleaved order.
         values = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         if self.white != 255:
             values.div_(255)

@@ -44,7 +44,7 @@ class VectorReader(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """The name used in messages."""
         ...
 
     @property
@@ -133,8 +133,8 @@ class VectorFile:
         content = np.empty((len(places), self._row_bytes), np.uint8)
         starts = np.flatnonzero(np.diff(ascending, prepend=-2) != 1).tolist()
         try:
-            # Opened anew: processes that were forked would share the position in a file that is open.
-            # A longer buffer would read on in vain.
+            # Opened again, since forked processes share the position in an open file.
+            # A buffer would read more than is needed.
             with io.BufferedReader(self.path.open("rb", buffering=0), self._row_bytes) as file:
                 status = os.fstat(file.fileno())
                 if (status.st_size, status.st_mtime_ns) != self._known:
@@ -148,7 +148,7 @@ class VectorFile:
             raise UnreadableVectorsError(f"{self.name} cannot be read: {why}.") from error
         rows = content.view(self._dtype)
         numbers = np.empty(rows.shape, np.float32)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite and are refused
             numbers[order] = (rows.astype(np.uint32) << 16).view(np.float32) if self.kind == "bfloat16" else rows
         return torch.from_numpy(numbers)
 
@@ -288,7 +288,7 @@ class VectorAugmentation:
             if end - first == 1:
                 return index
             other = int(by_class[first + generator.randrange(end - first - 1)])
-            return int(by_class[end - 1]) if other == index else other  # the last stands for the vector itself
+            return int(by_class[end - 1]) if other == index else other  # the last one means the vector itself
 
         def fetch(indices: Sequence[int], seeds: Sequence[int]) -> Float32[Tensor, "batch dim"]:
             batch = vectors.fetch(indices, seeds)

@@ -73,7 +73,7 @@ class Described:
             path = f"{self.kind.__module__}.{self.kind.__qualname__}"
             raise UserError(f"{self.key} is {path}, which cannot be made: {error}.") from error
         if not is_dataclass(thing) and hasattr(thing, "__dict__"):
-            vars(thing)["_described"] = self  # most objects do not keep their arguments, with which they are written
+            vars(thing)["_described"] = self  # they are needed to write it, and most objects do not keep them
         return thing
 
 
@@ -112,7 +112,7 @@ class Builder:
             what = key or "the recipe"
             raise self.error(key, f"{what} is {shown(content)}, but must map names such as {allowed[0]} to values")
         self._check_names(key, content, allowed, kind)
-        section = object.__new__(kind)  # its constructor would be given descriptions, which are not what it declares
+        section = object.__new__(kind)  # its constructor would get descriptions instead of the objects that it declares
         sources = {source.rpartition(".")[0] for source in LINKS.values()}
         for field in sorted(fields(kind), key=lambda field: join_key(key, field.name) not in sources):
             name = join_key(key, field.name)
@@ -144,7 +144,7 @@ class Builder:
             return None
         if section := section_in(hint):
             return self.section(parsed, section, key)
-        if content == "" and Path in members:  # a shell variable that is not set: not the current folder
+        if content == "" and Path in members:  # an unset shell variable must not mean the current folder
             raise self.error(key, f"{key} is empty: give a path, or . for the current folder")
         slot = slot_of(key, hint)
         if slot is not None:

@@ -51,7 +51,7 @@ def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
 def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:
     """Apply overrides to a recipe's content; naming another class drops the arguments of the earlier one."""
     keys = {key: [part for part in key.split(".") if part not in ("class_path", "init_args")] for key in overrides}
-    # A class that an override names comes before the values that other overrides give it.
+    # An override that names a class is applied before those for its arguments.
     for key in sorted(overrides, key=lambda key: len(keys[key])):
         content = _override(content, keys[key], overrides[key])
     return content
@@ -62,7 +62,7 @@ def _override(content: Any, names: Sequence[str], value: Any) -> Any:
         return _replace(content, value)
     content = as_yaml(content)
     if isinstance(content, list) and content:
-        return [*content[:-1], _override(content[-1], names, value)]  # of several, the last is meant
+        return [*content[:-1], _override(content[-1], names, value)]  # the last of several counts
     if isinstance(content, str):
         content = {"class_path": content}
     if not isinstance(content, Mapping):

@@ -86,7 +86,7 @@ def arguments_of(kind: type) -> dict[str, Argument]:
     for name, (owner, parameter) in constructor_parameters(kind).items():
         hint = _hint(owner, parameter)
         hint = Union[hint, None] if parameter.default is None else hint  # noqa: UP007 - | may not apply to it
-        # A class may itself give its bases what they need.
+        # A class may pass these to its bases itself.
         arguments[name] = Argument(hint, owner is kind and parameter.default is parameter.empty, parameter.default)
     return arguments
 

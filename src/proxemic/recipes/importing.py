@@ -40,7 +40,7 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
 
 
 def may_name(path: str) -> bool:
-    """Return whether a text is an import path outside the standard library, some of whose modules act on import."""
+    """Return whether a text may be imported; the standard library may not, as importing some modules has effects."""
     parts = path.split(".")
     is_path = len(parts) > 1 and all(part.isidentifier() for part in parts)
     return is_path and parts[0] not in sys.stdlib_module_names and "__main__" not in parts

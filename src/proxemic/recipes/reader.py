@@ -42,7 +42,7 @@ class ReadRecipe:
     @functools.cached_property
     def recipe(self) -> Recipe:
         """The recipe, made on first access; raises `UserError` or `ValueError` if a class refuses its arguments."""
-        # What is made here, such as the pair loss in a PairwiseLoss, may have parameters that are drawn at random.
+        # Objects made here, such as the pair loss in a PairwiseLoss, may draw random parameters.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.described.seed)
             return made(self.described)
@@ -124,7 +124,7 @@ def _build(kind: type, content: dict[str, Any], where: str, overrides: Any = (),
     given = overrides if isinstance(overrides, Mapping) else read_flags(overrides)
     content = apply_overrides(content, given)
     second = as_yaml(content.get("second_phase")) if isinstance(content, Mapping) else None
-    if isinstance(second, Mapping):  # which holds what changes
+    if isinstance(second, Mapping):  # it contains only the changes
         changed = {}
         for key in [key for key in ("loss", "optim") if key in content]:
             change = as_yaml(second.get(key, {}))

@@ -121,7 +121,7 @@ class _Writer:
                 conditions.append({"if": test, "then": {"properties": {"init_args": given}}})
         keys = {"class_path": named, "init_args": {"type": "object"}, "dict_kwargs": {"type": "object"}}
         described = {"type": "object", "properties": keys, "required": ["class_path"], "additionalProperties": False}
-        # What an extended recipe names as a class is changed without naming it again.
+        # A class named in the extended recipe can be changed without naming it again.
         change = {"type": "object", "not": {"required": ["class_path"]}}
         if arguments:
             change["propertyNames"] = {"enum": [*sorted(arguments), "init_args", "dict_kwargs"]}

@@ -83,7 +83,7 @@ def _kept(value: object, key: str) -> dict[str, Any]:
     kept = {name: getattr(value, name) for name in known if hasattr(value, name)}
     if is_dataclass(value) and {field.name for field in fields(value) if field.init} == {*known}:
         return kept
-    # Its class may give its bases some arguments itself, so that those cannot be given again.
+    # Its class may pass some arguments to its bases itself, which then cannot be given again.
     arguments = {
         name: item for name, item in kept.items() if known[name][0] is kind or item is not known[name][1].default
     }

@@ -47,7 +47,7 @@ for _class in (_Loader, _Dumper):
 def read_yaml(path: Path) -> Any:
     """Read a YAML file; raise `UserError` if it is invalid, too large, too deep, or has too many values."""
     try:
-        if not path.is_file():  # a pipe would be waited for, a device read for ever
+        if not path.is_file():  # reading a pipe would wait, and a device may never end
             raise UserError(f"{path} is not a readable YAML file: {'it is no file' if path.exists() else 'not there'}.")
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path} is {path.stat().st_size:,} bytes large, but a recipe has at most {MAX_BYTES:,}.")
@@ -60,14 +60,14 @@ def parse_yaml(text: str) -> Any:
     """Read YAML; raise `TooMuch` if it is too deep, has too many values or contains itself."""
     depth = 0
     try:
-        for event in yaml.parse(text, _Loader):  # before any value is made, for which a deep text needs a deep stack
+        for event in yaml.parse(text, _Loader):  # before building values, for which deep text needs a deep stack
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise TooMuch(f"values are nested more than {MAX_DEPTH} deep.")
         content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    for count, _ in enumerate(_values(content)):  # a few aliases of aliases stand for billions
+    for count, _ in enumerate(_values(content)):  # a few nested aliases can expand to billions of values
         if count > MAX_VALUES:
             raise TooMuch(f"it stands for more than {MAX_VALUES:,} values.")
     return content

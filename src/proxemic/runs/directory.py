@@ -173,7 +173,7 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
             )
-        # What a kill before the last of the first files of a run leaves is no run.
+        # A run killed before all of its first files were written is not a run.
         begun = {self.environment, self.classes, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
         if any(path not in begun and path.suffix != ".tmp" for path in self.path.rglob("*")):
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
@@ -184,7 +184,7 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
-        # As it is written, the second phase comes last; every other key that a cut takes away has a default.
+        # The second phase is written last; all other keys that a file cut short may lack have defaults.
         if "\nsecond_phase:" not in self.recipe.read_text(encoding="utf-8", errors="replace"):
             raise UserError(f"{self.recipe} is damaged (its end is missing): put it back from a copy.")
         if test and not self.read_environment().get("test", True):
@@ -238,7 +238,7 @@ class RunDirectory:
         return read_typed(self.classes, RunClasses) if self.classes.exists() else None
 
     def locate(self, source: ImageSource) -> ImageSource:
-        """Return the source of the run's images; its paths are relative to the directory where the run began."""
+        """Return the source of the run's images; relative paths are resolved in the directory where the run began."""
         root, classes = getattr(source, "root", None), self.read_classes()
         begun = None if classes is None else classes.root
         if root is None or Path(root).is_absolute() or begun is None or not Path(begun).exists():
@@ -263,7 +263,7 @@ class RunDirectory:
         """Write the weights of the loss and their checksum."""
         content = safetensors.torch.save(dict(state), {"crc32": _checksum(state)})
         with write_atomically(self.loss) as temporary:
-            temporary.write_bytes(content)  # as bytes first: safetensors hides the reason why a write to a file fails
+            temporary.write_bytes(content)  # as bytes first, because safetensors hides why writing to a file fails
 
     def read_loss(self) -> dict[str, Tensor]:
         """Read the weights of the loss; `UserError` if they are damaged."""

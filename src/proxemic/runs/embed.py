@@ -259,7 +259,7 @@ def call(
     def move(value: Any) -> Any:
         if device is None or not isinstance(value, Tensor):
             return value
-        # From pinned memory, the processor does not wait for the copy.
+        # From pinned memory, the copy does not block the CPU.
         return value.to(device, dtype if value.is_floating_point() else None, non_blocking=device.type == "cuda")
 
     if isinstance(inputs, Mapping):

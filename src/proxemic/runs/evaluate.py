@@ -88,7 +88,7 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "evaluation", batch_size=f"[1, {2**31})")
-        if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
+        if self.metric not in self.names and not self.own_metrics:  # their names are known after the first computation
             raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
         if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):
             raise ValueError(
@@ -192,5 +192,5 @@ def retrieval_metrics_or_nan(roles: Mapping[str, Any], settings: Mapping[str, An
 
 
 _METRIC_KEYWORDS = set(inspect.signature(retrieval_metrics).parameters)
-# What else a row of the history holds.
+# Other columns of the history.
 _TAKEN = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")

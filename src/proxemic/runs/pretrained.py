@@ -36,7 +36,7 @@ def model_path(model: str | os.PathLike[str]) -> Path:
     if not is_pretrained_name(model):
         return Path(model)
     folder = kept_at(str(model))
-    if not (folder / "model.json").is_file():  # which is written last
+    if not (folder / "model.json").is_file():  # this file is written last
         network, preprocessing = load_pretrained(str(model))
         save_model(folder, network, preprocessing.as_dict())
     return folder
@@ -52,7 +52,7 @@ def kept_at(model: str) -> Path:
     if not is_pretrained_name(model):
         return Path(model)
     name = re.sub(r"[^\w.]+", "-", model).strip("-")
-    if (folder := Path(model.removeprefix(TRANSFORMERS)).expanduser()).is_dir():  # whose files may change
+    if (folder := Path(model.removeprefix(TRANSFORMERS)).expanduser()).is_dir():  # its files may change
         files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir())
         name = f"{folder.name}-{hashlib.sha256(repr((folder.absolute(), files)).encode()).hexdigest()[:16]}"
     return platformdirs.user_cache_path("proxemic") / "models" / name

@@ -15,7 +15,7 @@ from proxemic.errors import UserError
 
 _JOINING = timedelta(minutes=5)  # for all processes to come
 _COLLECTIVES: timedelta | None = None  # for a collective; None takes torch's own: 30 minutes of gloo, 10 of NCCL
-_READING = timedelta(days=7)  # for what takes as long as it takes, as the first reading of millions of images
+_READING = timedelta(days=7)  # for steps of unknown length, such as the first reading of millions of images
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def join_processes(
             f"Another process of the run ended, or does not answer ({reason}): the output of torchrun or srun names "
             f"its rank. {again}"
         ) from error
-    # Not after an error: it would wait for what a lost process leaves unfinished.
+    # Not after an error, as it would wait for a lost process.
     dist.destroy_process_group()
 
 
@@ -119,7 +119,7 @@ def _launched() -> bool:
     given = os.environ
     if "TORCHELASTIC_RUN_ID" in given:
         return given["WORLD_SIZE"] != "1"
-    # Not SLURM_NTASKS, which counts the job's tasks: in its script, or in a shell of srun's, a process is alone.
+    # Not SLURM_NTASKS, which counts the tasks of the job: in its script or an interactive shell, there is one process.
     if given.get("SLURM_STEP_NUM_TASKS", "1") == "1":
         return False
     nodes = given.get("SLURM_STEP_NODELIST", given.get("SLURM_NODELIST", "127.0.0.1"))
@@ -148,12 +148,12 @@ def _join() -> Processes:
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=_JOINING))
-        # Also with GPUs, processes agree between steps through the CPU, which waits for no GPU.
+        # With GPUs, too, processes communicate between steps on the CPU, without waiting for a GPU.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_COLLECTIVES)
         reading = dist.new_group(timeout=_READING, backend="gloo")
         assert isinstance(reading, dist.ProcessGroup)
-        # One that then fails at once would look, to another that is still here, as if it had not come.
+        # If one failed at once after this, others still waiting here would think that it never connected.
         dist.barrier(group=reading)
     except RuntimeError as error:
         if not is_lost_connection(error):

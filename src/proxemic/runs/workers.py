@@ -44,7 +44,7 @@ def shared_memory_errors() -> Iterator[None]:
 def leave_signals(_: int = 0) -> None:
     """Ignore Ctrl-C, and SIGTERM unless the training process sends it: terminals and SLURM signal workers, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # a handler does not learn who sent it
+    if sys.platform == "linux":  # a handler does not know the sender of a signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_with_training, daemon=True).start()
 

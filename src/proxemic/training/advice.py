@@ -14,9 +14,9 @@ from proxemic.tables import percent
 from proxemic.training.recipe import Recipe
 
 _KEPT = {"start": "the network before training, without a head", "untrained": "the network as it was"}
-_RISES = 0.05  # of the range of the curve, from one quarter to the next: with less it has levelled off
-_ENOUGH = 0.6  # of the epochs: a later best epoch is what a learning rate that falls leads to
-_CURVE = 4  # epochs from which on it is worth to speak of a best one
+_RISES = 0.05  # of the range of the curve, between its last two quarters: with less it has levelled off
+_ENOUGH = 0.6  # of the epochs: a falling learning rate usually makes a later epoch the best
+_CURVE = 4  # fewest epochs for advice about the best one
 
 
 def advice(recipe: Recipe) -> Iterator[str]:
@@ -32,7 +32,7 @@ def advice(recipe: Recipe) -> Iterator[str]:
         )
     if learnt is None:
         return
-    # Grey images come to a pretrained network as three equal colours.
+    # A pretrained network gets grey images as three equal colours.
     mean, std = ([images.white * value for value in values] for values in learnt)
     if images.channels == 1:
         mean, std = ([sum(values) / len(values)] for values in (mean, std))
@@ -83,7 +83,7 @@ def _gentler(model: ModelConfig) -> list[str]:
     """Suggest flags that make training change the network less."""
     if model.takes_vectors or model.train == "head":
         return []
-    # Statistics of batch norm that are learnt anew from few images are what most often makes a network worse.
+    # Most often a network gets worse because statistics of batch norm are learnt anew from few images.
     learnt = model.pretrained or model.weights is not None
     hints = ["--model.freeze_batch_norm true"] if learnt and not model.freeze_batch_norm else []
     return [*hints, *(["--model.train head"] if model.head != "none" else [])]

@@ -86,7 +86,7 @@ def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe:
     start = recipe.training.start_proxies
     if recipe.training.spread_after > 0:
         assert isinstance(loss, ProxyLoss)
-        loss.proxies.data.copy_(loss.proxies.data[:, :1].expand_as(loss.proxies))  # which move as one until then
+        loss.proxies.data.copy_(loss.proxies.data[:, :1].expand_as(loss.proxies))  # they move alike until then
         start = "drawn"
     if not components and start == "drawn":
         return
@@ -111,7 +111,7 @@ def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " 
         return images, images.labels
     generator = torch.Generator().manual_seed(derive_seed(seed, MOST_IMAGES))
     drawn = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].sort().values
-    return images.select(drawn), images.labels[drawn]  # the own labels of the selection close up
+    return images.select(drawn), images.labels[drawn]  # the labels of a selection are renumbered
 
 
 def cluster_seed(recipe: Recipe) -> int:
@@ -164,7 +164,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
     learned, state = (
-        {name: value for name, value in values.items() if name not in MARGINS}  # which a loss takes from its recipe
+        {name: value for name, value in values.items() if name not in MARGINS}  # a loss takes these from its recipe
         for values in (run.read_loss(), loss.state_dict())
     )
     same = run.has_images(split_fingerprint(splits))
@@ -273,7 +273,7 @@ def extend(run: RunDirectory, recipe_yaml: str) -> None:
     """Replace the recipe of a run, which then counts as unfinished. A kill at any moment leaves a run to resume."""
     with write_atomically(run.recipe) as temporary:
         temporary.write_text(recipe_yaml, encoding="utf-8")
-        # First: a run with more epochs than its metrics have would be taken for finished.
+        # First, because a run with metrics counts as finished, whatever its epochs.
         run.metrics.unlink(missing_ok=True)
         run.report.unlink(missing_ok=True)
 

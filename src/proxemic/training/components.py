@@ -105,7 +105,7 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
     second = recipe.second_phase
     if second is None:
         return None
-    with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
+    with torch.random.fork_rng(devices=[]):  # its random weights are replaced by those of the first phase
         loss = _loss(second.loss, recipe, splits)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     return Phase(recipe.lengths[0], loss, second.optim)

@@ -47,7 +47,7 @@ class TrainingData(LightningDataModule):
                 f"batches.size is {size} in effect, but {world} processes share each batch: raise it to {world} or "
                 "more, or start fewer processes."
             )
-        # All processes go through the network equally often.
+        # All processes must run the network equally often.
         if size // world < batches.micro_batches:
             raise UserError(
                 f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has "

@@ -15,7 +15,7 @@ from proxemic.runs.workers import NO_SHARED_MEMORY
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Session
 
-_OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch says of modules and of optimisers
+_OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # messages of torch about modules and optimisers
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
         return NO_SHARED_MEMORY
     if isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, RuntimeError) and "DataLoader worker" in message
-    ):  # the first two where it was killed while it handed images over
+    ):  # the first two if it was killed while it passed images on
         return (
             "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm: docker "
             f"run --shm-size 2g): lower batches.workers in {run.recipe}"
@@ -102,7 +102,7 @@ def _own_code(error: Exception) -> str | None:
 def _is_installed(code: CodeType) -> bool:
     path = Path(code.co_filename)
     return (
-        not path.is_absolute()  # what was generated
+        not path.is_absolute()  # generated code
         or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
         or any(path.is_relative_to(folder) for folder in _OURS)
     )

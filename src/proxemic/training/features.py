@@ -38,7 +38,7 @@ from proxemic.training.components import Components
 from proxemic.training.record import Session
 from proxemic.training.storage import read_checkpoint
 
-_VERSION = 1  # of what is done to an image before its features are written
+_VERSION = 1  # of the processing of images before their features are written
 
 
 class CachedFeatures(Vectors):
@@ -103,7 +103,7 @@ class _Table(Dataset[Tensor]):
 def read_features(session: Session, components: Components, held_out: ImageSet | None) -> ImageSet | None:
     """Replace the training images by features, and return the held-out images as features."""
     checkpoint = session.run.checkpoint
-    if checkpoint.exists():  # its backbone is another than the recipe's if the run has started from another run
+    if checkpoint.exists():  # its backbone is not the recipe's if the run has started from another run
         state = read_checkpoint(checkpoint)["state_dict"]
         weights = {name: value for name, value in state.items() if name.startswith("model.")}
         components.task.load_state_dict(weights, strict=False)
@@ -193,7 +193,7 @@ def append_rows(file: BinaryIO, features: Float32[Tensor, "batch dim"]) -> None:
 
 def image_keys(pixels: Pixels) -> list[bytes]:
     """Return a key per image: of its unchanged file, or of its pixels if it is not in a file."""
-    if isinstance(pixels, CachedPixels):  # the name of the cache stands for the files
+    if isinstance(pixels, CachedPixels):  # the name of the cache identifies the files
         name = pixels.file.path.name
         return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
     if isinstance(pixels, FilePixels):
@@ -220,7 +220,7 @@ def network_key(model: EmbeddingModel) -> str:
         name: hashlib.sha256(safetensors.torch.save({"": value.contiguous()})).hexdigest()
         for name, value in state.items()
     }
-    described = getattr(model.backbone, "description", dict)()  # what a file of the network's own says
+    described = getattr(model.backbone, "description", dict)()  # the content of the network's own file
     return fingerprint(settings, described, _describe(config.custom_backbone), digests)
 
 
@@ -232,6 +232,6 @@ def _describe(thing: object) -> object:
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     try:
         source = inspect.getsource(kind)  # pyright: ignore[reportArgumentType]
-    except (OSError, TypeError):  # of no file, as typed in a shell, or not Python
+    except (OSError, TypeError):  # not in a file, as if typed in a shell, or not Python
         source = ""
     return [re.sub(r" at 0x[0-9a-f]+", "", repr(thing)), source]

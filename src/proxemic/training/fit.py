@@ -37,18 +37,18 @@ from proxemic.training.recipe import Recipe
 from proxemic.training.record import Session
 from proxemic.training.storage import AtomicCheckpointIO, read_checkpoint, run_loggers
 
-_FASTER = 0.9  # of the time in 32-true; less of a difference is noise, and not worth the lost digits
+_FASTER = 0.9  # of the time in 32-true; a smaller difference is noise and not worth the lost digits
 _REPAYS = 20_000  # steps: a compiled loss saves some milliseconds of each on a GPU, compiling takes about a minute
 _MEANT = (
     ".*does not have many workers.*",
     ".*is smaller than the logging interval.*",
-    ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
+    ".*your dataloader is not resumable.*",  # ours is distributed: see `TrainingData`
     ".*Checkpoint directory .* exists and is not empty.*",
     ".*GPU available but not used.*",
     ".*module\\(s\\) in eval mode.*",  # frozen batch norm
-    ".*`srun` command is available.*",  # without it, one process is meant
+    ".*`srun` command is available.*",  # without srun, a single process is intended
     ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
-    ".*Detected call of `lr_scheduler.step.*",  # half precision leaves the step out whose gradients overflow
+    ".*Detected call of `lr_scheduler.step.*",  # half precision skips steps whose gradients overflow
 )
 """Warnings of Lightning about what is meant here."""
 
@@ -187,7 +187,7 @@ def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
     if device.type == "cuda":
         device = torch.device("cuda", gpu_of(processes))
     if recipe.proxies == "sharded" and precision == "16-mixed":
-        # An overflow in one process's proxies makes all of them leave the step out.
+        # After an overflow in one process's proxies, all processes skip the step.
         plugins.append(MixedPrecision("16-mixed", "cuda", ShardedGradScaler()))  # type: ignore[arg-type]
     return {
         "accelerator": device.type,

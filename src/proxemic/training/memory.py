@@ -17,7 +17,7 @@ from proxemic.training.config import require
 
 FLOAT, LABEL = 4, 8
 
-# Tensors of a parameter's size that an optimiser keeps, and that it makes in a step on a CPU, weight decay included.
+# Tensors of a parameter's size that an optimiser keeps, and those that a step on a CPU makes, with weight decay.
 OPTIMIZERS = {
     "sgd": (0, 1),
     "sgd-momentum": (1, 1),
@@ -208,7 +208,7 @@ def _scores(setting: Setting) -> int:
     scoring = Scoring(scale=1.0, class_reduction=abs if setting.class_wise else None)
     plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim, setting.gpu)
     chunk = min(plan.chunk, setting.local) * setting.proxies * setting.batch
-    if plan.dense:  # with a unit copy of the proxies; benchmarks/plan.py counts what autograd holds of the scores
+    if plan.dense:  # with a normalised copy of the proxies; benchmarks/plan.py counts the scores kept by autograd
         return round(FLOAT * (5.4 * chunk + setting.local * setting.proxies * setting.dim))
     # Similarities and the scaled scores, and of several proxies their gradient.
     buffers = 2 + (setting.proxies > 1)

@@ -96,7 +96,7 @@ def draw_gallery(
         query_sequences=None if sequences is None else sequences[queries],
         gallery_sequences=None if sequences is None else sequences[searched],
     )
-    # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
+    # Pasted into one image, since axes for every picture would take matplotlib seconds.
     sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(queries) + _HEADER), "white")
     draw = ImageDraw.Draw(sheet)
     fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")

@@ -51,7 +51,7 @@ def write_results(
     if better is not None:
         kept, validation = "interpolation", dict(better)
         result["alpha"] = validation.pop("alpha")
-        epoch = epoch or len(record.rows)  # the end between which and the start it lies
+        epoch = epoch or len(record.rows)  # interpolation ends at this network
         report(
             f"The run keeps the weights at {better['alpha']:g} of the way from the start to epoch {epoch}: "
             f"validation {metric} {percent(better[metric])}, before {percent(best[metric])}."
@@ -75,7 +75,7 @@ def write_results(
     with session.times.of("pictures"):
         start = max((values[metric] for values in record.starts.values()), default=None)
         draw_curves(run.read_history(), metric, run.path / "curves.png", chosen=best["epoch"], start=start)
-    # The seconds of the process that has finished the run; the metrics do not depend on them.
+    # Seconds of the process that finished the run; in a file of their own, as the metrics do not depend on them.
     write_json(run.path / "seconds.json", session.times.seconds())
     write_json(run.metrics, result)
     by_epoch = ([row.get(name, math.nan) for name in (metric, f"average_{metric}")] for row in record.rows)

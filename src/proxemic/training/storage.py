@@ -27,7 +27,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: Mapping[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None
     ) -> None:
-        # Serialised before it is written: torch.save hides the reason why a write to a file fails.
+        # Serialised first, because torch.save hides why writing to a file fails.
         content = io.BytesIO()
         torch.save(dict(checkpoint), content)
         with write_atomically(Path(path)) as temporary:
@@ -46,8 +46,8 @@ def read_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True, map_loca
     """Read the checkpoint of a run; with ``mmap``, tensors are loaded from the file when they are used."""
     try:
         checkpoint = torch.load(path, map_location=map_location, mmap=mmap, weights_only=True)
-    except Exception as error:  # torch.load raises almost anything for a file that is not its own
-        of_the_file = isinstance(error, OSError) and error.filename is not None  # not of what is in it
+    except Exception as error:  # torch.load raises many kinds of errors for other files
+        of_the_file = isinstance(error, OSError) and error.filename is not None  # not about its content
         if of_the_file or isinstance(error, MemoryError):
             raise
         reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__

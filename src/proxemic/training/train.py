@@ -1,4 +1,4 @@
-"""From a recipe to a finished run directory."""
+"""Trains by a recipe, and writes a run directory."""
 
 import logging
 import os
@@ -122,7 +122,9 @@ def train(
         held.enter_context(explained(session))
         with processes.main_process_first(), times.of("data"):
             splits = recipe.load()
-        with optional_dependency("train"):  # Lightning takes seconds to import: after what is most often refused
+        with optional_dependency(
+            "train"
+        ):  # Lightning takes seconds to import, so the most common mistakes are found before
             from proxemic.training.components import build_components, held_out_images
             from proxemic.training.features import read_features
             from proxemic.training.fit import fit, settle_precision
@@ -197,7 +199,7 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
     """Raise `UserError` in all processes if they do not see the same run directory."""
     if processes.world == 1:
         return
-    # A copy of the run on each machine has all files, but not this one.
+    # Each machine may have a copy of the run, but not with this file.
     token = run.path / processes.broadcast(f".together.{uuid.uuid4().hex}.tmp")
     if processes.is_first:
         write_text(token, "")

@@ -71,7 +71,7 @@ def official_sets(
     absent: list[str] = []
     present: set[str] = set()
     for parent in dict.fromkeys(posixpath.dirname(row.path) for row in rows):
-        try:  # asking for 120,000 images one by one takes long
+        try:  # checking 120,000 images one by one takes long
             present.update(posixpath.join(parent, file.name) for file in (folder / parent).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             absent.append(parent)

@@ -49,7 +49,7 @@ def _unpack_zip(archive: Path, tree: str, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         for name in tqdm(opened.namelist(), f"unpacking {archive.name}", disable=None):
             if name.startswith(f"{tree}/"):
-                opened.extract(name, folder)  # which follows no links, and drops what would lead out of the folder
+                opened.extract(name, folder)  # it follows no links, and drops entries that would lead out of the folder
 
 
 def _unpack_tgz(archive: Path, tree: str, folder: Path) -> None:

@@ -104,7 +104,7 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
         ValueError: If the data set is missing, or its annotations contradict themselves.
     """
     official = source.read()
-    # The images of other stores were decoded as they were read.
+    # Images of other kinds were already decoded while reading.
     stores = [part.pixels for part in (official.train, official.test) if isinstance(part.pixels, FilePixels)]
     paths = [path for pixels in stores for path in pixels.paths] if decode else []
     unreadable = examine_images(list_files(paths))[0].unreadable
@@ -165,7 +165,7 @@ def _unpack(source: Benchmark) -> None:
 
 def _address(file: OriginalFile, url: str | None) -> str:
     if url is None:
-        assert file.url is not None  # or it would be fetched by hand
+        assert file.url is not None  # the others must be downloaded by hand
         return file.url
     name = PurePosixPath(file.name).name
     return url if PurePosixPath(urlsplit(url).path).name == name else f"{url.rstrip('/')}/{file.name}"

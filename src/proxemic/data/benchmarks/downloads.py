@@ -16,7 +16,7 @@ from proxemic import __version__
 from proxemic.files import md5_of
 
 _CHUNK = 1 << 20
-_ATTEMPTS = 5  # in a row that bring nothing new
+_ATTEMPTS = 5  # attempts in a row without new data
 _PAUSE = 1.0  # seconds, doubled from attempt to attempt
 _TIMEOUT = 30.0  # seconds without a byte
 
@@ -40,7 +40,7 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
     part, lock = (target.with_name(name) for name in (f"{target.name}.part", f".{target.name}.lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock):  # two processes may want it
+        with FileLock(lock):  # two processes may download it
             if not target.exists():
                 _fetch(url, part)
                 actual = None if md5 is None else md5_of(part)
@@ -91,7 +91,7 @@ def _ask(url: str, part: Path) -> None:
     try:
         response = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
-        if error.code != 416:  # nothing lies beyond what is there: the checksum says whether that is all
+        if error.code != 416:  # there is nothing after what we have; the checksum shows whether it is complete
             raise
         error.close()
         return
@@ -102,7 +102,7 @@ def _ask(url: str, part: Path) -> None:
         whole = None if response.length is None else start + response.length
         with (
             part.open("ab" if start else "wb") as file,
-            # silent where nobody watches
+            # silent if the output is not a terminal
             tqdm(total=whole, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None) as bar,
         ):
             while chunk := response.read1(_CHUNK):

@@ -62,7 +62,7 @@ class FashionMNIST(Benchmark):
         return Official(train, test, tuple(flaws))
 
     def arrange(self, official: Official, notes: tuple[str, ...]) -> Splits:
-        """Split the classes, or the training images, for validation."""
+        """Use other classes for the test, or hold out training images for validation."""
         if self.split == "classes":
             train, test = official.train.select_classes(range(5)), official.test.select_classes(range(5, 10))
             note = "Official training images of the first five classes train, test images of the last five test."

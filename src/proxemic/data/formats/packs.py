@@ -19,7 +19,7 @@ from proxemic.data.pixels import EncodedPixels
 from proxemic.data.reading import describe
 
 _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
-_MAX_INSTRUCTIONS = 2_000_000  # an image takes 2 to 30, each less than 100 bytes beside what the file itself holds
+_MAX_INSTRUCTIONS = 2_000_000  # an image takes 2 to 30 objects, each with less than 100 bytes on top of its content
 # fmt: off
 _INSTRUCTIONS = {
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
@@ -79,7 +79,7 @@ class Array:
 class _Unpickler(pickle.Unpickler):
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")  # strings of Python 2 are bytes
-        self._left = len(content)  # bytes that may be encoded: one text may be encoded again and again
+        self._left = len(content)  # limit of encoded bytes, since one text may be encoded many times
 
     def find_class(self, module: str, name: str) -> str | Callable[..., object]:
         called = f"{module.replace('numpy._core', 'numpy.core')}.{name}"  # as NumPy 2 spells it
@@ -116,11 +116,11 @@ def unpickle(content: bytes) -> object:
     ([b'a', b'b'], [True])
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of escapes in a string of protocol 0, which is refused
+        warnings.simplefilter("ignore", DeprecationWarning)  # for escapes in a string of protocol 0, which is refused
         for number, (opcode, argument, place) in enumerate(pickletools.genops(content)):
             if number == _MAX_INSTRUCTIONS:
                 raise Refused(f"it has more than {_MAX_INSTRUCTIONS:,} instructions")
-            # The unpickler makes room for all numbers up to the one that something is kept under.
+            # The memo of the unpickler has room for all numbers up to the largest one used.
             if opcode.name not in _INSTRUCTIONS or (opcode.name == "LONG_BINPUT" and (argument or 0) > number):
                 asked = "" if argument is None else f" {str(argument)[:60]!r}"
                 raise Refused(f"at byte {place} it has the pickle instruction {opcode.name}{asked}")

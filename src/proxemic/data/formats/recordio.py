@@ -26,9 +26,9 @@ from proxemic.data.reading import describe
 _MAGIC = 0xCED7230A
 _FRAME = struct.Struct("<II")  # magic, kind and length
 _HEADER = struct.Struct("<IfQQ")  # count of labels, label, number
-_LENGTH = 2**29 - 1  # the bits of it
+_LENGTH = 2**29 - 1  # the bits of the length
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
-_TOGETHER = 2**17  # records looked at between two steps of the progress bar
+_TOGETHER = 2**17  # records between two steps of the progress bar
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class RecordPixels(EncodedPixels):
 
     def encoded(self, index: int) -> bytes:
         start, length = int(self.starts[index]), int(self.ends[index] - self.starts[index])
-        # Unbuffered, `read` is one system call, which may give less; a longer buffer would read on in vain.
+        # Unbuffered, `read` is one system call, which may return less; a buffer would read more than is needed.
         with self.path.open("rb", buffering=length) as file:
             file.seek(start)
             content = _content(file.read(length))
@@ -140,7 +140,7 @@ def _read_headers(
     labels[:, 1] = np.where(count > 1, floats[:, 9], np.nan)
     whole = (heads[:, 0] == _MAGIC) & (kind == _WHOLE) & (starts + _FRAME.size + (length + 3) // 4 * 4 == ends)
     sound = whole & (length >= _HEADER.size + 4 * count)
-    for place in (~sound).nonzero()[0].tolist():  # few, or an error at once
+    for place in (~sound).nonzero()[0].tolist():  # few bytes, or an error at once
         try:
             content = _content(words[starts[place] // 4 : ends[place] // 4].tobytes())
             count, label, *_ = _HEADER.unpack_from(content)

@@ -21,9 +21,9 @@ from proxemic.data.reading import describe
 from proxemic.files import readable, write_atomically
 from proxemic.image_formats import ENDINGS
 
-_VERSION = 1  # of what an index holds
-_LARGEST_LABEL = 2**20  # bytes of a file that holds a label; those of JSON may describe more than the class
-_LONGEST_HEADER = 2**16  # bytes of a long name, or of the facts of POSIX about one file
+_VERSION = 1  # of the content of an index
+_LARGEST_LABEL = 2**20  # bytes of a file with a label; JSON files may contain more than the class
+_LONGEST_HEADER = 2**16  # bytes of a long name or of a POSIX header of one file
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zX": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _IMAGES = tuple(ending.removeprefix(".") for ending in ENDINGS)
 
@@ -39,7 +39,7 @@ class ShardPixels(EncodedPixels):
     sizes: Int64[np.ndarray, " images"]
 
     def encoded(self, index: int) -> bytes:
-        # Unbuffered: a buffer would read on in vain.
+        # Unbuffered: a buffer would read more than is needed.
         with self.shards[self.shard[index]].open("rb", buffering=0) as file:
             file.seek(int(self.offsets[index]))
             return file.read(int(self.sizes[index]))
@@ -152,11 +152,11 @@ def read_members(path: Path) -> Iterator[tarfile.TarInfo]:
                     if member.isreg():
                         yield member
                 end = tar.offset
-        # A damaged header makes tarfile raise whatever its parser raises.
+        # For a damaged header, tarfile may raise any error of its parser.
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, AttributeError, IndexError) as error:
             raise ValueError(f"{path} is not a tar, or damaged ({error}): get it again.") from error
         file.seek(end)
-        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile treats a damaged header as the end
             raise ValueError(f"{path} is cut short or damaged at byte {end:,}: get it again.")
 
 

@@ -26,8 +26,8 @@ CORNERS = ("x_1", "y_1", "x_2", "y_2")
 IMAGE_COLUMNS = (*ROW_COLUMNS, *CORNERS)
 EMBEDDING_COLUMNS = ("path", "label", "is_query", "is_gallery", "sequence", "category")
 
-_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # under which pandas writes the numbers of rows
-_MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is held in memory
+_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # the name that pandas gives its column of row numbers
+_MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is read into memory
 _AT_ONCE = 65_536  # rows of CSV that are held as objects
 
 Choose = Callable[[Sequence[str]], Sequence[int]]
@@ -46,7 +46,7 @@ def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence
     >>> read_table(path).labels
     ['owl', None]
     """
-    if not table.is_file():  # a pipe would be waited for, a device read without end
+    if not table.is_file():  # reading a pipe would wait, and a device may never end
         raise ValueError(f"{table} is no regular file: give a .csv or .parquet table.")
     if (size := table.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
@@ -147,11 +147,11 @@ def _read_parquet(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[s
     types = pa.types
     try:
         schema = pyarrow.parquet.read_schema(table)
-        # As a dictionary, a text that comes again and again is in memory once.
+        # As a dictionary column, repeated texts are in memory only once.
         texts = [field.name for field in schema if types.is_string(field.type) or types.is_large_string(field.type)]
         with pyarrow.parquet.ParquetFile(table, read_dictionary=texts) as file:
             rows = file.metadata.num_rows
-            if rows > _MOST_ROWS:  # compressed, they may be few bytes
+            if rows > _MOST_ROWS:  # compressed, they may take few bytes
                 raise ValueError(f"{table} has {rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
             chosen = [schema.names[place] for place in choose([name.strip() for name in schema.names])]
             tests = (types.is_nested, types.is_binary, types.is_large_binary)
@@ -172,7 +172,7 @@ def _as_texts(column: pa.ChunkedArray, table: Path) -> pa.ChunkedArray:
     compute: Any = pc
     parts, size = [], 0
     for chunk in (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).chunks:
-        # Python's text of each different value: labels of any type are compared as text.
+        # Labels of any type are compared as text, so each different value is converted by Python.
         known = [None if value is None else str(value) for value in chunk.dictionary.to_pylist()]
         different = _clean(pa.array(known, pa.string()))
         size += compute.sum(compute.binary_length(different).take(chunk.indices)).as_py() or 0

@@ -27,9 +27,9 @@ with optional_dependency("train"):
     import pyarrow.compute as pc
     import pyarrow.parquet
 
-_IN_MEMORY = 2**26  # bytes of vectors in Parquet that need no file of their own
-_VERSION = 1  # of how Parquet is converted
-_AT_ONCE = 65_536  # rows that are read at once
+_IN_MEMORY = 2**26  # bytes; more vectors are converted to a file of their own
+_VERSION = 1  # of the conversion of Parquet files
+_AT_ONCE = 65_536  # rows read at once
 _KINDS: dict[str, FloatType] = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "bfloat16"}
 _DTYPES = {"<f4": "F32", "<i8": "I64", "|b1": "BOOL", "|u1": "U8"}
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
@@ -95,7 +95,7 @@ def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
                 f"{path} has labels of {labels.dtype}, {list(labels.shape)}, but integers [rows] are needed."
             )
         parts["labels"] = labels.long()
-        if "class_names" not in parts:  # as in files that were made elsewhere
+        if "class_names" not in parts:  # as in files of other programs
             different, parts["labels"] = labels.unique(return_inverse=True)
             parts["class_names"] = tuple(map(str, different.tolist()))
     try:
@@ -125,7 +125,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 def read_npy(path: Path) -> np.ndarray:
     """Map the array of a .npy file into memory; objects are refused, as they would have to be unpickled."""
     try:
-        # Mapped, a header that promises more than the file holds is refused before any memory is asked for.
+        # Mapping refuses a header that promises more than the file has, before any memory is allocated.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     # What a broken header raises is up to numpy and its parser of literals: ValueError, TypeError, TokenError, ...
     except Exception as error:
@@ -251,7 +251,7 @@ def _open_parquet(path: Path, whole: bool) -> VectorReader:
     _check(path, True, kind, (rows, dim))
     chunks = _parquet_chunks(path, dim)
     if whole or rows * dim * np.dtype(kind).itemsize <= _IN_MEMORY:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite and are refused
             parts = [chunk.astype(np.float32) if whole else chunk for chunk in chunks]
         return VectorArray(torch.from_numpy(np.concatenate(parts)), readable(path.absolute()))
     status = path.stat()

@@ -13,7 +13,7 @@ from proxemic.data.sources.listing import examine_images, list_images
 from proxemic.data.sources.own_source import SPLIT_NAMES, given_splits
 from proxemic.files import readable
 
-_SHOWN = 10  # of each list
+_SHOWN = 10  # entries of each list
 
 
 @dataclass(frozen=True)

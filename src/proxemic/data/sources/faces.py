@@ -19,7 +19,7 @@ from proxemic.files import readable
 from proxemic.image_formats import ENDINGS, is_hidden, is_picture_name
 from proxemic.ranges import SEEDS, check_fields
 
-_LARGEST = 2**24  # the whole numbers up to it are float32s
+_LARGEST = 2**24  # all whole numbers up to this are exact in float32
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _image_records(index: RecordIndex) -> np.ndarray:
     end = float(index.labels[0, 0])
     if _LARGEST <= end < math.inf:
         end = _end_of_images(int(end), index.bare)
-    # The keys ascend from 0 without one twice: the images are all there if the last of them is where it belongs.
+    # The keys ascend from 0 without repetition, so all images exist if the last key has the right position.
     if not (2 <= end <= len(keys) and end == int(end) and keys[int(end) - 1] == end - 1):
         raise ValueError(
             f"{index.pixels.path}: record 0 says that the images are the records 1 to {end - 1:.0f}, but not all of "

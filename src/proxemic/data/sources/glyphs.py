@@ -279,7 +279,7 @@ def base_letter(character: str) -> str:
     >>> [base_letter(letter) for letter in "ÁǻΐЙςßø"]
     ['a', 'a', 'ι', 'и', 'σ', 'ss', 'ø']
     """
-    # Marks first, as case folding makes a letter of the Greek iota below others; and again those that folding brings.
+    # Marks are removed before case folding, which makes a letter of the Greek iota below another, and again after it.
     return _unmarked(_unmarked(character).casefold())
 
 

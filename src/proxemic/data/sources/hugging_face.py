@@ -102,7 +102,7 @@ class HuggingFaceDataset(OwnSource):
             else:
                 loaded: Any = datasets.load_from_disk(str(root))
                 found = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
-        except Exception as error:  # datasets raises what its readers raise
+        except Exception as error:  # datasets raises any error of its readers
             message = " ".join(str(error).split())[:200].rstrip(".")
             raise ValueError(f"{root} cannot be read as a data set of Hugging Face: {message}.") from error
         if len(found) > 1 and (unknown := [name for name in found if name.lower() not in SPLITS]):

@@ -167,7 +167,7 @@ def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
     @cache  # several boxes may be of one file
     def stamp(path: Path | str) -> tuple[int, int]:
         try:
-            # Asking for each address would take as long as reading it.
+            # Checking each address would take as long as reading it.
             status = None if isinstance(path, str) else path.stat()
         except OSError:
             status = None
@@ -184,7 +184,7 @@ def absolute(name: str) -> str:
     if "://" in name:
         return name
     path = Path(name).absolute()
-    # What lies above a link is only known to the file system.
+    # Only the file system knows the parent folder of a link's target.
     return str(path.parent.resolve() / path.name if ".." in path.parts else path)
 
 
@@ -299,7 +299,7 @@ def _check_split_folders(root: Path, listed: Rows) -> None:
     inside = [path.relative_to(root).parts for path in (*listed.pixels.paths, *listed.ignored)]
     folders = sorted({parts[0] for parts in inside if len(parts) > 1})
     named = [name for name in folders if name.lower() in SPLITS]
-    if 1 < len(named) < len(folders):  # one alone may be a class: trains, say
+    if 1 < len(named) < len(folders):  # a single one may be a class, such as trains
         other = next(name for name in folders if name not in named)
         raise ValueError(
             f"{root} has folders for splits ({', '.join(named)}) and others ({other}): move the others away, or put "

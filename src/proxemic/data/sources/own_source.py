@@ -202,7 +202,7 @@ def _check_classes(root: Path | None, rows: Rows) -> tuple[str, ...]:
 
 def anything_to_find(images: ImageSet) -> bool:
     """Return whether any query has another image of its class, and of another sequence, in the gallery."""
-    # What is in no sequence is one of its own.
+    # An image without a sequence is a sequence of its own.
     sequences, count = torch.arange(len(images)), len(images)
     if images.sequences is not None:
         numbers, known = images.sequences.numbers, len(images.sequences.names)

@@ -109,7 +109,7 @@ class WebDatasetShards(OwnSource):
                 raise ValueError(f"{text} is no pattern of shards: {error}.") from error
         else:
             found = [Path(text)]
-        first: dict[Path, Path] = {}  # a shard that is named again, perhaps through a link, has the same images
+        first: dict[Path, Path] = {}  # a shard listed twice, perhaps through a link, has the same images
         for path in found:
             first.setdefault(path.resolve(), path)
         found = [*first.values()]

@@ -11,13 +11,13 @@ from tqdm import tqdm
 
 from proxemic.training.record import Session
 
-_SHOWN = 0.2  # seconds that the bar stands: drawing it takes longer than a small step, and the loss waits for a GPU
+_SHOWN = 0.2  # seconds between updates: drawing takes longer than a small step, and reading the loss waits for a GPU
 
 
 class TrainingBar(TQDMProgressBar):
     """Lightning's progress bar; it shows the loss, samples per second, the last validation metric and the time left."""
 
-    # Without tqdm's time that remains, which is that of the epoch.
+    # Without tqdm's remaining time, which is only for the epoch.
     BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
     def __init__(self, session: Session) -> None:

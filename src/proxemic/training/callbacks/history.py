@@ -52,10 +52,10 @@ class History(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.monotonic()
         data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
-        data.batches.set_epoch(trainer.current_epoch)  # Lightning tells the epoch only to its own samplers
+        data.batches.set_epoch(trainer.current_epoch)  # Lightning sets the epoch only in its own samplers
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
-        # Summed where it is: no waiting for a GPU.
+        # Summed on its device, without waiting for a GPU.
         self.loss_sum, self.batches = outputs["loss"].detach() + self.loss_sum, self.batches + 1
         self._epoch_ended = time.monotonic()
 
@@ -70,14 +70,14 @@ class History(Callback):
         values = {name: part.latest for name, part in parts.items() if part is not None and part.latest is not None}
         row |= values.get("epoch", {})
         if self.average is not None and values:
-            average = values.get("average") or dict.fromkeys(values["epoch"], math.nan)  # where it has not begun
+            average = values.get("average") or dict.fromkeys(values["epoch"], math.nan)  # if it has not begun
             row |= {f"average_{name}": value for name, value in average.items()}
         measured = {name: value for measure in _measures(trainer) for name, value in measure.latest.items()}
         row |= measured | {"seconds": round(seconds, 3)}
         self.record.rows.append(row)
         assert isinstance(pl_module, EmbeddingTask)
         if self.recipe.evaluation.metric in row and pl_module.plateau is not None:
-            # Now, as Lightning would do so after the checkpoint, which would then lack it.
+            # Here, because Lightning would do it after the checkpoint, which would not include it.
             pl_module.plateau.step(row[self.recipe.evaluation.metric])
         self._choose(row, values, measured)
         self._end_phases(trainer)

@@ -63,7 +63,7 @@ class EpochMeasure(Callback, ABC):
 
     def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
         assert isinstance(task, EmbeddingTask)
-        task.check_weights()  # a clearer reason than what a measure would say of them
+        task.check_weights()  # this error is clearer than one of the measure
         values = self.measure(task, trainer.datamodule)  # type: ignore[attr-defined] # Lightning sets it in fit
         return {name: float(values[name]) for name in self.names}
 
@@ -160,7 +160,7 @@ class Snapshots(Callback):
 def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
     try:
         return float(squared_gaps(proxies, scale=scale).mean())
-    except ValueError:  # of proxies that collapsed, no reason to end a training
+    except ValueError:  # if proxies have collapsed, which does not end a training
         return math.nan
 
 

@@ -40,7 +40,7 @@ class SpreadProxies(Callback):
         gradient = pl_module.proxies.grad
         if trainer.current_epoch < self.after and gradient is not None:
             values = gradient._values() if gradient.is_sparse else gradient
-            values.copy_(values.sum(1, keepdim=True).expand_as(values))  # that of one proxy in K places
+            values.copy_(values.sum(1, keepdim=True).expand_as(values))  # the gradient of one proxy for all K
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.current_epoch != self.after:
@@ -51,7 +51,7 @@ class SpreadProxies(Callback):
         embeddings = embed_training_images(task.model, self.images, self.recipe)
         check_embeddings(embeddings, "training", task, trainer.current_epoch)
         task.loss.begin_at_clusters(embeddings, self.labels, seed=cluster_seed(self.recipe))
-        trainer.optimizers[0].state.pop(task.proxies, None)  # which was gathered in other places
+        trainer.optimizers[0].state.pop(task.proxies, None)  # it belongs to the old proxies
 
 
 class AnnealGamma(Callback):
@@ -61,7 +61,7 @@ class AnnealGamma(Callback):
         self.annealing, self.end = annealing, end
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        # In every step, as an epoch that is resumed in its middle is not begun anew.
+        # In every step, because no start of an epoch is called when it is resumed in its middle.
         task = pl_module
         assert isinstance(task, EmbeddingTask)
         if not task.in_second_phase:

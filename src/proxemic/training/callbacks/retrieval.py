@@ -74,7 +74,7 @@ class RetrievalCallback(Callback):
         if (trainer.current_epoch + 1) % self.every_n_epochs:
             return
         self.latest = self.evaluate(trainer, pl_module)
-        # The largest of equal values, so that all processes log the same one, exactly.
+        # The values are equal up to rounding; the maximum makes all processes log exactly the same one.
         values = {f"{self.prefix}{name}": value for name, value in self.latest.items()}
         pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
 

@@ -82,7 +82,7 @@ class RetrievalMetric(Metric):
             "distance": distance, "recall_at": recall_at, "precision_at": precision_at, "map_at": map_at,
             "map_divisors": map_divisors, "ndcg_at": ndcg_at, "map": map, "mrr": mrr, "nmi": nmi, "average": average,
         }  # fmt: skip
-        # Refuses settings now rather than after an epoch.
+        # Refuses wrong settings here rather than after an epoch.
         retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **self.settings)
         for name in _STATES:
             self.add_state(name, [], dist_reduce_fx="cat")
@@ -137,7 +137,7 @@ class RetrievalMetric(Metric):
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch, as ``update`` does; torchmetrics would also evaluate the batch alone."""
-        # In a collection, metrics that have collected the same share their lists, and each of them is called.
+        # In a collection, metrics with the same samples share their lists, but each of them is called.
         for name in _STATES:
             setattr(self, name, list(getattr(self, name)))
         self.update(*args, **kwargs)

@@ -35,7 +35,7 @@ class SaveRun(Checkpoint):
         vars(self.record).update(state_dict)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # A kill may have come between the checkpoint and what is written after it.
+        # The run may have been killed between the checkpoint and the files after it.
         if self.record.best is not None and self.record.best["step"] == self.record.step:
             self._write_best(pl_module)
         if self.record.rows and trainer.is_global_zero:
@@ -47,12 +47,12 @@ class SaveRun(Checkpoint):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _flush_logs(trainer)
         if self._stops_after_epoch:
-            # Not at its end: Lightning has logged its values only now.
+            # Not at the end of the epoch, as Lightning has logged its values only now.
             self.signals.leave(f"after epoch {trainer.current_epoch}")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            return  # the end of the epoch is at hand, and saves
+            return  # the epoch is about to end and save
         due = time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes
         stopping, due = self.signals.processes.any(self.signals.stopping, due)
         if stopping or due:
@@ -133,6 +133,6 @@ class SaveRun(Checkpoint):
 
 
 def _flush_logs(trainer: Trainer) -> None:
-    # What a run that is resumed from the checkpoint will not log again.
+    # These values are not logged again by a run that is resumed from the checkpoint.
     for logger in trainer.loggers:
         logger.save()

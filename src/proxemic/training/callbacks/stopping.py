@@ -60,14 +60,14 @@ class Signals:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process or self._left:
-            return  # one that loads images, or a signal too late
+            return  # a process that loads images, or a signal that comes too late
         if self.stopping:
-            # Not KeyboardInterrupt, which Lightning takes for its own and ends the process without a word.
+            # Not KeyboardInterrupt, for which Lightning ends the process without a message.
             raise Interrupted(
                 f"Stopped at once: continue from the last checkpoint with proxemic train --resume {self.run.path}"
             )
         self.stopping = True
         if not self.processes.is_first or (number == signal.SIGTERM and self.processes.world > 1):
             return  # torchrun also sends SIGTERM when another process is lost: nothing will be saved then
-        # Not print: a signal may come in the middle of one, and it cannot be entered twice.
+        # Not print: the signal may interrupt a print, which cannot be entered again.
         os.write(1, b"\nStopping: saving first; once more stops at once.\n")

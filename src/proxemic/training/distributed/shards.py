@@ -37,7 +37,7 @@ class ProxyShards:
             rows = {
                 name: value for name, value in states[index].items() if getattr(value, "shape", None) == proxies.shape
             }
-            # A copy: the optimiser's own goes on being used.
+            # A copy, as the optimiser still uses its own.
             states[index] = {name: value for name, value in states[index].items() if name not in rows}
             tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
         self._write(tensors, step)
