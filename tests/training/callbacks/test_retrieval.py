@@ -124,7 +124,7 @@ def test_lightnings_own_validation_with_a_sample_that_comes_twice(together: list
 
 @pytest.mark.parametrize("world", [1, 2, 3, 9])
 def test_any_number_of_processes_embed_as_one(images: ImageSet, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, shares = Module(), list[Tensor]()
+    module, shares, found = Module(), list[Tensor](), list[Tensor]()
     whole = embed_images(module, images, PREPROCESSING, batch_size=8)
 
     def gather(share: Tensor) -> list[Tensor]:
@@ -135,8 +135,8 @@ def test_any_number_of_processes_embed_as_one(images: ImageSet, world: int, monk
     for rank in range(world):
         known = {"is_initialized": True, "get_rank": rank, "get_world_size": world}
         monkeypatch.setattr("proxemic.runs.embed.dist", Mock(**{f"{name}.return_value": known[name] for name in known}))
-        found = embed_images(module, images, PREPROCESSING, batch_size=8, shared=True)
-    assert torch.equal(found, whole)
+        found.append(embed_images(module, images, PREPROCESSING, batch_size=8, shared=True))
+    assert torch.equal(found[-1], whole)
     assert module.net.training
     assert not module.frozen.training
 

@@ -194,9 +194,11 @@ class ArrowPixels(EncodedPixels):
     def encoded(self, index: int) -> bytes | Path:
         value = self.table[int(self.rows[index])][self.column] or {}
         content, path = value.get("bytes"), value.get("path")
-        if content is None and (path is None or not Path(path).is_file()):
+        if content is not None:
+            return content
+        if path is None or not Path(path).is_file():
             raise ValueError(f"it has no bytes, and {path or 'no path'} is no file on this machine")
-        return Path(path) if content is None else content
+        return Path(path)
 
     def place(self, index: int) -> str:
         return f"{self.name}, row {self.rows[index]},"

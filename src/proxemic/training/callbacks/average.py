@@ -50,7 +50,7 @@ class WeightAverage(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.network.to(pl_module.device)  # the number of averaged weights stays on the CPU, where it is read
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if self.averaging.decay is not None:
             self._update(trainer, pl_module)
 

@@ -40,10 +40,12 @@ class TrainingBar(TQDMProgressBar):
         if self._train_progress_bar is not None:
             self.train_progress_bar.close()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
+    ) -> None:
         self._loss = outputs["loss"]
         if trainer.is_last_batch or time.monotonic() - self._drawn >= _SHOWN:
-            super().on_train_batch_end(trainer, pl_module, outputs, *args)
+            super().on_train_batch_end(trainer, pl_module, outputs, *args, **kwargs)
             self._drawn = time.monotonic()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:

@@ -54,7 +54,9 @@ class History(Callback):
         data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
         data.batches.set_epoch(trainer.current_epoch)  # Lightning sets the epoch only in its own samplers
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
+    ) -> None:
         # Summed on its device, without waiting for a GPU.
         self.loss_sum, self.batches = outputs["loss"].detach() + self.loss_sum, self.batches + 1
         self._epoch_ended = time.monotonic()

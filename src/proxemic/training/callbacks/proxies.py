@@ -60,7 +60,7 @@ class AnnealGamma(Callback):
     def __init__(self, annealing: GammaAnnealing, end: float) -> None:
         self.annealing, self.end = annealing, end
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         # In every step, because no start of an epoch is called when it is resumed in its middle.
         task = pl_module
         assert isinstance(task, EmbeddingTask)

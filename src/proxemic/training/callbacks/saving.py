@@ -50,7 +50,7 @@ class SaveRun(Checkpoint):
             # Not at the end of the epoch, as Lightning has logged its values only now.
             self.signals.leave(f"after epoch {trainer.current_epoch}")
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             return  # the epoch is about to end and save
         due = time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes
