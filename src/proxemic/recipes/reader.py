@@ -133,9 +133,7 @@ def _build(kind: type, content: dict[str, Any], where: str, overrides: Any = (),
     return Builder(where, given if isinstance(given, Flags) else (), own_code=own_code).section(content, kind)
 
 
-def read_evaluation(
-    path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False
-) -> Evaluation:
+def read_evaluation(path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Evaluation:
     """Read the part of a recipe for evaluation; without a recipe, for the user's images in ``--data.root``."""
     content: dict[str, Any] = {"data": "proxemic.data.OwnImages"}
     given = overrides if isinstance(overrides, Mapping) else read_flags(overrides)
@@ -143,7 +141,7 @@ def read_evaluation(
         content = {key: value for key, value in _content(path).items() if key in Evaluation.__dataclass_fields__}
     elif not any(key in ("data", "data.class_path") or key.startswith("data.root") for key in given):
         raise UserError("--data.root is missing: give the folder or table of images to evaluate the model on.")
-    return made(_build(Evaluation, content, str(path), given, own_code))
+    return made(_build(Evaluation, content, str(path), given))
 
 
 def read_evaluation_config(overrides: Sequence[str] | Mapping[str, Any]) -> EvaluationConfig:
