@@ -86,7 +86,7 @@ def train(
         began: `time.monotonic` at the start of the command, for the record of time spent; None for now.
 
     Returns:
-        The run directory and its metrics; these are of the validation alone without ``test`` or test classes.
+        The run directory and its metrics; without ``test`` or test classes, only those on validation images.
 
     Raises:
         UserError: If the recipe cannot be written as a file, the directory is not new or, with ``resume``, holds no
