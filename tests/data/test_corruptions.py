@@ -1,4 +1,4 @@
-"""Corruptions against what they are defined to be, pixel by pixel, and the laws that make runs comparable."""
+"""Corruptions follow their definitions pixel by pixel, and the rules that make runs comparable."""
 
 import colorsys
 import itertools
@@ -75,7 +75,7 @@ def test_cutout_is_one_grey_square_inside_of_the_picture(severity: int) -> None:
 
 
 def sheared(image: Tensor, angle: float) -> Tensor:
-    """Each row moved by tan(angle) times its height above the centre, pixel by pixel; black beyond."""
+    """Shift each row by tan(angle) times its height above the centre; pixels from outside are black."""
     _, height, width = image.shape
     result = torch.zeros_like(image)
     for y, x in itertools.product(range(height), range(width)):
@@ -97,7 +97,7 @@ def test_shear_moves_rows_by_the_tangent_of_the_angle(severity: int) -> None:
 
 
 def tiles(image: Tensor) -> list[tuple[float, ...]]:
-    """The 36 tiles of the middle, row by row, each as all of its values."""
+    """Return the values of the 36 middle tiles, row by row."""
     _, height, width = image.shape
     down, across, top, left = height // 6, width // 6, height % 6 // 2, width % 6 // 2
     return [

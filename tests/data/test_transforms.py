@@ -129,7 +129,7 @@ def test_every_augmentation_acts_and_draws_from_torch_alone(augmentation: Augmen
 
 
 class Note(nn.Module):
-    """Notes what comes by, and leaves it as it is."""
+    """Records its inputs and returns them unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ def test_resizing(size: int | tuple[int, int], method: str) -> None:
 
 @pytest.mark.parametrize("across", [True, False])
 def test_of_a_thin_image_only_the_middle_is_resized(across: bool) -> None:
-    """Else a file of some kilobytes would become gigabytes."""
+    """Otherwise a file of some kilobytes could become gigabytes."""
     pixels = np.zeros((2, 20_000), np.uint8)
     pixels[:, 9_900:10_100] = 255
     image = Image.fromarray(pixels if across else pixels.T)

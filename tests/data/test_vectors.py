@@ -29,7 +29,7 @@ def no_transform(_: object) -> torch.Tensor:
 
 
 def written(path: Path, kind: FloatType, offset: int = 0) -> tuple[VectorFile, np.ndarray]:
-    """A file of random numbers, and the same in float32."""
+    """Write a file of random numbers; return it with the same numbers in float32."""
     numbers = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     if kind == "bfloat16":
         content = numbers.to(torch.bfloat16).view(torch.uint8).numpy().tobytes()

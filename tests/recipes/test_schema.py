@@ -1,4 +1,4 @@
-"""The JSON Schema that is shipped: it is up to date, and all recipes and no misspelt ones are valid."""
+"""The shipped JSON Schema is up to date, and accepts all recipes but no misspelt keys."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What follows from how many images each class has: margins of classes, and weights that balance them."""
+"""Margins and weights of classes that depend on their numbers of images."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ SECOND = ["--second_phase.epochs", "1", "--second_phase.loss.margin.a", "0.2"]
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of classes with 1 to 6 images."""
+    """A recipe for classes with 1 to 6 images."""
     folder = tmp_path_factory.mktemp("counts")
     images = write_folder(folder / "images", classes=8)
     for number, found in enumerate(sorted(images.iterdir())):

@@ -1,4 +1,4 @@
-"""A run that is extended ends as one that had as many epochs from the start, or says why it cannot."""
+"""An extended run equals one that had as many epochs from the start, or a message says why it cannot."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What fails is explained in one sentence: too little memory, another's checkpoint, and code of the user's own."""
+"""Failures are explained in one sentence: too little memory, wrong checkpoints, and the user's own code."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Features that are computed once: the same results, found again, and gone on with after a kill."""
+"""Cached features give the same results, are reused, and are completed after a kill."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def fetch(images: ImageSet, indices: list[int], seeds: list[int] | None = None) 
 
 
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows that are written from now on, batch by batch."""
+    """Return a list that collects the number of rows of each batch written from now on."""
     rows: list[int] = []
 
     def counted(file: BinaryIO, features: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Ways to train a part of a network: killed and resumed, on several processes, and what is left as it was."""
+"""Training parts of a network: resumed after a kill, on several processes, with the other parts unchanged."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def recipe(recipe: Path) -> Path:
 
 
 def whole_and_killed(recipe: Path, flags: list[str], folder: Path) -> list[str]:
-    """Train twice, once killed after a step and resumed, to the same bytes; the lines for the user."""
+    """Check that a run killed after a step and resumed gives the same bytes; return the lines for the user."""
     run(recipe, folder / "whole", *flags)
     said = killed_and_resumed(recipe, folder / "killed", *flags)
     assert_same(folder / "killed", folder / "whole")

@@ -1,4 +1,4 @@
-"""What Lightning's trainer is given of the hardware, and what `training.precision: auto` takes."""
+"""The hardware settings of Lightning's trainer, and the choice of `training.precision: auto`."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ SHAPE = (4, 1, 28, 28)
 
 
 class Recorder(nn.Module):
-    """A network with batch norm and dropout, which keeps how it was called."""
+    """A network with batch norm and dropout that records its calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a run will hold and move: the arithmetic, whose agreement with a real step tests/test_benchmarks.py has."""
+"""The arithmetic of memory and traffic; tests/test_benchmarks.py compares it with a real step."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Values of a recipe that are out of their range, or contradict each other."""
+"""Values of a recipe that are out of range or contradict each other."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The bar says when the whole run ends, and leaves its line when something else is to be said."""
+"""The bar shows when the whole run will end, and messages begin on a new line."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What is measured before the first epoch and after each: the same whether interrupted or not."""
+"""Measures before the first epoch and after each are the same in interrupted and other runs."""
 
 import json
 import math

@@ -152,7 +152,7 @@ def test_modules_of_other_precisions_embed(images: ImageSet, kind: torch.dtype) 
 
 
 class Ranks(nn.Module):
-    """Integers in front of, or instead of, the numbers that say the precision."""
+    """A model whose first parameter is an integer, or all are."""
 
     def __init__(self, *after: nn.Module) -> None:
         super().__init__()

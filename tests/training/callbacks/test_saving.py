@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and resumed ends as if nothing had happened, bit for bit."""
+"""A run that is killed at any moment and resumed ends with the same bits as one that is not."""
 
 import gc
 import json
@@ -39,7 +39,7 @@ def uninterrupted(recipe: Path) -> Path:
 
 
 def history(run: Path) -> list[list[str]]:
-    """All columns but the time an epoch took."""
+    """Return all columns except the time of the epoch."""
     return [line.split(",")[:-1] for line in (run / "history.csv").read_text().splitlines()]
 
 
