@@ -51,7 +51,7 @@ def source(request: pytest.FixtureRequest) -> type[Benchmark]:
 def root(
     source: type[Benchmark], originals: dict[type[Benchmark], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A copy of the miniature, whose counts count as the official ones."""
+    """A copy of the miniature, whose counts are treated as the official ones."""
     root = Path(shutil.copytree(originals[source], tmp_path / "root"))
     be_official(source, root, monkeypatch)
     return root

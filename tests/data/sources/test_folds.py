@@ -13,7 +13,7 @@ GLYPHS = Glyphs(train_classes=14, test_classes=4, validation_fraction=0.0)
 
 @dataclass(frozen=True)
 class Kept(ImageSource):
-    """A source that keeps its loaded splits."""
+    """A source with these splits."""
 
     splits: Splits
 

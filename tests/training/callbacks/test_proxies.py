@@ -24,7 +24,7 @@ ANNEALED = ["--training.anneal_gamma.begin", "1.6", "--training.anneal_gamma.epo
 
 
 class Watch(Callback):
-    """Sets equal initial proxies, and records how they change."""
+    """Sets the same initial proxies for any number of proxies, and records how they change."""
 
     def __init__(self) -> None:
         self.proxies: list[Tensor] = []

@@ -152,7 +152,7 @@ def test_modules_of_other_precisions_embed(images: ImageSet, kind: torch.dtype) 
 
 
 class Ranks(nn.Module):
-    """A model whose first parameter is an integer, or all are."""
+    """A model whose first parameter has integers, followed by the modules ``after``."""
 
     def __init__(self, *after: nn.Module) -> None:
         super().__init__()
