@@ -1,15 +1,15 @@
-"""Checks of settings by the ranges that mathematics writes as ``[0, 1)``."""
+"""Checks that settings lie in intervals, which are written as in mathematics: ``[0, 1)``."""
 
 import math
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
 SEEDS = f"[0, {2**63})"
-"""The seeds that every generator takes."""
+"""The interval of seeds that all random generators accept."""
 
 
 def check_range(name: str, value: float | None, interval: str) -> None:
-    """Raise `ValueError` unless a number lies in an interval; None always does.
+    """Raise `ValueError` unless a number lies in an interval; None is always allowed.
 
     >>> check_range("share", 1.0, "[0, 1)")
     Traceback (most recent call last):
@@ -28,7 +28,7 @@ def check_range(name: str, value: float | None, interval: str) -> None:
 
 
 def check_fields(section: Any, name: str = "", /, **intervals: str) -> None:
-    """Raise `ValueError` unless the fields of a dataclass lie in their intervals, and literals are those allowed.
+    """Raise `ValueError` unless the named fields lie in their intervals, and `Literal` fields have an allowed value.
 
     Messages begin with ``name``, the key of the section in a recipe.
     """
