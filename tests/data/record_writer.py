@@ -1,4 +1,4 @@
-"""RecordIO files and packs of faces as insightface has them, written from the definition of the formats alone."""
+"""Writes RecordIO files and packs of faces like insightface's, following only the definition of the formats."""
 
 import io
 import pickle
@@ -19,7 +19,7 @@ def header(labels: float | Sequence[float], number: int = 0) -> bytes:
 
 
 def frame(content: bytes) -> bytes:
-    """One record, in as many parts as it takes for the magic word not to stand at a multiple of 4 within any."""
+    """Return one record, split where the magic word would be at a multiple of 4 bytes."""
     parts, begin = [], 0
     for place in range(0, len(content) - len(content) % 4, 4):
         if content[place : place + 4] == MAGIC:
@@ -34,7 +34,7 @@ def frame(content: bytes) -> bytes:
 
 
 def write_records(path: Path, contents: Iterable[bytes], keys: Sequence[int] | None = None) -> Path:
-    """Records, header and all, and the index beside them."""
+    """Write records with their headers, and the index file."""
     lines, file = [], b""
     for place, content in enumerate(contents):
         lines.append(f"{place if keys is None else keys[place]}\t{len(file)}\n")
@@ -46,7 +46,7 @@ def write_records(path: Path, contents: Iterable[bytes], keys: Sequence[int] | N
 
 
 def write_faces(root: Path, people: Sequence[Sequence[bytes]]) -> Path:
-    """A training set of insightface: a header, the images, and of each identity which images are of it."""
+    """Write a training set of insightface: a header, the images, and the range of images of each identity."""
     images = [(label, image) for label, person in enumerate(people) for image in person]
     first = len(images) + 1
     contents = [header([first, first + len(people)])]
@@ -61,7 +61,7 @@ def write_faces(root: Path, people: Sequence[Sequence[bytes]]) -> Path:
 
 
 def write_pack(path: Path, people: Sequence[Sequence[bytes]], pairs: int, seed: int = 0) -> Path:
-    """A pack of pairs, of one person and of two by turns."""
+    """Write a pack in which pairs of one person and of two people alternate."""
     rng = np.random.default_rng(seed)
     images: list[bytes] = []
     same = [bool(number % 2) for number in range(pairs)]
@@ -82,7 +82,7 @@ def encode(image: Image.Image, form: str = "PNG") -> bytes:
 
 
 def draw_people(count: int, images: int, seed: int = 0, size: int = 32) -> list[list[bytes]]:
-    """Patterns for people, each seen several times: in another light, moved, perhaps mirrored."""
+    """Draw several pictures of each person, a pattern: in different light, shifted, some mirrored."""
     rng = np.random.default_rng(seed)
     people = []
     for _ in range(count):

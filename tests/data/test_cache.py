@@ -1,4 +1,4 @@
-"""The cache of decoded pictures: the same pixels as the files, found again, never stale, never half."""
+"""The cache of decoded pictures has the pixels of the files, is reused, and is never stale or incomplete."""
 
 import multiprocessing
 import os
@@ -73,7 +73,7 @@ def files_in(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that were decoded to be written to a cache."""
+    """The files that were decoded for a cache."""
     calls: list[Path] = []
     shrink = module._shrink
 
@@ -306,12 +306,12 @@ def test_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     CacheConfig(SIDE, tmp_path / "mine").apply(splits)
     assert [len(files_in(tmp_path / name)) for name in ("user/proxemic/images", "mine")] == [1, 1]
     for side in (0, -1):
-        with pytest.raises(ValueError, match=f"shorter_side is {side}, but it must be at least 1 pixel"):
+        with pytest.raises(ValueError, match=f"shorter_side is {side}, but must be at least 1"):
             CacheConfig(side)
 
 
 def write_photographs(folder: Path) -> ImageSet:
-    """Large and small, upright and turned, of all formats, and one in boxes."""
+    """Write large and small pictures, upright and rotated, of all formats, and one with boxes."""
     paths = [
         write_image(folder / "large.jpg", "RGB", (300, 210)),
         write_image(folder / "turned.jpg", "RGB", (180, 400), 6),
@@ -356,7 +356,7 @@ def test_auto_caches_what_is_mostly_large(tmp_path: Path) -> None:
 
 
 def test_a_number_keeps_what_it_kept(tmp_path: Path) -> None:
-    """Only where it is what images are reduced to, JPEG files are decoded at a part of their size."""
+    """JPEG files are decoded at a reduced scale only if images are reduced to the cache's size."""
     image = image_set([write_image(tmp_path / "a.jpg", "RGB", (300, 210))])
     whole, reduced = (
         CacheConfig(64, tmp_path / "cache").apply(Splits(image, None, None), side).train.pictures[0]

@@ -1,6 +1,6 @@
-"""Everything that a seed decides is the same in another process, whatever Python's hash seed is there.
+"""Everything that depends on a seed is the same in another process with another hash seed of Python.
 
-That process also shows that the data need no package of another extra.
+The test also shows that the data need no package of another extra.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Pairs of faces and of vectors: what is read, and what is named as wrong."""
+"""Pairs of faces and of vectors: reading them, and messages about mistakes."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ def noise(*shape: int, dtype: Any = np.uint8) -> np.ndarray:
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> list[Path]:
-    """What cameras, browsers and scanners write."""
+    """Pictures like those of cameras, browsers and scanners."""
     folder = tmp_path / "a"
     folder.mkdir()
     for orientation in range(1, 9):
@@ -123,7 +123,7 @@ def test_what_is_no_picture(picture: Any, message: str) -> None:
 
 
 def with_scans(count: int, appended: bytes = b"") -> bytes:
-    """A progressive JPEG with empty scans, each of which takes as long to decode as the picture."""
+    """Make a progressive JPEG with empty scans, each of which takes as long to decode as the picture."""
     content = io.BytesIO()
     Image.new("L", (64, 64)).save(content, "JPEG", progressive=True)
     jpeg = content.getvalue()
@@ -143,7 +143,7 @@ def test_jpeg_data_of_many_scans_is_refused_before_it_is_decoded(
 
 
 def test_tiff_data_of_many_jpeg_scans_is_refused() -> None:
-    """By libtiff itself."""
+    """libtiff refuses it by itself."""
     jpeg = with_scans(200)
     tags = ((256, 64), (257, 64), (258, 8), (259, 7), (262, 1), (273, 8), (277, 1), (278, 64), (279, len(jpeg)))
     fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
@@ -181,7 +181,7 @@ def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def smooth(width: int, height: int, mode: str = "RGB") -> Image.Image:
-    """A picture without the finest detail, which scales of decoding render differently."""
+    """Make a picture without fine detail, since that depends on the scale of decoding."""
     noise = np.random.default_rng(0).integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
 

@@ -129,7 +129,7 @@ def test_every_augmentation_acts_and_draws_from_torch_alone(augmentation: Augmen
 
 
 class Note(nn.Module):
-    """Notes what comes by, and leaves it as it is."""
+    """Records its inputs and returns them unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,9 +189,9 @@ def test_noise_has_the_stated_deviation(white: Any, unit: float) -> None:
         ({"resize": (256, 223)}, r"resize is \(256, 223\), but .* of at least size=224 pixels"),
         ({"resize": (256,)}, "height and width"),
         ({"channels": 1}, "mean has 3 values, but channels=1 needs 1"),
-        ({"channels": 2}, "channels is 2, but it must be 1 or 3"),
-        ({"channel_order": "gbr"}, "channel_order is 'gbr', but it must be rgb or bgr"),
-        ({"white": 100}, "white is 100, but it must be 1 or 255"),
+        ({"channels": 2}, "channels is 2, but must be one of 1, 3"),
+        ({"channel_order": "gbr"}, "channel_order is 'gbr', but must be one of rgb, bgr"),
+        ({"white": 100}, "white is 100, but must be one of 1, 255"),
         ({"std": (0.1, 0.0, 0.1)}, "std is"),
         ({"std": (0.1,)}, "std has 1 values"),
         ({"channels": 1, "mean": (0.5,), "std": (0.5,), "channel_order": "bgr"}, "channels=1 has no colours"),
@@ -212,14 +212,14 @@ def test_preprocessing_refuses(monkeypatch: pytest.MonkeyPatch, values: dict[str
         ({"size": 0, "random_resized_crop": (0.2, 1.0)}, "size is 0"),
         ({"random_resized_crop": (0.2, 1.0), "random_crop": True}, "images are cropped once"),
         ({"scale": (1.2, 0.8)}, "scale"),
-        ({"horizontal_flip": 1.5}, "horizontal_flip is 1.5, but it must be from 0 to 1"),
+        ({"horizontal_flip": 1.5}, "horizontal_flip is 1.5, but must be from 0 to 1"),
         ({"degrees": -1.0}, "degrees"),
         ({"translate": 2.0}, "translate"),
         ({"shear": 90.0}, "shear"),
         ({"noise": -0.1}, "noise"),
         ({"noise": float("nan")}, "noise"),
         ({"brightness": -0.1}, "brightness is -0.1"),
-        ({"hue": 0.6}, "hue is 0.6, but it must be from 0 to 0.5"),
+        ({"hue": 0.6}, "hue is 0.6, but must be from 0 to 0.5"),
         ({"erase": 2.0}, "erase"),
         ({"rand_augment": (2, 31)}, "rand_augment is"),
         ({"rand_augment": (2, 9), "trivial_augment": True}, "drop one"),
@@ -265,7 +265,7 @@ def test_resizing(size: int | tuple[int, int], method: str) -> None:
 
 @pytest.mark.parametrize("across", [True, False])
 def test_of_a_thin_image_only_the_middle_is_resized(across: bool) -> None:
-    """Else a file of some kilobytes would become gigabytes."""
+    """Otherwise a file of some kilobytes could become gigabytes."""
     pixels = np.zeros((2, 20_000), np.uint8)
     pixels[:, 9_900:10_100] = 255
     image = Image.fromarray(pixels if across else pixels.T)

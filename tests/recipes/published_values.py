@@ -1,7 +1,7 @@
-"""Published hyper-parameters, written down from the papers' text and their authors' code, apart from the recipes.
+"""Published hyper-parameters, copied from the papers and their authors' code independently of the recipes.
 
-Keys are those of a recipe's full text, without ``init_args``; a class is its name. ``falls`` is what all rates are
-multiplied by, and the epochs, counted from 1, that begin with it; ``mean proxy`` the weight of that regulariser.
+Keys are as in a recipe's full text, without ``init_args``; a class is given by its name. ``falls`` has the factor of
+all rates, and the epochs, counted from 1, that begin with it; ``mean proxy`` is the weight of that regulariser.
 """
 
 from typing import Any
@@ -103,7 +103,7 @@ WARPED = {
 def two_phases(
     batch: int, classes: int, rates: str, epochs: tuple[int, int], warp: str, scale: float
 ) -> dict[str, Any]:
-    """``rates`` and ``warp`` as the table prints them: T, α, k1, k2 of the first phase → of the second."""
+    """Return both phases from ``rates`` and ``warp`` as the table prints them: T, α, k1, k2 of the first → second."""
     first, second = ([float(word) for word in side.split()] for side in warp.split("→"))
     before, after = ([float(word) for word in side.split("/")] for side in rates.split("→"))
     names = ["temperature", "alpha", "k1", "k2"]

@@ -117,7 +117,7 @@ def test_only_marked_recipes_need_advice() -> None:
 
 
 def value(content: Any, key: str) -> Any:
-    """What a recipe's full text holds under a dotted key; of a class, its name."""
+    """Return the value of a dotted key in a recipe's full text; for a class, its name."""
     for name in key.split("."):
         content = content.get("init_args", content)[name]
     return (
@@ -126,7 +126,7 @@ def value(content: Any, key: str) -> Any:
 
 
 def falls(recipe: Recipe, factor: float, at: list[int]) -> tuple[float, list[int]]:
-    """The epochs, counted from 1, at which all rates fall, each time by the factor."""
+    """Return the epochs, counted from 1, at which all rates fall by the factor."""
     optimizer, schedule = recipe.optim.build(nn.Linear(1, 1), nn.ParameterList([nn.Parameter(torch.zeros(1))]))
     found: list[int] = []
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -144,7 +144,7 @@ def falls(recipe: Recipe, factor: float, at: list[int]) -> tuple[float, list[int
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[type[ImageSource], dict[str, Any]]:
-    """What makes each source a miniature."""
+    """The settings that turn each source into a miniature."""
     root = tmp_path_factory.mktemp("miniatures")
     for alphabet, part in (("Greek", "1"), ("Tagalog", "2")):
         for character in range(1, 13):
@@ -180,7 +180,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[type[ImageSource], 
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The large networks with an eighth of the channels inside and, where they repeat a block, one per stage."""
+    """Replace large networks by ones with an eighth of the channels and without repeated blocks."""
     create: Any = timm.create_model
 
     def narrow_network(name: str, **arguments: Any) -> nn.Module:
@@ -197,7 +197,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrunk(recipe: Recipe, place: dict[str, Any]) -> Recipe:
-    """The recipe on a miniature, with small images and batches, two epochs, and all phases that it has in them."""
+    """Return the recipe for a miniature, with small images and batches, and all its phases within two epochs."""
     each = recipe.batches.images_per_class
     each = None if each is None else min(each, 4)
     resize = {int: 36, tuple: (36, 36)}.get(type(recipe.images.resized))
@@ -215,7 +215,7 @@ def shrunk(recipe: Recipe, place: dict[str, Any]) -> Recipe:
 
 
 def that_differ() -> list[str]:
-    """Recipes that together have every value of every key but data's; of numbers, 0 and 1 often turn a part off."""
+    """Return recipes that together have every value of every key except data's."""
 
     def values(content: Any, key: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(content, dict):
@@ -237,7 +237,7 @@ def that_differ() -> list[str]:
 
 
 class Watch(Callback):
-    """What moves in each of two steps, and by which gradients."""
+    """Records which parameters change in each of two steps, and their gradients."""
 
     def __init__(self, parts: dict[str, list[nn.Parameter]], data: TrainingData) -> None:
         self.parts, self.data = parts, data

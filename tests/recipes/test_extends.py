@@ -1,4 +1,4 @@
-"""Recipes that extend others: one or several, of which later ones win."""
+"""Recipes that extend one or several others, of which later ones win."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe or a flag is said in one sentence: what came, what is allowed."""
+"""A mistake in a recipe or a flag gives one sentence: the value, and the allowed ones."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rows of the papers' tables that recipes stand for: each says which, and every figure is shown somewhere."""
+"""The rows of the papers' tables that recipes reproduce: each recipe names its rows, and every figure is shown."""
 
 import functools
 from collections import Counter
@@ -64,7 +64,7 @@ def test_every_recipe_of_a_papers_data_set_names_its_rows_or_is_listed_without()
 
 
 def apart(figure: PublishedFigure) -> tuple[object, ...]:
-    """What is one for all figures of a row: columns may be data sets of faces, models together, or corruptions."""
+    """Return the settings that all figures of a row share; columns may be data sets, models or corruptions."""
     faces, together = figure.metric == "accuracy", figure.table in ("VI", "VII", "VIII")
     corrupted = figure.settings.startswith("corruption=")
     return (

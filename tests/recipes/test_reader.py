@@ -1,4 +1,4 @@
-"""Losses, samplers, backbones and optimisers that recipes name: by file and by flag, and read again."""
+"""Losses, samplers, backbones and optimisers named in recipes and flags, and read again from the full text."""
 
 import inspect
 import json
@@ -72,7 +72,7 @@ def test_what_was_chosen_for_another_class_inside_is_left_behind(tmp_path: Path)
 
 
 class LearnedScale(losses.BaseMetricLossFunction):
-    """With a parameter drawn when the recipe is read."""
+    """A loss with a parameter that is drawn when the recipe is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def test_modules_as_losses_take_what_they_have_parameters_for(tmp_path: Path) ->
 
 
 class Loosely(nn.Module):
-    """Its arguments are typed by their defaults, or in ways that say more than a type."""
+    """A loss whose arguments are typed only by their defaults, or by more than a type."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ def test_types_that_hints_or_defaults_tell() -> None:
 
 
 def test_the_full_text_keeps_what_no_type_restores(tmp_path: Path) -> None:
-    """A run that is resumed has its arguments from that text."""
+    """A resumed run takes its arguments from that text."""
     given = {0: 1.5, 2: [1, float("inf")], "true": None}
     flags = ["--loss", f"{__name__}.Loosely", "--loss.anything", yaml.safe_dump(given, default_flow_style=True)]
     first, again = find_recipe("glyphs-small"), tmp_path / "recipe.yaml"
@@ -228,7 +228,7 @@ def test_a_second_phase_with_another_loss_is_read_again(tmp_path: Path) -> None:
 
 
 def made(recipe: Path, *flags: str) -> Any:
-    """The user's module inside the loss."""
+    """Return the user's module inside the loss."""
     loss = make_loss(read_recipe(recipe, flags).recipe.loss, 5, 6)
     assert isinstance(loss, UserLoss)
     return loss.loss

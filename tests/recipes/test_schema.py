@@ -1,4 +1,4 @@
-"""The JSON Schema that is shipped: it is up to date, and all recipes and no misspelt ones are valid."""
+"""The shipped JSON Schema is up to date, and accepts all recipes but no misspelt keys."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def test_every_key_of_a_section_is_described() -> None:
     ]
     assert not undescribed
     epochs = SHIPPED["$defs"]["TrainingConfig"]["properties"]["epochs"]
-    assert epochs["description"] == "Passes over the training images, at least 1; of both phases, where there are two."
+    assert epochs["description"] == "Passes over the training images in both phases together, at least 1."
     assert epochs["default"] == 10
 
 

@@ -1,4 +1,4 @@
-"""Recipes from somewhere else: reading them runs nothing, and makes nothing that is not asked for."""
+"""Reading recipes from elsewhere runs no code and makes no unexpected objects."""
 
 import functools
 import sys
@@ -20,7 +20,7 @@ CASES = list(hostile_recipes(Path()))
 
 @pytest.fixture
 def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What is there if the module beside, or a command, has run; the folder is the current one, and on the path."""
+    """A path that exists only if the module in the current directory, which is on the path, or a command was run."""
     path = write_trap_module(tmp_path)
     package = tmp_path / f"{TRAP_MODULE}s"
     package.mkdir()

@@ -1,4 +1,4 @@
-"""A recipe is written from its objects, and reads back to the same."""
+"""A recipe written from its objects is read back unchanged."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""YAML files that would take all memory or all time are refused before."""
+"""YAML files that would take too much memory or time are refused."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run directory says of its run."""
+"""Information about a run in its directory."""
 
 import json
 from pathlib import Path

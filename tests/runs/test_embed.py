@@ -1,4 +1,4 @@
-"""Plain PyTorch data sets, as they are found, are embedded in order; metrics of the user's own."""
+"""Embeddings of plain PyTorch data sets, in order, and the user's own metrics."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ LABELS = torch.arange(10) % 4
 
 
 class Listed(Dataset[Any]):
-    """Samples as a list holds them."""
+    """A data set of samples in a list."""
 
     def __init__(self, samples: list[Any]) -> None:
         self.samples = samples

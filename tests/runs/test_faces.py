@@ -1,4 +1,4 @@
-"""Embeddings of faces: a picture and its mirror image, summed before they are scaled to unit length."""
+"""Embeddings of faces are the sum for a picture and its mirror image, scaled to unit length."""
 
 import numpy as np
 import pytest

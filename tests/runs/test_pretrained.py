@@ -1,4 +1,4 @@
-"""Pretrained networks by their names, prepared as they were trained, and kept in the user's cache."""
+"""Pretrained networks by name, with the preprocessing of their training, in the user's cache."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as save_pretrained writes it, with the preprocessing."""
+    """A folder written by save_pretrained, with the preprocessing."""
     import transformers
 
     folder = tmp_path / "dinov2"

@@ -1,4 +1,4 @@
-"""Processes that join, agree, and end together."""
+"""Processes that connect, communicate, and end together."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run is never worse than its start: the network before the first step stands for selection, and is kept."""
+"""A run is never worse than its start, as the network before the first step may be chosen."""
 
 import json
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ WORSE = ["--evaluation.start", "true", "--optim.lr", "0.1", "--training.epochs",
 
 @pytest.fixture(scope="module")
 def worse(recipe: Path) -> tuple[Path, str]:
-    """A run whose epochs are all worse than its start, and what it printed."""
+    """A run whose epochs are all worse than its start, and its output."""
     run = recipe.parent / "worse"
     result = warm.run("-m", "proxemic", "train", "--recipe", recipe, "--out", run, *WORSE, environment=TERMINAL)
     assert result.returncode == 0, result.stderr
@@ -36,7 +36,7 @@ def metrics_of(run: Path) -> dict[str, Any]:
 
 
 def naive_metrics(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Recall@1 and MAP@R, query by query."""
+    """Compute Recall@1 and MAP@R, query by query."""
     found, precisions = [], []
     unit = torch.nn.functional.normalize(embeddings.double(), dim=1)
     for query in range(len(unit)):

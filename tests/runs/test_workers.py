@@ -1,4 +1,4 @@
-"""Processes that load images where little memory can be shared, as in a container: Docker's default are 64 MB."""
+"""Processes that load images with little shared memory, as in a container, where Docker's default is 64 MB."""
 
 import subprocess
 from pathlib import Path

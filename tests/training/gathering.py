@@ -1,4 +1,4 @@
-"""What two processes find together: the program of the fixture `together`."""
+"""Computes results by two processes; the program of the fixture `together`."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ SEQUENCES = torch.arange(N) % 9 - 2  # below 0: in none
 
 
 def samples() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Embeddings with many ties, labels beyond 2**24, flags; they are of `SEQUENCES`."""
+    """Make embeddings with many ties, labels beyond 2**24 and flags, for `SEQUENCES`."""
     rng = torch.Generator().manual_seed(0)
     embeddings = torch.randint(-2, 3, (N, 6), generator=rng).half()
     embeddings[:, 0] = 3.0
@@ -142,7 +142,7 @@ def training_cases(folder: Path) -> dict[str, Any]:
 
 
 def evaluated_where_one_diverges(rank: int) -> list[str]:
-    """What each says where the embeddings of the second process alone are not finite."""
+    """Return each process's error if the embeddings of the second one are not finite."""
     from types import SimpleNamespace
 
     from evaluated import CONFIG, PREPROCESSING, images

@@ -1,4 +1,4 @@
-"""The gradients of two processes beside those of one: the program of `test_module`."""
+"""Compares the gradients of two processes with those of one; the program of `test_module`."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[str, Tensor]]:
-    """Values, gradients and running statistics after each of two batches, in float64."""
+    """Return values, gradients and running statistics after each of two batches, in float64."""
     from proxemic.training.components import build_networks
     from proxemic.training.data_module import TrainingData
 
@@ -43,7 +43,7 @@ def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[st
 
 
 def clipped(rank: int) -> float:
-    """The worst difference of gradients clipped by norm, of which each process has the half of one tensor."""
+    """Return the largest difference of gradients clipped by norm, if each process has half of one tensor."""
     from proxemic.optim.clipping import clip_norm
 
     torch.manual_seed(4)

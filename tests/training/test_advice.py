@@ -1,4 +1,4 @@
-"""What a user is told before the training, and at its end."""
+"""The advice to the user before and after a training."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What follows from how many images each class has: margins of classes, and weights that balance them."""
+"""Margins and weights of classes that depend on their numbers of images."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from proxemic.studies.finished import FinishedRun
 from proxemic.training import RunDirectory
 from proxemic.training.components import build_components, held_out_images
 from proxemic.training.distributed.shards import ProxyShards
-from proxemic.training.record import Times
+from proxemic.training.record import Session
 from stopping import Stopped, losses, run
 
 SHORT = ["--evaluation.select_on", "last", "--evaluation.untrained", "false", "--training.epochs", "2"]
@@ -26,7 +26,7 @@ SECOND = ["--second_phase.epochs", "1", "--second_phase.loss.margin.a", "0.2"]
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of classes with 1 to 6 images."""
+    """A recipe for classes with 1 to 6 images."""
     folder = tmp_path_factory.mktemp("counts")
     images = write_folder(folder / "images", classes=8)
     for number, found in enumerate(sorted(images.iterdir())):
@@ -65,7 +65,7 @@ def test_a_loss_that_cannot_be_weighed_is_refused_before_anything_is_written(rec
     with pytest.raises(UserError, match=r"class_balance is 0.9, but ProxyAnchorLoss has no values of samples"):
         run(recipe, tmp_path / "run", *flags)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match=r"training.class_balance is 1.5, but must be 0"):
+    with pytest.raises(ValueError, match=r"training.class_balance is 1.5, but must be from 0 to 1"):
         read_recipe(recipe, ["--training.class_balance", "1.5"])
 
 
@@ -76,8 +76,8 @@ def test_what_looks_at_all_proxies_is_refused_where_they_are_sharded(recipe: Pat
     with pytest.raises(
         UserError, match=r"Snapshots is among training.callbacks and looks at all proxies, but they are"
     ):
-        build_components(sharded, splits, out, Processes(0, 2), Times())
-    assert isinstance(build_components(sharded, splits, out, Processes(), Times()).task.shards, ProxyShards)
+        build_components(Session(sharded, out, Processes(0, 2)), splits)
+    assert isinstance(build_components(Session(sharded, out), splits).task.shards, ProxyShards)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ os._exit(0)  # whatever torch still has to say of it
 
 
 def test_what_loads_images_leaves_sigterm_to_the_training() -> None:
-    """SLURM sends it to every process of a step when the time is up."""
+    """SLURM sends SIGTERM to every process of a step when the time is up."""
     done = warm.run("-c", WORKER)
     assert done.stdout.split() == ["50", "0"], done.stderr
 

@@ -1,4 +1,4 @@
-"""A run that is extended ends as one that had as many epochs from the start, or says why it cannot."""
+"""An extended run equals one that had as many epochs from the start, or a message says why it cannot."""
 
 import json
 import shutil
@@ -19,7 +19,6 @@ from torch.optim.lr_scheduler import (
 )
 
 from command_line import Here, assert_refused
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import PolynomialDecay, RunDirectory, train
@@ -33,9 +32,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("extending")
-    recipe = write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+def recipe(recipe: Path) -> Path:
     recipe.write_text(recipe.read_text().replace("epochs: 5", "epochs: 2"))
     return recipe
 

@@ -1,8 +1,9 @@
-"""What fails is explained in one sentence: too little memory, another's checkpoint, and code of the user's own."""
+"""Failures are explained in one sentence: too little memory, wrong checkpoints, and the user's own code."""
 
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from proxemic.errors import OutOfMemory, UserError
 from proxemic.models import EmbeddingModel
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import Recipe, RunDirectory, train
-from proxemic.training.failures import Failures
+from proxemic.training.failures import explained
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.record import Display, Times
+from proxemic.training.record import Session
 
 NO_CPU_MEMORY = "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
 
@@ -27,8 +28,8 @@ def read(recipe: Path) -> ReadRecipe:
     return read_recipe(recipe, ["--training.epochs", "1", "--evaluation.untrained", "false"])
 
 
-def failures(recipe: Recipe, path: Path) -> Failures:
-    return Failures(recipe, RunDirectory(path), Display(print, False, None, Times()))
+def failures(recipe: Recipe, path: Path) -> AbstractContextManager[None]:
+    return explained(Session(recipe, RunDirectory(path)))
 
 
 def run(read: ReadRecipe, out: Path, **options: object) -> None:

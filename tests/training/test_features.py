@@ -1,4 +1,4 @@
-"""Features that are computed once: the same results, found again, and gone on with after a kill."""
+"""Cached features give the same results, are reused, and are completed after a kill."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import warm
-from images import write_folder, write_recipe
+from images import write_folder
 from onnx_files import network
 from proxemic.data import FilePixels, ImageSet
 from proxemic.data.formats.shards import index_shards
@@ -20,20 +20,15 @@ from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model
 from proxemic.recipes.reader import read_recipe
-from proxemic.runs.processes import Processes
+from proxemic.runs.directory import RunDirectory
 from proxemic.training import Recipe, train
 from proxemic.training.features import CachedFeatures, append_rows, cached_features, image_keys, network_key
+from proxemic.training.record import Session
 from shards import png, write_shard
 
 MODULE = sys.modules["proxemic.training.features"]
 PLAIN = ["--augment.random_resized_crop", "null", "--augment.horizontal_flip", "0", "--augment.noise", "0"]
 PLAIN += ["--model.train", "head", "--training.epochs", "2", "--training.threads", "1"]
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("features")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
 
 
 def read(path: Path, folder: Path, *flags: str) -> Recipe:
@@ -44,8 +39,8 @@ def read(path: Path, folder: Path, *flags: str) -> Recipe:
 def cache(recipe: Recipe, said: list[str] | None = None) -> tuple[ImageSet, ImageSet]:
     torch.manual_seed(recipe.seed)
     splits, model = recipe.load(), build_model(recipe.model)
-    report = [].append if said is None else said.append
-    train, held_out = cached_features(recipe, model, splits.train, splits.validation, report, Processes())
+    session = Session(recipe, RunDirectory(Path()), report=[].append if said is None else said.append)
+    train, held_out = cached_features(session, model, splits.train, splits.validation)
     assert held_out is not None
     return train, held_out
 
@@ -56,7 +51,7 @@ def fetch(images: ImageSet, indices: list[int], seeds: list[int] | None = None) 
 
 
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows that are written from now on, batch by batch."""
+    """Return a list that collects the number of rows of each batch written from now on."""
     rows: list[int] = []
 
     def counted(file: BinaryIO, features: torch.Tensor) -> None:
@@ -67,10 +62,10 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-def test_results_without_augmentation_are_those_without_a_cache(path: Path, tmp_path: Path) -> None:
+def test_results_without_augmentation_are_those_without_a_cache(recipe: Path, tmp_path: Path) -> None:
     flags = ("--model.head", "residual", "--model.head_init", "pca", "--batches.images_per_class", "2")
-    cached = train(read(path, tmp_path / "cache", *flags), tmp_path / "cached", report=[].append)
-    plain = train(read_recipe(path, [*PLAIN, *flags]).recipe, tmp_path / "plain", report=[].append)
+    cached = train(read(recipe, tmp_path / "cache", *flags), tmp_path / "cached", report=[].append)
+    plain = train(read_recipe(recipe, [*PLAIN, *flags]).recipe, tmp_path / "plain", report=[].append)
     for name in ("test", "untrained", "validation"):
         assert cached.metrics[name] == pytest.approx(plain.metrics[name], abs=1e-6)
     ours, theirs = (load_model(run.path)[0].state_dict() for run in (cached, plain))
@@ -78,13 +73,13 @@ def test_results_without_augmentation_are_those_without_a_cache(path: Path, tmp_
         torch.testing.assert_close(ours[name], weight, rtol=1e-4, atol=1e-5)
 
 
-def test_features_are_those_of_the_images_and_of_their_copies(path: Path, tmp_path: Path) -> None:
+def test_features_are_those_of_the_images_and_of_their_copies(recipe: Path, tmp_path: Path) -> None:
     # Of this seed, validation classes lie between training classes, so that rows differ between the files.
-    recipe = read(path, tmp_path, "--features.copies", "3", "--augment.noise", "0.3", "--seed", "1")
-    torch.manual_seed(recipe.seed)
-    model, splits = build_model(recipe.model).eval(), recipe.load()
-    train, held_out = cache(recipe)
-    transform = recipe.images.evaluation()
+    own = read(recipe, tmp_path, "--features.copies", "3", "--augment.noise", "0.3", "--seed", "1")
+    torch.manual_seed(own.seed)
+    model, splits = build_model(own.model).eval(), own.load()
+    train, held_out = cache(own)
+    transform = own.images.evaluation()
     for features, images in ((train, splits.train), (held_out, splits.validation)):
         assert images is not None
         tensors = torch.stack([transform(images.pictures[index]) for index in (3, 0)])
@@ -95,9 +90,9 @@ def test_features_are_those_of_the_images_and_of_their_copies(path: Path, tmp_pa
     assert (pixels.rows[[5, 2]] != pixels.copy_rows[[5, 2]]).all()
     copies = [pixels.fetch([5, 2], [seed, seed]) for seed in range(3)]
     assert isinstance(splits.train.pixels, FilePixels)
-    paths, varied = splits.train.pixels.paths, recipe.augment.training(recipe.images)
+    paths, varied = splits.train.pixels.paths, own.augment.training(own.images)
     for place, index in enumerate((5, 2)):
-        torch.manual_seed(derive_seed(recipe.seed, 1, sorted(paths).index(paths[index])))
+        torch.manual_seed(derive_seed(own.seed, 1, sorted(paths).index(paths[index])))
         expected = model.features(varied(splits.train.pixels[index])[None])[0]
         torch.testing.assert_close(copies[1][place], expected, rtol=1e-4, atol=1e-5)
     assert len({tuple(copy.flatten().tolist()) for copy in [*copies, pixels.fetch([5, 2])]}) == 4
@@ -107,47 +102,47 @@ def test_features_are_those_of_the_images_and_of_their_copies(path: Path, tmp_pa
 
 
 def test_what_is_there_is_found_and_only_what_is_new_is_computed(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noisy = ("--augment.noise", "0.3")
-    cache(read(path, tmp_path, "--features.copies", "2", *noisy))
+    cache(read(recipe, tmp_path, "--features.copies", "2", *noisy))
     rows = computed(monkeypatch)
-    train, held_out = cache(read(path, tmp_path, "--features.copies", "2", *noisy))
-    cache(read(path, tmp_path, "--features.copies", "1", "--batches.size", "4", "--model.head", "mlp", *noisy))
-    cache(read(path, tmp_path, "--training.epochs", "7"))
+    train, held_out = cache(read(recipe, tmp_path, "--features.copies", "2", *noisy))
+    cache(read(recipe, tmp_path, "--features.copies", "1", "--batches.size", "4", "--model.head", "mlp", *noisy))
+    cache(read(recipe, tmp_path, "--training.epochs", "7"))
     assert rows == []
-    cache(read(path, tmp_path, "--features.copies", "3", *noisy))
+    cache(read(recipe, tmp_path, "--features.copies", "3", *noisy))
     assert sum(rows) == len(train)
     for changed in (
         ["--seed", "1", "--features.copies", "1", *noisy],
         ["--features.copies", "1", "--augment.noise", "0.2"],
     ):
         rows.clear()
-        cache(read(path, tmp_path, *changed))
+        cache(read(recipe, tmp_path, *changed))
         assert sum(rows) > 0
     everything = len(train) + len(held_out)
     for changed in (["--images.size", "32"], ["--model.width", "4"], ["--model.pooling", "max"]):
         rows.clear()
-        cache(read(path, tmp_path, *changed))
+        cache(read(recipe, tmp_path, *changed))
         assert sum(rows) == everything
 
 
 def test_a_changed_image_and_a_damaged_file_are_computed_again(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = write_folder(tmp_path / "images")
-    recipe = read(path, tmp_path / "cache", "--data.root", str(images))
-    before = fetch(cache(recipe)[0], [0, 1])
+    own = read(recipe, tmp_path / "cache", "--data.root", str(images))
+    before = fetch(cache(own)[0], [0, 1])
     rows, said = computed(monkeypatch), []
     (file,) = (tmp_path / "cache").glob("*.features")
     file.write_bytes(file.read_bytes()[:-1])
-    again = fetch(cache(recipe, said)[0], [0, 1])
+    again = fetch(cache(own, said)[0], [0, 1])
     assert sum(rows) > 0
     assert any("is damaged. Its features are computed again." in line for line in said)
     assert torch.equal(before, again)
     rows.clear()
     os.utime(next(images.rglob("*.png")), (1, 1))
-    cache(recipe)
+    cache(own)
     assert sum(rows) > 0
 
 
@@ -168,29 +163,29 @@ sys.exit(main())
 
 
 def test_a_run_killed_among_the_features_goes_on_and_ends_the_same(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = [*PLAIN, "--features.cache", "true", "--evaluation.batch_size", "4", "--features.copies", "2"]
     flags += ["--augment.noise", "0.2", "--evaluation.untrained", "false"]
     whole = train(
-        read_recipe(path, [*flags, "--features.folder", str(tmp_path / "a")]).recipe,
+        read_recipe(recipe, [*flags, "--features.folder", str(tmp_path / "a")]).recipe,
         tmp_path / "whole",
         report=[].append,
     )
     flags += ["--features.folder", str(tmp_path / "b")]
-    process = warm.run("-c", KILLED, "train", "--recipe", path, *flags, "--out", tmp_path / "run")
+    process = warm.run("-c", KILLED, "train", "--recipe", recipe, *flags, "--out", tmp_path / "run")
     assert process.returncode == -signal.SIGKILL, process.stderr
     rows = computed(monkeypatch)
     killed = train(out=tmp_path / "run", resume=True, report=[].append)
     images = whole.metrics["train_images"]
-    everything = 3 * images + len(read_recipe(path, flags).recipe.load().validation or [])
+    everything = 3 * images + len(read_recipe(recipe, flags).recipe.load().validation or [])
     assert sum(rows) == everything - 4 * 7
     assert killed.metrics == whole.metrics
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
-def test_a_batch_is_read_at_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = cache(read(path, tmp_path, "--features.copies", "2", "--augment.noise", "0.3"))[0]
+def test_a_batch_is_read_at_once(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = cache(read(recipe, tmp_path, "--features.copies", "2", "--augment.noise", "0.3"))[0]
     assert isinstance(train.pixels, CachedFeatures)
     reads: list[int] = []
 
@@ -216,10 +211,10 @@ def test_a_batch_is_read_at_once(path: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_says_so(path: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_says_so(recipe: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match=r"could not be written: permission denied; free some space or check"):
-        cache(read(path, tmp_path))
+        cache(read(recipe, tmp_path))
 
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
@@ -239,7 +234,7 @@ def test_images_in_shards_are_known_by_their_place_as_long_as_the_shard_stays(
     write_shard(shard, {f"{n}.{end}": content for n in range(3) for end, content in (("png", png(7)), ("cls", b"1"))})
     pixels = index_shards([shard], None, "cls", tmp_path).pixels
     with monkeypatch.context() as patched:
-        patched.setattr("proxemic.data.formats.shards.read_image", None)  # nothing is decoded for it
+        patched.setattr("proxemic.data.pixels.read_image", None)  # nothing is decoded for it
         keys = image_keys(pixels)
     assert len({*keys}) == 3
     assert image_keys(pixels.select([2, 0])) == [keys[2], keys[0]]

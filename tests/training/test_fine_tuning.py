@@ -1,4 +1,4 @@
-"""Ways to train a part of a network: killed and resumed, on several processes, and what is left as it was."""
+"""Training parts of a network: resumed after a kill, on several processes, with the other parts unchanged."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 from safetensors.torch import load_file
 
 from command_line import Here
-from images import write_folder, write_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.components import build_networks
 from stopping import killed_and_resumed, run
@@ -28,15 +27,13 @@ RANDOM = ["--model.backbone_args", "{depth: 2, drop_path_rate: 0.5}", "--model.g
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fine-tuning")
-    path = write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
-    path.write_text(path.read_text().replace("epochs: 5", "epochs: 2"))
-    return path
+def recipe(recipe: Path) -> Path:
+    recipe.write_text(recipe.read_text().replace("epochs: 5", "epochs: 2"))
+    return recipe
 
 
 def whole_and_killed(recipe: Path, flags: list[str], folder: Path) -> list[str]:
-    """Train twice, once killed after a step and resumed, to the same bytes; the lines for the user."""
+    """Check that a run killed after a step and resumed gives the same bytes; return the lines for the user."""
     run(recipe, folder / "whole", *flags)
     said = killed_and_resumed(recipe, folder / "killed", *flags)
     assert_same(folder / "killed", folder / "whole")

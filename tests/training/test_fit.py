@@ -1,4 +1,4 @@
-"""What Lightning's trainer is given of the hardware, and what `training.precision: auto` takes."""
+"""The hardware settings of Lightning's trainer, and the choice of `training.precision: auto`."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -11,7 +11,6 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
 from proxemic.models import ModelConfig, build_model
@@ -26,6 +25,8 @@ from proxemic.training.fit import (
     measure_steps,
     settle_precision,
 )
+from proxemic.training.record import Session
+from stopping import Stopped
 
 MODULE = sys.modules[choose_precision.__module__]
 CPU = torch.device("cpu")
@@ -33,7 +34,7 @@ SHAPE = (4, 1, 28, 28)
 
 
 class Recorder(nn.Module):
-    """A network with batch norm and dropout, which keeps how it was called."""
+    """A network with batch norm and dropout that records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,10 +92,8 @@ def test_vectors_take_the_precision_of_heads() -> None:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    folder = tmp_path_factory.mktemp("auto")
-    flags = ["--training.precision", "auto", "--training.epochs", "2"]
-    return read_recipe(write_recipe(folder / "tiny.yaml", write_folder(folder / "images")), flags).recipe
+def recipe(recipe: Path) -> Recipe:
+    return read_recipe(recipe, ["--training.precision", "auto", "--training.epochs", "2"]).recipe
 
 
 def _choose_half(*_: Any, **__: Any) -> tuple[str, str]:
@@ -105,12 +104,8 @@ def _not_again(*_: Any, **__: Any) -> NoReturn:
     raise AssertionError("measured again")
 
 
-class Killed(Exception):
-    """Stands for the end of the process after an epoch."""
-
-
 def _end(_: object) -> NoReturn:
-    raise Killed
+    raise Stopped
 
 
 def test_a_run_keeps_what_it_took_when_it_is_resumed(
@@ -118,7 +113,7 @@ def test_a_run_keeps_what_it_took_when_it_is_resumed(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(MODULE, "choose_precision", _choose_half)
-    with pytest.raises(Killed):
+    with pytest.raises(Stopped):
         train(recipe, tmp_path / "run", report=said.append, on_epoch=_end)
     sentence = "training.precision is auto, which takes bf16-mixed: so it is said."
     assert [line for line in said if "auto" in line] == [sentence]
@@ -142,7 +137,9 @@ def test_other_processes_take_what_the_first_has_found(recipe: Recipe, monkeypat
             return "bf16-mixed"
 
     monkeypatch.setattr(MODULE, "choose_precision", _not_again)
-    settled, _ = settle_precision(recipe, nn.Identity(), None, Second(1, 2, 1), _not_again)
+    session = Session(recipe, RunDirectory(Path()), Second(1, 2, 1), report=_not_again)
+    settle_precision(session, nn.Identity(), resume=False)
+    settled = session.recipe
     assert (settled.training.precision, settled.evaluation.precision) == ("bf16-mixed", "32-true")
 
 
@@ -151,7 +148,7 @@ def test_a_damaged_record_is_refused(recipe: Recipe, precision: object, tmp_path
     run = RunDirectory(tmp_path)
     write_json(run.environment, {"precision": precision})
     with pytest.raises(UserError, match=r"environment\.json is damaged"):
-        settle_precision(recipe, nn.Identity(), run, Processes(), _not_again)
+        settle_precision(Session(recipe, run), nn.Identity(), resume=True)
 
 
 @pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled, but CUDA is not available")

@@ -13,7 +13,7 @@ BATCH, CLASSES, DIM = 13, 5, 4
 
 
 def gradients(network: nn.Module, images: Tensor, labels: Tensor, parts: int, seed: int = 0) -> list[Tensor]:
-    """Of a loss whose sums run over the whole batch."""
+    """Return the gradients of a loss with sums over the whole batch."""
     torch.manual_seed(seed)
     loss = MultiProxyAnchorLoss(CLASSES, DIM).double()
     value = loss(InMicroBatches(network, parts)(images), labels)

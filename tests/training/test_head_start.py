@@ -40,7 +40,7 @@ def recipe(path: Path) -> Recipe:
 
 
 def pca(features: torch.Tensor, size: int) -> torch.Tensor:
-    """By numpy, in float64."""
+    """Return the principal components by numpy, in float64."""
     centred = features.double().numpy() - features.double().numpy().mean(0)
     rows = np.linalg.svd(centred, full_matrices=False)[2][:size]
     return torch.from_numpy(centred @ rows.T * np.sign(rows[np.arange(size), np.abs(rows).argmax(1)]))

@@ -1,7 +1,7 @@
 """A run that is killed at any moment and resumed ends with the same bytes.
 
-What `kill -9` leaves is what lies on the disk at that moment. So one run copies its directory at many moments, and each
-copy is resumed. `callbacks/test_saving.py` kills a process.
+`kill -9` leaves the files as they are at that moment. So one run copies its directory at many moments, and each copy is
+resumed. `callbacks/test_saving.py` kills a process.
 """
 
 from pathlib import Path
@@ -72,7 +72,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def whole(recipe: Path) -> Path:
-    """The uninterrupted run; beside it, with their numbers, the copies of each moment."""
+    """The uninterrupted run, with a numbered copy for each moment beside it."""
     run = recipe.parent / "whole"
     result = warm.run("-c", COPIED, "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
     assert result.returncode == 0, result.stderr
@@ -80,7 +80,7 @@ def whole(recipe: Path) -> Path:
 
 
 def contents(run: Path) -> dict[str, object]:
-    """All files that do not depend on the clock, by name."""
+    """Return the content of all files that do not depend on the clock, by name."""
     found: dict[str, object] = {}
     for path in sorted(run.rglob("*")):
         if path.name == "history.csv":

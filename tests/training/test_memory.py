@@ -1,4 +1,4 @@
-"""What a run will hold and move: the arithmetic, whose agreement with a real step tests/test_benchmarks.py has."""
+"""The arithmetic of memory and traffic; tests/test_benchmarks.py compares it with a real step."""
 
 from dataclasses import replace
 from typing import Any
@@ -124,7 +124,7 @@ def test_alternatives_begin_with_the_setting_and_are_distinct(setting: Setting) 
     [
         ({"classes": 1}, "classes is 1, but must be at least 2"),
         ({"batch": 0}, "batch is 0, but must be at least 1"),
-        ({"sample_rate": 0.0}, "sample_rate is 0.0, but is a share"),
+        ({"sample_rate": 0.0}, "sample_rate is 0.0, but must be above 0 and at most 1"),
         ({"optimizer": "lion"}, "optimizer is lion, but is planned for sgd, sgd-momentum, "),
     ],
 )

@@ -1,4 +1,4 @@
-"""Parameter groups and what an optimisation refuses."""
+"""Parameter groups, and refused settings of an optimisation."""
 
 from functools import partial
 from typing import Any

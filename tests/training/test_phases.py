@@ -1,4 +1,4 @@
-"""Two phases, warm-up, starting from a run, plateaus and clipping: what a recipe says happens, also when resumed."""
+"""Two phases, warm-up, starting from a run, plateaus and clipping, in whole and resumed runs."""
 
 import json
 import shutil
@@ -71,7 +71,7 @@ def test_the_second_phase_changes_its_epochs_and_no_other(recipe: Path, two_phas
 
 
 def test_a_second_phase_that_has_begun_is_not_moved(two_phases: Path, tmp_path: Path) -> None:
-    """Its schedule has counted its steps: it would be at its end for all epochs that come on top."""
+    """Its schedule was made for its number of steps, and would have ended for all further epochs."""
     shutil.copytree(two_phases, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").unlink()
     read = read_recipe(two_phases / "recipe.yaml", ["--training.epochs", "8"])

@@ -1,4 +1,4 @@
-"""Phases that end at a plateau: as if they were meant to be so long. `test_kills` resumes them."""
+"""Phases that end at a plateau equal phases of that length. `test_kills` resumes them."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ def history(run: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def whole(recipe: Path) -> tuple[Path, list[str]]:
-    """A run of two phases of three epochs each, of twelve that there might be, and what it said."""
+    """A run of two phases that end after three epochs each, of at most twelve, and its lines for the user."""
     out = recipe.parent / "whole"
     return out, run(recipe, out, *FLAGS)
 

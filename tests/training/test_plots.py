@@ -1,4 +1,4 @@
-"""Frames of the gallery, colour by colour."""
+"""The coloured frames in the plot of a gallery."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ GREEN, RED, GREY = (0x1A, 0x96, 0x41), (0xD7, 0x19, 0x1C), (0x44, 0x44, 0x44)
 
 
 def frames(path: Path, colour: tuple[int, int, int]) -> int:
-    """Tiles with a frame of this colour: runs of it along every row of pixels, at their most."""
+    """Count the tiles with a frame of this colour, as the largest number of runs in a row of pixels."""
     with Image.open(path) as picture:
         same = (np.asarray(picture.convert("RGB")) == colour).all(-1)
     inner = np.convolve(same.sum(1) > 0, np.ones(30), "same") > 29  # rows of pixels well inside a tile

@@ -1,4 +1,4 @@
-"""Values of a recipe that are out of their range, or contradict each other."""
+"""Values of a recipe that are out of range or contradict each other."""
 
 import pytest
 
@@ -10,22 +10,22 @@ UNTIL = "--training.until_plateau"
 ANNEAL = "--training.anneal_gamma"
 SECOND = "--second_phase.epochs=2"
 REFUSED = {
-    "--batches.size=0": "batches.size is 0, but a batch needs at least 1 image",
-    "--batches.size=8 --batches.micro_batches=9": "batches.micro_batches is 9, but must be from 1 to .* 8",
+    "--batches.size=0": "batches.size is 0, but must be at least 1",
+    "--batches.size=8 --batches.micro_batches=9": "batches.micro_batches is 9, but must be from 1 to 8",
     "--training.epochs=0": "training.epochs is 0, but must be at least 1",
-    "--training.warmup_epochs=-1": "training.warmup_epochs is -1, but must be 0 or more",
+    "--training.warmup_epochs=-1": "training.warmup_epochs is -1, but must be at least 0",
     "--evaluation.batch_size=0": "evaluation.batch_size is 0, but must be at least 1",
-    f"--seed={'9' * 20}": "seed is 99999999999999999999, but it must be from 0 to",
+    f"--seed={'9' * 20}": "seed is 99999999999999999999, but must be at least 0 and below",
     "--cache.shorter_side=16 --images.size=28": "shorter_side is 16, but images are resized to .* pixels",
     "--training.average.decay=0": "training.average.decay is 0.0, .* above 0 and below 1",
     "--training.average.decay=1": "training.average.decay is 1.0, .* above 0 and below 1",
-    "--training.average.begins=0": "training.average.begins is 0, but must be an epoch",
+    "--training.average.begins=0": "training.average.begins is 0, but must be at least 1",
     "--training.epochs=5 --training.average.begins=6": "begins is 6, but must be one of the epochs, .* 5",
     "--training.interpolate=[0.5,1.0]": "training.interpolate is .0.5, 1.0., .* above 0 and below 1",
     "--training.interpolate=[0.5] --evaluation.select_on=last": "is chosen by .* training.interpolate to ..",
     f"{UNTIL}.patience=2 --evaluation.select_on=last": "validation classes, but evaluation.select_on is last",
-    f"{UNTIL}.patience=0": "patience is 0, but must be at least 1 epoch",
-    f"{UNTIL}.min_improvement=-1": "min_improvement is -1.0, but must be a number of 0",
+    f"{UNTIL}.patience=0": "patience is 0, but must be at least 1",
+    f"{UNTIL}.min_improvement=-1": "min_improvement is -1.0, but must be at least 0",
     f"{UNTIL}.patienc=3": "did you mean --training.until_plateau.patience",
     "--training.epochs=5 --second_phase.epochs=5": "second_phase.epochs is 5, but must be less than training.epochs",
     "--second_phase.epochs=0": "second_phase.epochs is 0, but must be at least 1",
@@ -34,7 +34,7 @@ REFUSED = {
     f"{SECOND} --second_phase.seed=1": "There is no flag --second_phase.seed",
     "--second_phase.epochs=two": "second_phase.epochs is two",
     "--training.spread_after=1": "spread_after is 1, but training.start_proxies is drawn: set that to k_means",
-    "--training.epochs=3 --training.spread_after=3": "spread_after is 3, but must be 0 or more, and less than",
+    "--training.epochs=3 --training.spread_after=3": "spread_after is 3, but must be at least 0 and below 3",
     f"{ANNEAL}.begin=0 {ANNEAL}.epochs=2": "begin is 0",
     f"{ANNEAL}.begin=1 {ANNEAL}.epochs=1": "epochs is 1, but must be at least 2",
     f"--training.epochs=3 {ANNEAL}.begin=1 {ANNEAL}.epochs=4": "but the training has 3 epochs",
@@ -42,7 +42,7 @@ REFUSED = {
     "--training.start_phase=2": "has no second_phase",
     "--features.cache=true --model.train=all": "but model.train is all, which changes the features",
     "--features.cache=true --model.train=head --model.pooling=gem": "is gem, whose power is trained",
-    "--features.cache=true --features.copies=0": "copies is 0, but must be from 1 to 10,000, or null",
+    "--features.cache=true --features.copies=0": "copies is 0, but must be from 1 to 10000",
     "--features.copies=2": "features.copies is 2, but features.cache is false",
     "--training.callbacks=[{class_path: proxemic.training.Snapshots, init_args: {every_n_epochs: 0}}]": "epochs is 0",
 }

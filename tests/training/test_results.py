@@ -1,4 +1,4 @@
-"""Weights between start and end are kept where they are better; the run goes on from what was chosen before."""
+"""Interpolated weights are kept if they are better, and an extended run continues from the chosen epoch."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ FILES = ("model.safetensors", "model.json", "loss.safetensors", "metrics.json")
 
 @pytest.fixture(scope="module")
 def interpolated(recipe: Path) -> tuple[Path, str]:
-    """A run and what it said; beside it, as a kill would leave it, a copy that has just replaced what was chosen."""
+    """A run, its lines for the user, and a copy as if killed just after it replaced the chosen weights."""
     run, said = recipe.parent / "run", list[str]()
 
     def save_and_copy(*arguments: Any) -> None:
@@ -44,7 +44,7 @@ def metrics_of(run: Path) -> dict[str, Any]:
 
 
 def between(recipe: Path, start: Path, end: dict[str, torch.Tensor], share: float) -> dict[str, float]:
-    """The metrics on the validation images of (1 − α) start + α end, summed in float64."""
+    """Return the validation metrics of (1 − α) start + α end, summed in float64."""
     read = read_recipe(recipe).recipe
     images = read.load().validation
     assert images is not None

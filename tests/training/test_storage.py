@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and logs that are continued."""
+"""Checkpoints are complete or absent, and logs are continued."""
 
 import csv
 import random
@@ -31,7 +31,7 @@ def start(folder: Path, step: int) -> list[Logger]:
 
 
 def logged(folder: Path) -> tuple[list[int], list[int]]:
-    """The steps in the CSV file and in TensorBoard."""
+    """Return the steps in the CSV file and in TensorBoard."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (versions,) = {tuple(sorted(path.name for path in (folder / name).iterdir())) for name in ("csv", "tensorboard")}

@@ -1,4 +1,4 @@
-"""What `train` refuses of its arguments, and where it is stopped before or after the training itself."""
+"""Arguments that `train` refuses, and runs that are stopped before or after the training itself."""
 
 import json
 import sys

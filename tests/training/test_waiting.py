@@ -1,4 +1,4 @@
-"""All that makes the processor wait for a GPU in a step of training, counted without a GPU."""
+"""Counts, without a GPU, the operations in a training step that make the CPU wait for a GPU."""
 
 import sys
 from collections import Counter
@@ -63,7 +63,7 @@ class Copied(TorchFunctionMode):
 
 
 def asking() -> str:
-    """The module and function of ours, or of Lightning, that called."""
+    """Return the module and function of this package or of Lightning that called."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
@@ -74,7 +74,7 @@ def asking() -> str:
 
 
 class counting(ExitStack):  # noqa: N801
-    """Counts what waits in a block, by who asked for it."""
+    """Count the waiting operations in a block, by their callers."""
 
     def __enter__(self) -> Any:
         super().__enter__()
@@ -86,7 +86,7 @@ class counting(ExitStack):  # noqa: N801
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that asks takes the way of a GPU; the tensors are on the processor all the same."""
+    """Let code believe that it runs on a GPU, although the tensors are on the CPU."""
     monkeypatch.setattr(Tensor, "is_cuda", True)
     monkeypatch.setattr(plan, "gpu_memory", lambda _: 10**9)
 
@@ -146,7 +146,7 @@ def test_no_optimiser_waits_also_for_sampled_rows(optimizer: Any, clips: Any) ->
 
 
 class Watch(Checkpoint):
-    """Counts what waits in each step, from the batch on its device to the hooks after it; the last of the callbacks."""
+    """The last callback; counts the waiting operations of each step, including all hooks after it."""
 
     def __init__(self) -> None:
         self.steps: list[Waits] = []

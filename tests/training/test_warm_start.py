@@ -1,4 +1,4 @@
-"""Fine-tuning: what is taken from a run for other classes, and what is said of it."""
+"""Fine-tuning: the weights taken from a run for other classes, and the message about them."""
 
 import json
 import shutil

@@ -1,10 +1,10 @@
 """Labelled images: where they come from, how they are split by class, batched, and turned into tensors.
 
-An `ImageSource` loads `Splits` of `ImageSet`s; `EmbeddingDataset` gives their images as tensors, as `Preprocessing` and
-`Augmentation` say, in the order of `Batches`. Modules: `pixels` (where images lie until they are needed), `reading`
-(one image), `vectors` (vectors instead of images), `rows` (both with their metadata), `embeddings` (files of
-vectors), `faces` (pairs to verify), `corruptions`. Sub-packages: `sources` (folders, tables and sets without a
-download), `benchmarks` (published data sets), `formats` (files of all kinds).
+An `ImageSource` loads `Splits` of `ImageSet`s. `EmbeddingDataset` turns images into tensors by `Preprocessing` and
+`Augmentation`; `Batches` choose the order. Modules: `pixels` (stores of images), `reading` (one image), `vectors`
+(vectors instead of images), `rows` (both with their metadata), `embeddings` (files of vectors), `faces` (pairs to
+verify), `corruptions`. Sub-packages: `sources` (folders, tables and data sets without a download), `benchmarks`
+(published data sets), `formats` (file formats).
 """
 
 from proxemic.extras import optional_dependency

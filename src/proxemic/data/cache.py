@@ -1,4 +1,4 @@
-"""Image sets decoded and shrunk once, so that reading images does not hold back training."""
+"""A cache of decoded and shrunk images, so that reading images does not slow down training."""
 
 import hashlib
 import os
@@ -22,12 +22,13 @@ from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels import CachedPixels, FilePixels, PixelFile, write_pixels
 from proxemic.data.reading import UnreadableImageError, describe, open_image, shrink
 from proxemic.errors import UserError
+from proxemic.ranges import check_range
 
 Cut = tuple[Path, Box | None]  # a file, and the part of it that is an image
 
-_VERSION = 1  # of what is done to an image before it is written
-_SAMPLE = 64  # images by which the size of all is estimated
-_TOGETHER = 128  # images that wait in memory to be written
+_VERSION = 1  # of the processing of images before they are written
+_SAMPLE = 64  # images in the sample that estimates the size of all
+_TOGETHER = 128  # images in memory at once while writing
 _DAY = 86_400  # seconds
 
 
@@ -38,14 +39,14 @@ class CacheConfig:
     The files are decoded once, into one file of raw pixels. An image whose shorter side is longer than `shorter_side`
     is resized to it as `Preprocessing` does, with the aspect ratio kept; a smaller one is stored as it is.
 
-    `auto` stores what `Preprocessing.reduce` makes of large images, so that training and evaluation see the same
-    tensors as from the files, to the bit. It writes a cache where most of a sample of the images are larger than
-    `Preprocessing.reduced_side`, and it takes at most half of the free space of the disk; a note says what was done.
+    `auto` stores large images as `Preprocessing.reduce` shrinks them, so that training and evaluation see exactly the
+    same tensors as from the files. It writes a cache if most images of a sample are larger than
+    `Preprocessing.reduced_side`, and uses at most half of the free disk space; a note says what was done.
 
-    With a number, evaluation that resizes to it sees the same tensors as from the files, except where it converts
-    colour images to grey, which then happens after the resizing. Training with `random_resized_crop` crops the shrunk
-    images, which have less detail than the files, and a preprocessing that resizes to another size resizes them a
-    second time: train without a cache what is compared with published figures.
+    With a number, evaluation that resizes to this size sees the same tensors as from the files, unless it converts
+    colour images to grey, which then happens after resizing. Training with `random_resized_crop` crops the shrunk
+    images, which have less detail than the files, and a preprocessing of another size resizes them a second time: to
+    compare with published figures, train without a cache.
 
     A colour image takes 3 · shorter_side² · (longer side / shorter side) bytes, about 0.26 MB at 256. Reading is fast
     while the file fits into free memory. A cache is identified by the paths, sizes and modification times of the image
@@ -71,15 +72,14 @@ class CacheConfig:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        side = self.shorter_side
-        if side is not None and side != "auto" and not (isinstance(side, int) and side >= 1):
-            raise ValueError(f"shorter_side is {side!r}, but it must be at least 1 pixel, auto, or null.")
+        if self.shorter_side != "auto":
+            check_range("cache.shorter_side", self.shorter_side, "[1, inf)")
 
     def apply(self, splits: Splits, reduced_side: int | None = None) -> Splits:
-        """Return the splits with the image files of all parts read from one cache, which is written if need be.
+        """Return the splits with all image files read from one cache, which is written if necessary.
 
-        Images that are not in files are left as they are; notes name the cache, and say whether a damaged one was
-        replaced. `reduced_side` is that of the preprocessing, without which `auto` writes no cache.
+        Images that are not in files are returned unchanged. Notes name the cache, and say whether a damaged one was
+        replaced. Without `reduced_side`, the one of the preprocessing, `auto` writes no cache.
 
         Raises:
             UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.
@@ -97,7 +97,10 @@ class CacheConfig:
             return splits
         folder = Path(self.folder or platformdirs.user_cache_path("proxemic") / "images")
         shrinking = _Shrinking(side, side == reduced_side)
-        path = folder / f"images-{side}-{_fingerprint(cuts, shrinking)}.pixels"
+        digest = hashlib.sha256(b"%d %d" % (_VERSION, side) + b" reduced" * shrinking.reduces)
+        for cut in cuts:
+            digest.update(key_of(cut))
+        path = folder / f"images-{side}-{digest.hexdigest()[:16]}.pixels"
         try:
             file, damage = _open(path, len(cuts))
             if file is None:
@@ -126,7 +129,7 @@ class CacheConfig:
 
 
 class _Shrinking(NamedTuple):
-    """The side to which images are shrunk, and whether as `Preprocessing.reduce` does it."""
+    """The side to which images are shrunk, and whether `Preprocessing.reduce` shrinks them."""
 
     side: int
     reduces: bool
@@ -151,15 +154,8 @@ def _sample(cuts: Sequence[Cut]) -> Sequence[Cut]:
     return cuts[:: -(-len(cuts) // _SAMPLE)]
 
 
-def _fingerprint(cuts: Sequence[Cut], shrinking: _Shrinking) -> str:
-    digest = hashlib.sha256(b"%d %d" % (_VERSION, shrinking.side) + b" reduced" * shrinking.reduces)
-    for cut in cuts:
-        digest.update(key_of(cut))
-    return digest.hexdigest()[:16]
-
-
 def key_of(cut: Cut) -> bytes:
-    """Return what identifies an image, as long as its file stays as it is."""
+    """Return a key of an image, which changes when its file does."""
     path, box = cut
     try:
         facts = path.stat()
@@ -170,7 +166,7 @@ def key_of(cut: Cut) -> bytes:
 
 
 def _open(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
-    """Open a cache, if there is a sound one; the note says what is wrong with a damaged one."""
+    """Open a cache if it exists and is sound; a note describes the damage of a damaged one."""
     try:
         file = PixelFile(path)
         if len(file) != count:
@@ -183,13 +179,13 @@ def _open(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
 
 
 def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) -> None:
-    """Write a cache, if the part of the free space of the disk is enough."""
+    """Write a cache; `UserError` if it needs more than this part of the free disk space."""
     for left in path.parent.glob(".images-*.pixels.*.tmp"):  # by killed processes
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _DAY:
                 left.unlink()
     _check_space(cuts, shrinking, path.parent, part)
-    # Pillow decodes and resizes without Python's lock.
+    # Pillow releases the GIL while decoding and resizing.
     with ThreadPoolExecutor() as pool, tqdm(desc="caching images", total=len(cuts), leave=False, disable=None) as bar:
 
         def images() -> Iterator[Image.Image]:
@@ -203,14 +199,14 @@ def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) 
 
 def _shrink(cut: Cut, shrinking: _Shrinking) -> Image.Image:
     path, box = cut
-    # Without `reduces`, a JPEG file is not decoded at a part of its size, which gives other pixels.
+    # Without `reduces`, JPEG files are decoded at full size; a reduced scale would give other pixels.
     return shrink(FilePixels([path], [box]).load(0, shrinking.side if shrinking.reduces else None), shrinking.side)
 
 
 def _check_space(cuts: Sequence[Cut], shrinking: _Shrinking, folder: Path, part: float) -> None:
     sample = _sample(cuts)
     needed = sum(len(_shrink(cut, shrinking).tobytes()) for cut in sample) * len(cuts) // len(sample)
-    with suppress(OSError):  # writing will say what is wrong with the folder
+    with suppress(OSError):  # writing will explain what is wrong with the folder
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
         if free * part < needed:
             raise UserError(

@@ -13,9 +13,9 @@ r"""Nine corruptions of images, each in five severities, for measuring how robus
 | defocus-blur | radius of the disk, in 224ths of the shorter side | 3 | 4 | 6 | 8 | 10 |
 
 The warping paper used imgaug with mostly its defaults, which draw the strength for each image. Severity 3 is the
-strongest that imgaug draws by default; for jigsaw, which it does with 3 to 10 tiles a side, and for defocus blur,
-whose severities are the same five, the middle. Noise, salt and pepper, and dropout hit all channels of a pixel alike,
-as there. The draws do not depend on the severity: a pixel that is dropped is also dropped at the next severity.
+strongest value that imgaug draws by default. For jigsaw (imgaug: 3 to 10 tiles per side) and for defocus blur (the same
+five severities) it is the middle one. As in imgaug, noise, salt and pepper, and dropout change all channels of a pixel
+alike. The random draws do not depend on the severity: a dropped pixel is also dropped at the next severity.
 """
 
 import math
@@ -34,6 +34,7 @@ from proxemic.data.pixels import Indices, Pixels
 from proxemic.data.reading import ImageInput
 from proxemic.data.transforms import Preprocessing
 from proxemic.extras import optional_dependency
+from proxemic.ranges import check_fields
 
 ImageTensor = Float32[Tensor, "channels height width"]
 
@@ -64,7 +65,7 @@ def _uniform(image: ImageTensor, draw: np.random.Generator) -> Float32[Tensor, "
 def _cutout(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     height, width = image.shape[1:]
     side = round(level * min(height, width))
-    # The same draw at every severity: its place moves little as it grows.
+    # The same random draw at every severity, so that the place changes little with it.
     down, right = draw.random(2)
     top, left = int(down * (height - side + 1)), int(right * (width - side + 1))
     cut = image.clone()
@@ -118,7 +119,7 @@ def _defocus_blur(image: ImageTensor, level: float, draw: np.random.Generator) -
 
 @lru_cache
 def _disk(radius: float) -> Float32[Tensor, "side side"]:
-    """Return a kernel that averages a bilinearly interpolated image over a disk, even of a radius below one pixel."""
+    """Return a kernel that averages a bilinearly interpolated image over a disk; the radius may be below one pixel."""
     line = radius * (2 * (torch.arange(256, dtype=torch.float64) + 0.5) / 256 - 1)
     x, y = torch.cartesian_prod(line, line)[(line.square().unsqueeze(1) + line.square() <= radius**2).flatten()].T
     reach = math.ceil(radius)
@@ -149,17 +150,17 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Corruption:
-    """One of `CORRUPTIONS` with its severity; called with an image, it gives the corrupted one.
+    """One of `CORRUPTIONS` with a severity; a call with an image returns the corrupted image.
 
-    What is drawn depends on the name, the seed and the number of the image alone; no generator is touched.
+    The random draws depend only on the name, the seed and the index of the image; no global generator is used.
 
     Args:
         name: One of `CORRUPTIONS`.
-        severity: 1 (mild) to 5 (strong); the table of `proxemic.data.corruptions` says what it sets.
-        seed: Of what is drawn, 0 or above.
+        severity: 1 (mild) to 5 (strong), as listed in the table of `proxemic.data.corruptions`.
+        seed: Seed of the random draws, 0 or above.
 
     Raises:
-        ValueError: If an argument is out of its range; on a call, where the image cannot be corrupted so.
+        ValueError: If an argument is out of its range; on a call, if the image cannot be corrupted in this way.
 
     Source: Realigned Softmax Warping, section IV-F, Table IV.
 
@@ -176,17 +177,14 @@ class Corruption:
     def __post_init__(self) -> None:
         if self.name not in CORRUPTIONS:
             raise ValueError(f"name is {self.name!r}, but the corruptions are: {', '.join(CORRUPTIONS)}.")
-        if self.severity not in SEVERITIES:
-            raise ValueError(f"severity is {self.severity}, but must be a whole number from 1 (mild) to 5 (strong).")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}, but must be 0 or above.")
+        check_fields(self, severity="[1, 5]", seed="[0, inf)")
 
     def __call__(self, image: ImageTensor, index: int) -> ImageTensor:
         """Return a corrupted copy of an image with values in [0, 1], of 1 or 3 channels and at least 8 by 8 pixels.
 
-        The same `index`, 0 or above, draws the same. Shear shows black where there was no image; jigsaw leaves the edge
-        alone, half of what is left over when a side is divided by 6; hue and saturation follow imgaug in giving grey
-        pixels a hue, red turned, where saturation is added.
+        The same `index`, 0 or above, gives the same draws. Shear fills empty places with black. If a side is not a
+        multiple of 6, jigsaw leaves the pixels at the edge unchanged. As in imgaug, hue and saturation give grey pixels
+        a hue (red, turned) if saturation is added.
         """
         channels, height, width = image.shape
         if channels not in (1, 3) or min(height, width) < 8:
@@ -202,15 +200,15 @@ class Corruption:
 
 @dataclass(frozen=True, eq=False)
 class CorruptedPixels(Pixels):
-    """Images as the network would see them, but corrupted: squares of `preprocessing.size`, made on access.
+    """Corrupted images as the network sees them: squares of `preprocessing.size`, made on access.
 
-    Embed them with `dataclasses.replace(preprocessing, resize=None)`, which leaves their pixels alone.
+    Embed them with `dataclasses.replace(preprocessing, resize=None)`, which does not change their pixels.
 
     Args:
         pixels: The images.
-        corruption: How each is corrupted.
-        preprocessing: Its size, crop and channels come first, so that noise is in pixels that the network sees.
-        numbers: The index with which the corruption is called for each image; None counts from 0.
+        corruption: The corruption of every image.
+        preprocessing: Size, crop and channels, applied before the corruption.
+        numbers: The index that the corruption gets for each image; None counts from 0.
 
     >>> from proxemic.data import ArrayPixels
     >>> pixels = ArrayPixels(np.full((2, 50, 40), 255, dtype=np.uint8))

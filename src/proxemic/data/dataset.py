@@ -17,14 +17,14 @@ Key = int | tuple[int, int]
 class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
     """Images as tensors with their labels, for training and for evaluation.
 
-    A key is an index, or a pair `(index, seed)`. With a seed the transform draws from torch's generator seeded by it,
-    so an augmented image is a pure function of the pair, whatever the number of workers; the generator's state is
-    restored afterwards. With an index alone a random transform draws from torch's generator as it stands.
+    A key is an index, or a pair `(index, seed)`. A seed is set in torch's generator before the transform, so that an
+    augmented image is a pure function of the pair, whatever the number of workers; the generator's state is restored
+    afterwards. With an index alone, a random transform continues to draw from torch's generator.
 
     Args:
-        images: The images, or vectors in their place, which are read a whole batch at once.
-        transform: From a PIL image to a float tensor `[channels, height, width]`; vectors do not go through it.
-        vectors: How vectors whose keys have seeds are varied; images are not.
+        images: The images, or vectors instead, which are read one batch at a time.
+        transform: From a PIL image to a float tensor `[channels, height, width]`; not applied to vectors.
+        vectors: Augmentation of vectors whose keys have seeds; not applied to images.
         side: `Preprocessing.reduced_side` of the transform, so that large files are decoded at a reduced scale; None
             decodes all of every file.
 
@@ -57,7 +57,7 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
-        """Fetch a batch; saving and restoring the generator's state once for all of it."""
+        """Fetch a batch; save and restore the generator's state once per batch."""
         indices = [key[0] if isinstance(key, tuple) else key for key in keys]
         labels = [self._labels[index] for index in indices]
         if isinstance(self.images.pixels, Vectors):

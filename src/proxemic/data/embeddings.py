@@ -1,4 +1,4 @@
-"""Embeddings on disk, written by us or by others, with the metadata of their rows."""
+"""Files of embeddings, written here or elsewhere, with the metadata of their rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ class LabelledEmbeddings:
     """Embeddings and the metadata of their rows.
 
     Args:
-        embeddings: One per row; files keep them as float32.
+        embeddings: One embedding per row, ``[rows, dim]``; files store float32.
         rows: Metadata of the rows.
 
     Raises:
@@ -83,7 +83,7 @@ def rows_of_images(images: ImageSet) -> RowLabels:
 def write_embeddings(
     path: str | Path, content: LabelledEmbeddings, made_by: str | None = None, precision: str | None = None
 ) -> None:
-    """Write embeddings as float32, whole or not at all, in the format that the name's ending says.
+    """Write embeddings as float32 in the format of the name's ending; the file is complete or not written.
 
     ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query``, ``is_gallery``, ``sequences`` and
     ``categories`` and, as bytes of JSON, ``class_names``, ``paths``, ``sequence_names`` and ``category_names``;
@@ -94,12 +94,12 @@ def write_embeddings(
     Args:
         path: The file.
         content: The embeddings to write.
-        made_by: The checksum, or another name, of the model that made the embeddings; None says nothing.
-        precision: The precision in which that model computed, such as ``32-true``; None says nothing.
+        made_by: The checksum, or another name, of the model that made the embeddings; None if unknown.
+        precision: The precision in which that model computed, such as ``32-true``; None if unknown.
 
     Raises:
-        ValueError: If the name ends in anything else, or in ``.npy`` where there is more than embeddings to keep.
-        UserError: If it cannot be written.
+        ValueError: If the name has another ending, or ends in ``.npy`` although there is metadata to write.
+        UserError: If the file cannot be written.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "birds.safetensors"
@@ -123,10 +123,10 @@ def write_embedding_chunks(
     precision: str | None = None,
     folder: Path = Path(),
 ) -> None:
-    """Write embeddings as `write_embeddings`, from one chunk after the other, which need not all be in memory.
+    """Write embeddings as `write_embeddings` does, chunk by chunk, so that they need not all be in memory.
 
-    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`. If the path is an address, the file is
-    first written in the local ``folder``.
+    With chunks of `GROUP` rows, the file has the same bytes as from `write_embeddings`. If the path is an address, the
+    file is first written to the local ``folder``.
     """
     suffix = check_embedding_name(Path(path))
     if suffix == ".npy" and rows.count is not None:
@@ -144,8 +144,8 @@ def write_embedding_chunks(
 def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
     r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
 
-    Floats may have any width, and the only two-dimensional tensor of a ``.safetensors`` file any name. Values that are
-    not finite are kept; the metrics reject them.
+    Floats may have any width. If a ``.safetensors`` file has a single two-dimensional tensor, it may have any name.
+    Values that are not finite are kept; the metrics reject them.
 
     Args:
         path: A .safetensors, .npy or .parquet file.
@@ -170,11 +170,11 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
 def open_rows(
     path: Path, labels: Path | None = None, known: Sequence[str] | None = None, *, whole: bool = False
 ) -> Rows:
-    """Open a file of vectors with what it, and a file of labels, say about its rows.
+    """Open a file of vectors with the metadata in it and in a file of labels.
 
     Args:
         path: A .parquet, .npy or .safetensors file.
-        labels: A file of labels, as of `read_embeddings`, whose columns take precedence.
+        labels: A file of labels, as for `read_embeddings`, whose columns take precedence.
         known: The columns to read; None reads all of Parquet.
         whole: Read all vectors now; otherwise only the rows of a batch are read.
 
@@ -207,7 +207,7 @@ def read_labels(path: str | Path) -> RowLabels:
             ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
 
     Raises:
-        ValueError: If the file is missing, not sound, or lacks a label.
+        ValueError: If the file is missing or damaged, or lacks a label.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "labels.npy"

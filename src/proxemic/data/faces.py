@@ -1,4 +1,4 @@
-"""Pairs of faces, or of vectors, that models are verified on: published sets, and tables of the user's own."""
+"""Pairs of faces, or of vectors, for verification: published sets and the user's own tables."""
 
 import re
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True, eq=False)
 class FacePairs:
-    """Images of faces, or vectors in their place, and the pairs of these to verify.
+    """Images of faces (or vectors instead), and the pairs of them to verify.
 
     Args:
-        pixels: The images, or the vectors, each once.
+        pixels: The images or vectors, each once.
         first: Index of the first image of each pair.
         second: Index of the second image of each pair.
-        same: Whether the two show one person.
+        same: Whether both images show the same person.
         folds: The fold of each pair, from 0.
 
     >>> first, second = torch.tensor([[0, 0], [1, 2]])
@@ -54,7 +54,7 @@ class FacePairs:
         return len(self.same)
 
     def images(self) -> ImageSet:
-        """Return the images as a set to embed, in one class without a name, as pairs do not say who is shown."""
+        """Return the images as a set to embed, in a single class without a name, as pairs do not name people."""
         return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
 
 
@@ -80,14 +80,14 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
 
     Args:
         name: One of `VERIFICATION_SETS`.
-        folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which have
-            the same ending.
+        folder: Folder with `NAME.bin`, or for LFW with `pairs.txt` and the images of each person in `lfw/PERSON`, all
+            with the same ending.
 
     Returns:
         The pairs, and notes for the user.
 
     Raises:
-        ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
+        ValueError: If the name is unknown, or the set is missing from the folder, damaged or refused.
 
     >>> read_verification_set("lfw", "faces_emore")
     Traceback (most recent call last):
@@ -119,7 +119,7 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
 
 
 def read_face_pack(path: str | Path) -> FacePairs:
-    """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running what it holds.
+    """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running code in it.
 
     A pack is a pickle of `(images, same)`, with two encoded images and one bool per pair; its folds are ten blocks of
     consecutive pairs. An image may also be a NumPy array of its bytes, and the flags one of bools. Anything but these,
@@ -129,7 +129,7 @@ def read_face_pack(path: str | Path) -> FacePairs:
         path: The pack, of pickle protocol 2 to 5, written by Python 2 or 3.
 
     Raises:
-        ValueError: If the file is missing, damaged, no pack, or asks for more than a pack needs.
+        ValueError: If the file is missing, damaged or not a pack, or asks for more than a pack needs.
 
     >>> import pickle, tempfile
     >>> path = Path(tempfile.mkdtemp(), "two.bin")
@@ -205,20 +205,20 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
 def read_own_pairs(table: str | Path, source: Path | Vectors) -> tuple[FacePairs, tuple[str, ...]]:
     r"""Read pairs from a .csv or .parquet table with the columns `first`, `second`, `same` and perhaps `fold`.
 
-    Where there is no column `fold`, the same pairs and the different ones are each dealt to ten folds in turn.
+    Without a column `fold`, the same pairs and the different pairs are each dealt to ten folds in turn.
 
     Args:
-        table: The table. `first` and `second` name what is compared, `same` is true or false (or 1 or 0), `fold` a
+        table: The table. `first` and `second` name the two items, `same` is true or false (or 1 or 0), `fold` is a
             whole number.
-        source: The folder that the paths of images are relative to; or vectors, which go by their names or, where they
-            have none, by their numbers, from 0.
+        source: The folder to which the paths of images are relative; or vectors, which the table names by their paths,
+            or by their numbers from 0 if they have no paths.
 
     Returns:
         The pairs, and notes for the user.
 
     Raises:
-        ValueError: If the table cannot be read, lacks a column or a value, names what is not there, or has a fold
-            without pairs of both kinds.
+        ValueError: If the table cannot be read, lacks a column or a value, names missing items, or has a fold without
+            pairs of both kinds.
 
     >>> import tempfile
     >>> from proxemic.data.vectors import VectorArray
@@ -246,7 +246,7 @@ def read_own_pairs(table: str | Path, source: Path | Vectors) -> tuple[FacePairs
 
 
 def _folds(same: Bool[Tensor, " pairs"], rows: Rows, table: Path) -> Int64[Tensor, " pairs"]:
-    """Return the fold of each pair, from the column or dealt; each fold has pairs of both kinds."""
+    """Return the fold of each pair, from the column `fold` or dealt in turn; each fold has pairs of both kinds."""
     counts = int(same.sum()), int((~same).sum())
     has = f"{table} has {counts[0]:,} same pairs and {counts[1]:,} different ones"
     if not all(counts):

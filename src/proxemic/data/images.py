@@ -1,8 +1,9 @@
-"""Labelled image sets, and the sources they are loaded from."""
+"""Labelled image sets, and the base class of their sources."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -18,17 +19,17 @@ from proxemic.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images, or vectors in their place, with dense labels.
+    """Images (or vectors instead) with labels from 0 without gaps.
 
     Args:
-        pixels: The images, or the vectors.
+        pixels: The images or vectors.
         labels: Class of each image, from 0, every class at least once.
         class_names: Name of each class.
-        is_query: Images that are queries, or None where every image is both a query and in the gallery.
-        is_gallery: Images that are in the gallery, or None likewise.
+        is_query: Which images are queries; None if every image is both a query and in the gallery.
+        is_gallery: Which images are in the gallery; None likewise.
         sequences: The burst or video that each image comes from: images of one sequence are not hits of each other.
         categories: The group of classes that each image's class belongs to.
-        attributes: What else differs between the images of a class, by name, such as the typeface of a glyph.
+        attributes: Further properties of images by name, such as the typeface of a glyph.
 
     Raises:
         ValueError: If the parts do not fit together.
@@ -77,7 +78,7 @@ class ImageSet:
 
     @classmethod
     def of(cls, rows: Rows, flagged: bool = True) -> "ImageSet":
-        """Build an image set from rows; labels and groups index their sorted texts.
+        """Build an image set from rows; labels and groups are numbers in the sorted order of their texts.
 
         With `flagged`, the columns is_query and is_gallery say which are queries and which are in the gallery.
         """
@@ -100,14 +101,14 @@ class ImageSet:
 
     @property
     def pictures(self) -> Pixels:
-        """The images; `UserError` where there are vectors in their place."""
+        """The images; `UserError` if there are vectors instead."""
         if isinstance(self.pixels, Vectors):
             raise UserError("The data are vectors, which cannot be shown or changed as images: leave this out.")
         return self.pixels
 
     @property
     def kind(self) -> Literal["images", "vectors"]:
-        """What they are called in messages."""
+        """The word for the content in messages."""
         return "vectors" if isinstance(self.pixels, Vectors) else "images"
 
     def select_classes(self, classes: Sequence[int] | Int64[Tensor, " classes"]) -> "ImageSet":
@@ -119,7 +120,7 @@ class ImageSet:
         return self._take(chosen, relabel[self.labels[chosen]], classes)
 
     def select(self, indices: Sequence[int] | Int64[Tensor, " chosen"]) -> "ImageSet":
-        """Keep the images at `indices`, in that order; classes left without an image go, the others close up."""
+        """Keep the images at `indices`, in that order; drop empty classes, and renumber the others."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         present, labels = self.labels[indices].unique(return_inverse=True)
         return self._take(indices, labels, present)
@@ -131,7 +132,7 @@ class ImageSet:
         classes: Int64[Tensor, " classes"],
     ) -> "ImageSet":
         parts = take_parts(self, indices) | {
-            "pixels": self.pixels.select(indices.numpy()),  # a list of ten million numbers takes 400 MB
+            "pixels": self.pixels.select(indices.numpy()),  # a list of ten million numbers would take 400 MB
             "labels": labels,
             "class_names": tuple(self.class_names[index] for index in classes.tolist()),
             "attributes": {name: groups.take(indices) for name, groups in self.attributes.items()},
@@ -141,13 +142,12 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Images to train on, images that choose hyper-parameters and epoch, and images to test on once, at the end.
+    """Training, validation and test images; validation chooses hyper-parameters and epoch, the test is used once.
 
     Args:
         train: Images to train on.
-        validation: Images of other classes, or None where nothing is held out.
-        test: Images of classes in neither of the two, or None where the model is evaluated in another way, as
-            on pairs of faces.
+        validation: Images of other classes; None if nothing is held out.
+        test: Images of further classes; None if the model is evaluated in another way, such as on pairs of faces.
         notes: Facts that the user must know, one sentence each.
     """
 
@@ -171,18 +171,25 @@ NO_TEST = (
 """The message where images without a test split are to be evaluated."""
 
 
+def require_root(root: Path | None, what: str) -> Path:
+    """Return the root of a source as a path; raise `ValueError` if it was not given."""
+    if root is None:
+        raise ValueError(f"data.root is missing: give {what} (--data.root PATH).")
+    return Path(root)
+
+
 class ImageSource(ABC):
-    """The base class of what image sets are loaded from.
+    """Base class of sources, which load `Splits`.
 
     Attributes:
-        how_to_evaluate: How to evaluate the model of `{run}` where there is no test.
+        how_to_evaluate: Advice on evaluating a model if the source has no test; ``{run}`` stands for its run.
     """
 
     how_to_evaluate: ClassVar[str] = "on other images with proxemic evaluate {run} --data.root OTHER"
 
     @property
     def has_test(self) -> bool:
-        """Whether it gives test classes, known before it is loaded."""
+        """Whether the source has test classes, which is known before it is loaded."""
         return True
 
     @abstractmethod

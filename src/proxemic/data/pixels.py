@@ -1,9 +1,10 @@
-"""Pixel stores: where the images of a set lie until they are needed.
+"""Stores of images, which read or decode an image on access.
 
-`Pixels` is a sequence of PIL images: `FilePixels` opens files, `ArrayPixels` holds arrays, `CachedPixels` reads what
-was decoded before.
+`Pixels` is a sequence of PIL images. `FilePixels` opens files, `ArrayPixels` holds arrays, `CachedPixels` reads images
+that were decoded before.
 """
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from jaxtyping import Int64, UInt8
 from PIL import Image
 
 from proxemic.data.formats.tables import Box
-from proxemic.data.reading import UnreadableImageError, read_image, shrink
+from proxemic.data.reading import ImageInput, UnreadableImageError, describe, read_image, shrink
 from proxemic.extras import optional_dependency
 from proxemic.files import readable, write_atomically
 
@@ -23,7 +24,7 @@ with optional_dependency("train"):
     import pyarrow as pa
     import pyarrow.compute as pc
 
-_AT_ONCE = 2**22  # pixels that are written together
+_AT_ONCE = 2**22  # pixels written together
 _SHAPE = ("height", "width", "channels")
 _SCHEMA = pa.schema([("pixels", pa.large_binary()), *((name, pa.int64()) for name in _SHAPE)])
 
@@ -33,8 +34,8 @@ Indices = Sequence[int] | Int64[np.ndarray, " chosen"]
 class Pixels(ABC):
     """A sequence of images, each a PIL image of mode L or RGB.
 
-    A subclass that is a dataclass names its fields with one value per image in ``per_image``; others define their
-    length and `select`.
+    A subclass that is a dataclass lists the fields with one value per image in ``per_image``; other subclasses define
+    `__len__` and `select`.
     """
 
     per_image: ClassVar[tuple[str, ...]]
@@ -46,7 +47,7 @@ class Pixels(ABC):
     def __getitem__(self, index: int) -> Image.Image: ...
 
     def load(self, index: int, side: int | None = None) -> Image.Image:
-        """Return an image, shrunk to a shorter side of `side` pixels where it is larger, as `read_image` does."""
+        """Return an image; shrink a larger one to a shorter side of `side` pixels, as `read_image` does."""
         return shrink(self[index], side)
 
     def select(self, indices: Indices) -> "Pixels":
@@ -82,13 +83,35 @@ class ArrayPixels(Pixels):
         return Image.fromarray(self.array[index])
 
 
+class EncodedPixels(Pixels):
+    """Encoded images within a larger file, decoded on access."""
+
+    @abstractmethod
+    def encoded(self, index: int) -> ImageInput:
+        """Return the bytes of an encoded image, or the path of its file."""
+
+    @abstractmethod
+    def place(self, index: int) -> str:
+        """Name an image in messages."""
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return self.load(index)
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
+        try:
+            return read_image(self.encoded(index), side)
+        except (OSError, ValueError, struct.error) as error:
+            why = error.reason if isinstance(error, UnreadableImageError) else describe(error)
+            raise UnreadableImageError(self.place(index), why) from error
+
+
 class FilePixels(Pixels):
     """Image files, opened on access and prepared by `read_image`.
 
     Args:
         paths: One file per image; a text is an address, such as ``s3://bucket/a.jpg``.
-        boxes: x_1, y_1, x_2 and y_2 of the part of the file that each image is, in pixels of the upright image
-            that `read_image` gives, or None for all of it; None where every image is a whole file.
+        boxes: x_1, y_1, x_2 and y_2 of each image within its file, in pixels of the upright image that `read_image`
+            returns; None for a whole file, or for whole files only.
 
     Raises:
         ValueError: If there is not one box per path.
@@ -115,12 +138,12 @@ class FilePixels(Pixels):
             raise UnreadableImageError(self.paths[index], str(error)) from error
 
     def load(self, index: int, side: int | None = None) -> Image.Image:
-        # A box counts the pixels of the whole image.
+        # A box is in pixels of the whole image.
         return read_image(self.paths[index], side) if self.boxes[index] is None else super().load(index, side)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The path of each image, with its box where it has one."""
+        """The path of each image, followed by its box if it has one."""
         return tuple(
             readable(path) + ("" if box is None else f" {box}")
             for path, box in zip(self.paths, self.boxes, strict=True)
@@ -131,7 +154,7 @@ class FilePixels(Pixels):
 
 
 def crop(image: Image.Image, box: Box | None) -> Image.Image:
-    """Cut a box out of an upright image; raise `ValueError` where it leaves the image."""
+    """Cut a box out of an upright image; raise `ValueError` if it exceeds the image."""
     if box is None:
         return image
     check_box(box, image.size)
@@ -139,20 +162,20 @@ def crop(image: Image.Image, box: Box | None) -> Image.Image:
 
 
 def check_box(box: Box, size: tuple[int, int]) -> None:
-    """Raise `ValueError` where a box leaves an image of this width and height."""
+    """Raise `ValueError` if a box exceeds an image of this width and height."""
     if box[2] > size[0] or box[3] > size[1]:
         raise ValueError(f"its box {box} leaves the upright image, {size[0]} x {size[1]} pixels")
 
 
 class PixelFile:
-    """A file that `write_pixels` has written; its pickle holds the path alone, to be mapped again.
+    """A file written by `write_pixels`; it is pickled as its path.
 
-    `ValueError` if it is damaged, truncated or of another kind. The pixels themselves are not checked.
+    `ValueError` if the file is damaged, truncated or of another kind. The pixels themselves are not checked.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.open("rb").close()  # a missing file is an OSError of its own
+        path.open("rb").close()  # a missing file raises another OSError
         try:
             table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
             table.validate(full=True)
@@ -175,14 +198,14 @@ class PixelFile:
         return self.path.stat().st_size
 
     def read(self, place: int) -> Image.Image:
-        """Return the image at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
+        """Return an image by its index; grey images share the mapped memory."""
         height, width, channels = self._shapes[place].tolist()
         pixels = np.frombuffer(self._pixels[place].as_buffer(), np.uint8)
         return Image.fromarray(pixels.reshape((height, width) if channels == 1 else (height, width, channels)))
 
 
 def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
-    """Write images of mode L or RGB, one at a time, to an Arrow file that is whole or not there."""
+    """Write images of mode L or RGB to an Arrow file, which is complete or not written."""
     held: list[Image.Image] = []
     with write_atomically(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as file:
         for image in images:
@@ -199,7 +222,7 @@ def _as_batch(images: Sequence[Image.Image]) -> pa.RecordBatch:
 
 
 class CachedPixels(FilePixels):
-    """Image files whose images are at these places of a cache that `CacheConfig` keeps: decoded, cut out and shrunk."""
+    """Image files that are read from a cache of `CacheConfig`, which holds them decoded, cropped and shrunk."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One image, from a file or from memory, as training and evaluation see it."""
+"""Read one image, from a file or from memory, as training and evaluation see it."""
 
 import io
 import os
@@ -23,16 +23,16 @@ _TURNS = {
     2: _Turn.FLIP_LEFT_RIGHT, 3: _Turn.ROTATE_180, 4: _Turn.FLIP_TOP_BOTTOM, 5: _Turn.TRANSPOSE,
     6: _Turn.ROTATE_270, 7: _Turn.TRANSVERSE, 8: _Turn.ROTATE_90,
 }  # fmt: skip
-_MOST_SCANS = 200  # a JPEG file has 1 to 10; each takes the time of a whole picture to decode, and may be empty
-_SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the count of colours
-_THINNEST = 100  # times the shorter side is the longest that an image is resized with
+_MOST_SCANS = 200  # a usual JPEG file has 1 to 10; each takes as long to decode as a whole picture, and may be empty
+_SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the number of colours
+_THINNEST = 100  # largest ratio of the sides of an image that is resized
 
 
 class UnreadableImageError(ValueError):
     """A file that cannot be decoded as an image.
 
     Args:
-        path: The file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
+        path: The file; or the whole message, if a `DataLoader` rebuilds the error of a worker from its text.
         reason: Message of the decoder.
 
     >>> str(UnreadableImageError("cat.png", "truncated file"))
@@ -53,20 +53,19 @@ class UnreadableImageError(ValueError):
 def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
     """Prepare an image exactly as training and evaluation see it: upright, opaque, 8 bits, of mode L or RGB.
 
-    The image is turned upright by its EXIF tag, transparency is flattened on white, and 16 bits become 8. An image
-    that was prepared before is returned as it is.
+    The EXIF tag turns the image upright, transparency is flattened on white, and 16 bits become 8. An image that was
+    prepared before is returned unchanged.
 
     Args:
         image: The path of a file, or an address that fsspec knows, such as ``s3://bucket/a.jpg``; the content of a file
             as bytes; a PIL image; or a NumPy array `[H, W]` or `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels
             are grey, grey and alpha, RGB, or RGB and alpha.
-        side: Pixels to which the shorter side of a larger image is shrunk, as by `shrink`, at least 1; None for the
-            image as it is. A JPEG file is decoded at 1/2, 1/4 or 1/8 of its size where that is no smaller: libjpeg then
-            leaves out most of the work.
+        side: Pixels to which `shrink` reduces the shorter side of a larger image, at least 1; None does not shrink. A
+            JPEG file is decoded at 1/2, 1/4 or 1/8 of its size if the result is large enough, which is much faster.
 
     Raises:
-        UnreadableImageError: If the file is missing, is no regular file, or cannot be decoded.
-        ValueError: If image is something else.
+        UnreadableImageError: If the file is missing, is not a regular file, or cannot be decoded.
+        ValueError: If the image has another type.
 
     >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
     (255, 255, 255)
@@ -74,7 +73,7 @@ def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
     if isinstance(image, str | os.PathLike | bytes):
         with open_image(image) as opened:
             if side is not None:
-                opened.draft(None, (side, side))  # nothing but JPEG knows how to
+                opened.draft(None, (side, side))  # only JPEG files can do this
             return shrink(_prepare(opened), side)
     if isinstance(image, np.ndarray):
         return shrink(_prepare(_from_array(image)), side)
@@ -93,7 +92,7 @@ def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
 
 
 def shrink(image: Image.Image, side: int | None) -> Image.Image:
-    """Resize an image whose shorter side is longer than `side` to it; None keeps all.
+    """Resize an image to a shorter side of `side` pixels if it is larger; None does not resize.
 
     >>> shrink(Image.new("L", (50, 80)), 32).size, shrink(Image.new("L", (50, 80)), 64).size
     ((32, 51), (50, 80))
@@ -128,7 +127,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     """Open a file, or its content, without decoding the pixels; every failure is raised as `UnreadableImageError`."""
     name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else path_or_address(file)
     try:
-        # An image that is closed gives its pixels back before the next one takes as many.
+        # Closing an image frees its memory before the next one is decoded.
         with _open(file) as opened, closing(Image.open(opened, formats=FORMATS)) as image:
             if image.format in ("JPEG", "MPO"):
                 opened.seek(0)
@@ -137,13 +136,13 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
             yield image
     except UnreachableError:
         raise  # the image may be sound
-    # Pillow's decoders raise whatever the parser of the format raises: OSError, SyntaxError, struct.error, ...
+    # Pillow's decoders raise any error of the format's parser: OSError, SyntaxError, struct.error, ...
     except Exception as error:
         raise UnreadableImageError(name, describe(error)) from error
 
 
 def examine(path: Path) -> tuple[str, tuple[int, int]]:
-    """Decode all of a file, as a truncated JPEG has a sound header; return its format, upright width and height."""
+    """Decode a whole file, which detects truncated ones; return its format and upright (width, height)."""
     with open_image(path) as image:
         kind, (width, height) = image.format or "unknown", image.size
         if kind == "JPEG":
@@ -155,7 +154,7 @@ def examine(path: Path) -> tuple[str, tuple[int, int]]:
 
 
 def describe(error: Exception) -> str:
-    """Say in a few words, without the path, why a file could not be read."""
+    """Describe in a few words, without the path, why a file could not be read."""
     if isinstance(error, FileNotFoundError):
         return f"no such file{backslash_hint(error.filename or '')}"
     if isinstance(error, Image.UnidentifiedImageError):
@@ -171,24 +170,24 @@ def _open(file: str | os.PathLike[str] | bytes) -> io.BufferedReader | io.BytesI
     if isinstance(file, str) and is_address(file):
         return io.BytesIO(read_address(file))
     mode = Path(file).stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe would wait, and a device may never end
         raise ValueError("it is a pipe, a device or a socket, not a file")
     return Path(file).open("rb")
 
 
 def _prepare(image: Image.Image) -> Image.Image:
-    """Make an opened image what `read_image` returns; errors are those of the decoder."""
+    """Turn an opened image upright and flatten it; raise the errors of the decoder."""
     image.load()  # the tag may follow the pixels
     turn = _TURNS.get(_orientation(image))
     prepared = _flatten(image if turn is None else image.transpose(turn))
-    prepared.info = {}  # what it said is done
+    prepared.info = {}  # the rotation has been applied
     return prepared
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # damaged EXIF, which Pillow raises anything for but in JPEG; the pixels may be sound
+    except Exception:  # damaged EXIF, for which Pillow raises any error except in JPEG files; the pixels may be sound
         return 1
 
 
@@ -204,13 +203,13 @@ def _from_array(array: np.ndarray) -> Image.Image:
     if grey:
         array = array.reshape(array.shape[:2])
     if depth == 2:
-        # Pillow drops the lower byte where it reads colours of 16 bits from a file.
+        # Pillow drops the lower byte when it reads 16-bit colours from a file.
         array = (array // 257 if grey else array >> 8).astype(np.uint8)
     return Image.fromarray(array)
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """Give a new image of mode L or RGB."""
+    """Return a new image of mode L or RGB."""
     if image.mode.startswith("I"):  # of 16 or 32 bits
         deep = np.asarray(image).clip(0, 65535)
         deep //= 257  # in place: a large image takes much memory

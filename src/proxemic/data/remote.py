@@ -1,4 +1,4 @@
-"""Files behind addresses, such as ``s3://bucket/photo.jpg``, by fsspec, which torch brings along."""
+"""Files at addresses such as ``s3://bucket/photo.jpg``, read and written by fsspec."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from proxemic.addresses import without_password
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # of more than one letter, which are drives of Windows
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # more than one letter, as single letters are drives on Windows
 
 
 def from_worker(error: Exception, text: str) -> str:
@@ -20,7 +20,7 @@ def from_worker(error: Exception, text: str) -> str:
 
 
 class UnreachableError(UserError):
-    """An address that cannot be reached; its text is the whole sentence."""
+    """Raised for an address that cannot be reached; the text is a whole sentence."""
 
     def __str__(self) -> str:
         return from_worker(self, super().__str__())
@@ -36,7 +36,7 @@ def is_address(name: object) -> bool:
 
 
 def path_or_address(name: str | os.PathLike[str]) -> Path | str:
-    """Return a `Path`, also for ``file://…``, or the text of another address; refuse an empty text."""
+    """Return a `Path` for a path or ``file://…``, and any other address as text; refuse an empty text."""
     if name == "":
         raise UserError("A path is empty: give one, such as . for the current folder.")
     if isinstance(name, str) and name.lower().startswith("file://"):
@@ -45,14 +45,14 @@ def path_or_address(name: str | os.PathLike[str]) -> Path | str:
 
 
 def within(folder: Path | str, name: str) -> Path | str:
-    """Resolve a name in a table or a list of a folder: an address, or a path relative to the folder."""
+    """Resolve a name from a table or list: an address, or a path relative to its folder."""
     if is_address(name):
         return path_or_address(name)
     return folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
 
 
 def open_filesystem(address: str) -> tuple[Any, str]:
-    """Return fsspec's file system of an address, and the path in it; `UnreachableError` if it cannot be opened."""
+    """Return the fsspec file system of an address, and the path in it; `UnreachableError` if it cannot be opened."""
     import fsspec.core
 
     with remote_errors(address):
@@ -60,7 +60,7 @@ def open_filesystem(address: str) -> tuple[Any, str]:
 
 
 def read_address(address: str) -> bytes:
-    """Read a file; `FileNotFoundError` if it is not there, `UnreachableError` if that is not known."""
+    """Read the file at an address; `FileNotFoundError` if it is missing, `UnreachableError` for other failures."""
     system, path = open_filesystem(address)
     with remote_errors(address):
         return system.cat_file(path)
@@ -68,9 +68,9 @@ def read_address(address: str) -> bytes:
 
 @contextmanager
 def write_to(target: Path | str, folder: Path) -> Iterator[Path]:
-    """Yield a path to write, whose file is moved to the path or the address at the end, whole or not at all.
+    """Yield a temporary path; at the end, move its file to the target, a path or an address.
 
-    For an address, it is written in a local folder first.
+    The target is complete or not written. For an address, the file is first written to the local ``folder``.
     """
     if isinstance(target, Path):
         with write_atomically(target) as temporary:
@@ -87,7 +87,7 @@ def write_to(target: Path | str, folder: Path) -> Iterator[Path]:
 
 
 def remove_file(target: Path | str) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     if isinstance(target, Path):
         target.unlink(missing_ok=True)
         return
@@ -99,12 +99,12 @@ def remove_file(target: Path | str) -> None:
 
 @contextmanager
 def remote_errors(address: str) -> Iterator[None]:
-    """Turn what fails in the block into an `UnreachableError`, except for a file that is not there."""
+    """Turn errors of the block into an `UnreachableError`, except for a missing file."""
     try:
         yield
     except (FileNotFoundError, UserError):
         raise
-    except Exception as error:  # of whatever kind the library behind the address raises
+    except Exception as error:  # of any class, depending on the library for the address
         scheme = address.partition("://")[0]
         why = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, ImportError):

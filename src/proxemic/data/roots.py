@@ -1,7 +1,7 @@
-"""Which pictures the rows of a gallery may name: those below the folders and addresses that its user has given.
+"""Restrict the pictures that a gallery reads to the folders and addresses that its user gave.
 
-The names of rows come from files of vectors and from databases, whose authors could otherwise have a server read any
-file of its machine and any address of its network.
+The names of rows come from files of vectors and from databases. Without this restriction, their authors could make a
+server read any file of its machine and any address of its network.
 """
 
 import os
@@ -17,11 +17,11 @@ from proxemic.data.reading import read_image
 from proxemic.data.remote import is_address, path_or_address
 from proxemic.errors import UserError
 
-_MOST = 100  # folders of pictures that are kept one by one
+_MOST = 100  # number of picture folders that are kept one by one
 
 
 def is_below(name: str, roots: Iterable[str]) -> bool:
-    """Return whether a path, with its links resolved, or an address lies below one of the roots.
+    """Return whether an address, or a path with resolved links, lies below one of the roots.
 
     >>> roots = ["/photos", "s3://bucket/photos"]
     >>> [is_below(name, roots) for name in ("/photos/1.jpg", "/photos/../1.jpg", "s3://bucket/photos/1.jpg")]
@@ -29,19 +29,19 @@ def is_below(name: str, roots: Iterable[str]) -> bool:
     """
     if not is_address(name):
         return _has_prefix(_real(name), [_real(root) for root in roots if not is_address(root)])
-    # Addresses that are chained by "::" lead elsewhere.
+    # Addresses chained by "::" lead to another place.
     plain = "::" not in name and ".." not in unquote(name).split("/")
     return plain and _has_prefix(name, filter(is_address, roots))
 
 
 def as_root(source: str | os.PathLike[str]) -> str:
-    """Return a folder as a path without links, and an address as it is."""
+    """Return a folder with resolved links, and an address unchanged."""
     place = path_or_address(source)
     return place if isinstance(place, str) else _real(place)
 
 
 def roots_of(paths: Iterable[Path | str], roots: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the roots, and the folders of the pictures that lie elsewhere; their parents where these are many."""
+    """Return the roots, and the folders of pictures outside them; if there are many folders, their parents."""
     folders = {_parent(path) for path in paths if isinstance(path, str)}
     local = [path for path in paths if isinstance(path, Path)]
     folders |= {_real(folder) for folder in {path.parent for path in local}}
@@ -91,7 +91,7 @@ _BOXED = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 
 
 def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
-    """Split a name into a path and the box that follows it, unless a file has the whole name.
+    """Split a name into a path and a box, unless the whole name is that of a file.
 
     >>> path_and_box("photo.jpg (0, 0, 50, 80)"), path_and_box("photo.jpg")
     (('photo.jpg', (0, 0, 50, 80)), ('photo.jpg', None))
@@ -104,7 +104,7 @@ def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
 
 
 def find_picture(path: str, roots: Sequence[str]) -> str | None:
-    """Return where a picture lies below the roots, also if its root was moved to another of them; None if nowhere."""
+    """Return the path of a picture below the roots, also if it was moved to another root; None if it is nowhere."""
     if is_below(path, roots) and (is_address(path) or os.path.lexists(path)):
         return path
     others = filter(os.path.lexists, other_places(path, roots))
@@ -112,7 +112,7 @@ def find_picture(path: str, roots: Sequence[str]) -> str | None:
 
 
 def other_places(path: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield the paths that a picture has if the root above it was moved to each of the others.
+    """Yield the paths that a picture would have below the other roots.
 
     >>> [*other_places("/photos/a/1.jpg", ["/photos", "/disk/photos"])]
     ['/disk/photos/a/1.jpg']
@@ -125,9 +125,9 @@ def other_places(path: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def picture_named(name: str, side: int, roots: Sequence[str]) -> Image.Image | None:
-    """Read the picture of a name, shrunk to ``side`` pixels unless it is a box.
+    """Read the picture of a name, shrunk to ``side`` pixels unless the name has a box.
 
-    Return None if no such picture lies below the roots, or it cannot be reached or read.
+    Return None if there is no such picture below the roots, or it cannot be read.
     """
     path, box = path_and_box(name)
     found = find_picture(path, roots)

@@ -1,8 +1,8 @@
 """Rows of pictures, vectors or embeddings, and the columns that describe them.
 
-`Rows` is the form in which they travel from a folder, a table or a file of vectors to training, galleries and files: a
-content (pixels, vectors or embeddings) and an Arrow table of texts. `RowLabels` numbers some of these columns for
-metrics, as `ImageSet` does for training.
+`Rows` carries them from a folder, a table or a file of vectors to training, galleries and files: a content (pixels,
+vectors or embeddings) and an Arrow table of texts. `RowLabels` numbers some columns for metrics, `ImageSet` does so for
+training.
 """
 
 import os
@@ -27,17 +27,17 @@ _TRUTHS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
 
 def first_few(names: Sequence[str]) -> str:
-    """Name the first three, as examples in a message."""
+    """Return the first three names, as examples in a message."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 @dataclass(frozen=True, eq=False)
 class RowGroups:
-    """Which of some named groups each row is in.
+    """Assignment of rows to named groups.
 
     Args:
-        numbers: Number of the group of each row, from 0; -1 for none.
-        names: Name of each group; groups without a row may have one.
+        numbers: Number of the group of each row, from 0; -1 for a row without a group.
+        names: Name of each group, also of groups without rows.
 
     Raises:
         ValueError: If a number has no name.
@@ -60,7 +60,7 @@ class RowGroups:
 
     @classmethod
     def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
-        """Build groups from one name per row, None for a row without a group; return None if no row has one."""
+        """Build groups from one name per row, or None; return None if no row has a group."""
         numbers, known = number_texts(names)
         return cls(numbers, known) if known else None
 
@@ -68,16 +68,16 @@ class RowGroups:
         return len(self.numbers)
 
     def take(self, order: Int64[Tensor, " taken"]) -> "RowGroups":
-        """Keep the rows at these places, in their order; the numbers of the groups stay."""
+        """Return the rows at these places, in that order, with unchanged numbers of groups."""
         return RowGroups(self.numbers[order], self.names)
 
     def texts(self) -> tuple[str | None, ...]:
-        """Return the name of the group of each row."""
+        """Return the name of each row's group."""
         return tuple(None if number < 0 else self.names[number] for number in self.numbers.tolist())
 
 
 def check_distinct(paths: Iterable[str], source: object) -> None:
-    """Raise `ValueError` if two rows of a source have the same path, since the item would be its own hit."""
+    """Raise `ValueError` if two rows of a source have the same path, since the item would find itself."""
     first: dict[str, int] = {}
     for row, path in enumerate(paths, start=1):
         earlier = first.setdefault(os.path.normpath(path), row)
@@ -89,7 +89,7 @@ def check_distinct(paths: Iterable[str], source: object) -> None:
 
 
 def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:
-    """Take the rows at these places of each attribute that is a tensor or `RowGroups`."""
+    """Take the given rows of each attribute that is a tensor or `RowGroups`."""
     return {
         name: part[order] if isinstance(part, Tensor) else part.take(order)
         for name, part in vars(rows).items()
@@ -98,7 +98,7 @@ def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:
 
 
 class Places(NamedTuple):
-    """Lines of a CSV table, or rows of another file, for messages about rows."""
+    """Positions of rows in a file (lines of CSV, rows of another format), for messages."""
 
     file: Path
     unit: str
@@ -110,17 +110,17 @@ class Rows:
     """Rows of pictures, vectors or embeddings with columns of texts.
 
     Args:
-        columns: One text, or null, per row. `path` is the name that a row is known by, `label` its class; the columns
-            that tables of images may have besides are described in docs/own-tables.md, and any others are kept.
-        pixels: `Pixels`, or `Vectors` instead of pictures; None if they are not known.
+        columns: One text, or null, per row. `path` is the name of a row, `label` its class; docs/own-tables.md
+            describes further columns of tables of images. Any other columns are kept, too.
+        pixels: `Pixels`, or `Vectors` instead of pictures; None if there are none.
         embeddings: The embedding of each row, ``[rows, dim]``; None before rows are embedded.
         notes: Facts that the user must know, one sentence each.
-        unreadable: Why further rows were left out, by their names.
-        ignored: Files that were found, but are not pictures by their names.
+        unreadable: Reasons why further rows were left out, by name.
+        ignored: Files that are not pictures by their names.
         unused: Columns of the table that were not read.
         folders: Folders and addresses that were listed.
-        made_by: Checksum of the model that made the vectors, if it is known.
-        precision: Precision in which that model computed, if it is known.
+        made_by: Checksum of the model that made the vectors, if known.
+        precision: Precision in which that model computed, if known.
         places: Positions of the rows in their table, for messages.
 
     Raises:
@@ -156,7 +156,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence["Rows"], pixels: Any = None) -> "Rows":
-        """Put rows one after another, with their embeddings; a column that a part lacks is null there."""
+        """Concatenate rows with their embeddings; a column that a part lacks is null there."""
         embeddings = [part.embeddings for part in parts if part.embeddings is not None]
         return Rows(
             pa.concat_tables([part.columns for part in parts], promote_options="default"),
@@ -182,7 +182,7 @@ class Rows:
         return self.texts("label")
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a column."""
+        """Return whether there is a column of this name."""
         return name in self.columns.column_names
 
     def texts(self, name: str) -> list[str | None]:
@@ -203,7 +203,7 @@ class Rows:
             [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
         ).astype(np.int64)
         order = sorted(np.unique(places[places >= 0]).tolist(), key=texts.__getitem__)
-        rank = np.full(len(texts) + 1, -1)  # the last stands for null
+        rank = np.full(len(texts) + 1, -1)  # the last value means null
         rank[order] = np.arange(len(order))
         return torch.from_numpy(rank[places]), tuple(texts[place] for place in order)
 
@@ -213,10 +213,10 @@ class Rows:
         return RowGroups(numbers, texts) if texts else None
 
     def meanings(self, name: str, meaning: Mapping[str, int], allowed: str) -> Int64[Tensor, " rows"]:
-        """Return what the texts of a column mean, compared in lower case, and -1 for null.
+        """Map the texts of a column, in lower case, to numbers; null becomes -1.
 
         Raises:
-            ValueError: If a text has no meaning; it says what is allowed.
+            ValueError: If the mapping lacks a text; the message says what is allowed.
         """
         numbers, texts = self.numbers(name)
         known = torch.tensor([*(meaning.get(text.lower(), -2) for text in texts), -1])[numbers]
@@ -226,11 +226,11 @@ class Rows:
         return known
 
     def truths(self, name: str) -> Int64[Tensor, " rows"]:
-        """Return the truth values of a column as 1 and 0, and -1 for null; another text is a `ValueError`."""
+        """Return the truth values of a column as 1 and 0, and -1 for null; `ValueError` for any other text."""
         return self.meanings(name, _TRUTHS, "true or false")
 
     def flags(self) -> tuple[Bool[Tensor, " rows"] | None, Bool[Tensor, " rows"] | None]:
-        """Return which rows are queries and which are in the gallery; all rows must have both, or none."""
+        """Return which rows are queries and which are in the gallery; either all rows have both flags, or none."""
         flags = torch.stack([self.truths("is_query"), self.truths("is_gallery")])
         is_missing = (flags < 0).any(0)
         if (flags < 0).all():
@@ -247,7 +247,7 @@ class Rows:
             raise ValueError(f"{self.place(row)}: {name} is empty, but every row needs one.")
 
     def place(self, row: int) -> str:
-        """Name a row in a message: by its place in a table, or else by its path."""
+        """Name a row in a message, by its position in a table or else by its path."""
         if self.places is None:
             return self.names[row]
         return f"{self.places.file}, {self.places.unit} {self.places.numbers[row]:,}"
@@ -264,7 +264,7 @@ class Rows:
         )
 
     def without(self, *names: str) -> "Rows":
-        """Drop columns, if they are there."""
+        """Drop the given columns, if they exist."""
         return replace(self, columns=self.columns.drop_columns([*filter(self.has, names)]))
 
     def with_texts(self, **columns: Sequence[str | None]) -> "Rows":
@@ -282,7 +282,7 @@ def _as_array(texts: Sequence[str | None]) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class RowLabels:
-    """Metadata of the rows of embeddings; None for what is unknown.
+    """Metadata of the rows of embeddings; unknown parts are None.
 
     Args:
         labels: Class of each row, from 0; -1 for a row without one.
@@ -319,14 +319,14 @@ class RowLabels:
 
     @property
     def count(self) -> int | None:
-        """Number of rows, or None where nothing is known of them."""
+        """Number of rows, or None if there is no metadata."""
         return next(iter(self._counts()), None)
 
     def _counts(self) -> set[int]:
         return {len(part) for name, part in vars(self).items() if name != "class_names" and part is not None}
 
     def label_texts(self) -> list[str | None] | None:
-        """Return the name of the class of each row, or None where it has none; None where no row has one."""
+        """Return the name of each row's class, or None for a row without one; None if there are no labels."""
         if self.labels is None or self.class_names is None:
             return None
         return [*RowGroups(self.labels, self.class_names).texts()]
@@ -344,7 +344,7 @@ class RowLabels:
         )
 
     def as_rows(self, embeddings: Float[Tensor, "rows dim"] | None = None) -> Rows:
-        """Return the same as columns of texts, with embeddings."""
+        """Return the metadata as columns of texts, with embeddings."""
         columns = {
             "path": self.paths,
             "label": self.label_texts(),
@@ -357,13 +357,13 @@ class RowLabels:
         return replace(rows, embeddings=embeddings)
 
     def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
-        """Keep the rows at these places, in their order; the numbers of the classes stay."""
+        """Return the rows at these places, in that order, with unchanged numbers of classes."""
         paths = None if self.paths is None else tuple(self.paths[place] for place in order.tolist())
         return replace(self, **take_parts(self, order), paths=paths)
 
 
 def number_labels(names: Sequence[str | None]) -> RowLabels:
-    """Replace each class name by its index in sorted order, None by -1; all None gives no labels.
+    """Number class names by their sorted order, None by -1; if all are None, there are no labels.
 
     >>> number_labels(["owl", None, "jay"]).labels
     tensor([ 1, -1,  0])

@@ -1,4 +1,4 @@
-"""Batch samplers whose batches are a function of the seed and the epoch alone."""
+"""Batch samplers whose batches depend only on the seed and the epoch."""
 
 import hashlib
 import random
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from proxemic.data.rows import RowGroups
+from proxemic.ranges import check_range
 
 
 def derive_seed(*parts: int) -> int:
@@ -27,7 +28,7 @@ def derive_seed(*parts: int) -> int:
 
 
 class Batches(Sampler[list[int]], ABC):
-    """Yield lists of image indices, other ones in each iteration.
+    """Base class of batch samplers, which yield lists of image indices.
 
     The first iteration draws epoch 0, the next one epoch 1, and so on. A subclass implements `draw` and `__len__`.
 
@@ -43,17 +44,17 @@ class Batches(Sampler[list[int]], ABC):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws, for example that in which a training resumes."""
+        """Set the epoch that the next iteration draws, for example to resume a training."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A generator: a data loader with workers asks for two iterators and uses one, which alone is to count.
+        # A generator, because a data loader with workers makes two iterators but uses only one, which is to count.
         epoch, self.epoch = self.epoch, self.epoch + 1
         yield from self.draw(epoch)
 
     @abstractmethod
     def draw(self, epoch: int) -> Iterator[list[int]]:
-        """Yield the batches of an epoch, which depend on `seed` and ``epoch`` alone."""
+        """Yield the batches of an epoch, which depend only on `seed` and ``epoch``."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -61,9 +62,9 @@ class Batches(Sampler[list[int]], ABC):
 
 @runtime_checkable
 class MakesBatches(Protocol):
-    """A factory of the batches of a run.
+    """Factory of the batches of a run.
 
-    A recipe may name any class of `Batches`; its constructor is given those of these arguments that it has.
+    A recipe may name any subclass of `Batches`; its constructor receives the arguments below that it takes.
     """
 
     def __call__(
@@ -76,9 +77,9 @@ class RandomBatches(Batches):
 
     Args:
         num_images: Number of images, at least 1.
-        batch_size: Images per batch, at least 1; fewer images than that make one smaller batch.
+        batch_size: Images per batch, at least 1; if there are fewer images, they make one smaller batch.
         seed: Seed of the random order.
-        drop_last: Leave out the images that do not fill the last batch; each epoch leaves out others.
+        drop_last: Leave out the images that do not fill the last batch; these differ between epochs.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -90,7 +91,8 @@ class RandomBatches(Batches):
 
     def __init__(self, num_images: int, batch_size: int, seed: int, drop_last: bool = True) -> None:
         super().__init__(seed)
-        _at_least_one(num_images=num_images, batch_size=batch_size)
+        check_range("num_images", num_images, "[1, inf)")
+        check_range("batch_size", batch_size, "[1, inf)")
         self.num_images = num_images
         self.batch_size = min(batch_size, num_images)
         self.drop_last = drop_last
@@ -109,16 +111,16 @@ class RandomBatches(Batches):
 class ClassBalancedBatches(Batches):
     """The same number of images from each of a few classes.
 
-    Classes, and the images of each class, are drawn without replacement until all were drawn, and then anew: every
-    class appears about equally often, and no image twice before the others of its class. Only a class with fewer than
-    `images_per_class` images repeats some within a batch.
+    Classes, and the images of each class, are drawn without replacement until all were drawn, and then again. So every
+    class appears about equally often, and every image of a class before any image of it repeats. Only a class with
+    fewer than `images_per_class` images repeats some within a batch.
 
     Args:
-        labels: Class of each image, one whole number each; may be a NumPy array or a list.
+        labels: Class of each image, ``[images]`` whole numbers; may be a NumPy array or a list.
         classes_per_batch: Classes in a batch, from 1 to the number of classes.
-        images_per_class: Images of each of them, at least 1.
+        images_per_class: Images of each of these classes, at least 1.
         seed: Seed of the random order.
-        batches_per_epoch: Batches in an epoch; None for as many as the images fill, at least one.
+        batches_per_epoch: Batches in an epoch; None for the number that the images fill, at least 1.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -137,17 +139,12 @@ class ClassBalancedBatches(Batches):
         batches_per_epoch: int | None = None,
     ) -> None:
         super().__init__(seed)
-        _at_least_one(
-            classes_per_batch=classes_per_batch, images_per_class=images_per_class, batches_per_epoch=batches_per_epoch
-        )
         numbers = _one_per_image(labels)
         classes, counts = np.unique(numbers, return_counts=True)
-        if classes_per_batch > len(classes):
-            raise ValueError(
-                f"classes_per_batch is {classes_per_batch}, but there are only {len(classes)} classes: lower "
-                "classes_per_batch."
-            )
-        # The images of each of the sorted classes, without a list of Python's for each.
+        check_range("classes_per_batch", classes_per_batch, f"[1, {len(classes)}]")
+        check_range("images_per_class", images_per_class, "[1, inf)")
+        check_range("batches_per_epoch", batches_per_epoch, "[1, inf)")
+        # The images of each of the sorted classes, without a Python list per class.
         self._order, self._ends = numbers.argsort(kind="stable"), [0, *counts.cumsum().tolist()]
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
@@ -155,9 +152,9 @@ class ClassBalancedBatches(Batches):
 
     def draw(self, epoch: int) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, epoch))
-        # Places among the classes, which are drawn as the sorted classes themselves would be.
+        # Positions in the sorted classes; they are drawn like the classes themselves.
         classes = _Deck(range(len(self._ends) - 1), generator)
-        images: dict[int, _Deck] = {}  # of classes that were drawn: of a million, an epoch may draw a few
+        images: dict[int, _Deck] = {}  # only of drawn classes: an epoch may draw a few of a million
         for _ in range(self.batches_per_epoch):
             chosen = classes.deal(self.classes_per_batch)
             for place in chosen:
@@ -173,9 +170,9 @@ class ClassBalancedBatches(Batches):
 class CategoryBalancedBatches(Batches):
     """Batches with a few categories (groups of classes), equally many classes of each, and images of each class.
 
-    Classes of one category are hard to tell apart, and small categories come as often as large ones. Categories, the
-    classes of each and the images of these are drawn as in `ClassBalancedBatches`. A category of fewer classes repeats
-    some within a batch. The images of no category form one more category.
+    Classes of one category are hard to tell apart, and small categories appear as often as large ones. Categories,
+    their classes and the images of these are drawn as in `ClassBalancedBatches`. A category with too few classes
+    repeats some within a batch. Images without a category form one more category.
 
     Args:
         labels: Class of each image.
@@ -205,12 +202,13 @@ class CategoryBalancedBatches(Batches):
         images_per_class: int,
     ) -> None:
         super().__init__(seed)
-        _at_least_one(categories_per_batch=categories_per_batch, images_per_class=images_per_class)
         if categories is None:
             raise ValueError(
                 "the images have no categories to balance: give data.root a table with a column category, or use "
                 "batches.images_per_class."
             )
+        check_range("categories_per_batch", categories_per_batch, f"[1, {len(categories.numbers.unique())}]")
+        check_range("images_per_class", images_per_class, "[1, inf)")
         together = categories_per_batch * images_per_class
         if batch_size < 1 or batch_size % together:
             raise ValueError(
@@ -220,11 +218,6 @@ class CategoryBalancedBatches(Batches):
         self.images_of: dict[int, dict[int, list[int]]] = {}
         for index, pair in enumerate(zip(categories.numbers.tolist(), _one_per_image(labels).tolist(), strict=True)):
             self.images_of.setdefault(pair[0], {}).setdefault(pair[1], []).append(index)
-        if categories_per_batch > len(self.images_of):
-            raise ValueError(
-                f"categories_per_batch is {categories_per_batch}, but there are only {len(self.images_of)} categories: "
-                "lower it."
-            )
         self.categories_per_batch, self.images_per_class = categories_per_batch, images_per_class
         self.classes_per_category = batch_size // together
         self.batches_per_epoch = max(1, len(labels) // batch_size)
@@ -251,7 +244,7 @@ class CategoryBalancedBatches(Batches):
 
 
 class _Deck:
-    """Cards dealt without repeats in a hand (unless the hand is larger than the deck) nor before all were dealt."""
+    """A deck that deals every card before any card repeats, and no card twice in a hand that fits the deck."""
 
     def __init__(self, cards: Sequence[int], generator: random.Random) -> None:
         self.cards = list(cards)
@@ -274,11 +267,11 @@ class _Deck:
 
 
 class SeededBatches(Sampler[list[tuple[int, int]]]):
-    """Give every image of a batch the seed that its augmentation draws from.
+    """Add to every image of a batch the seed of its augmentation.
 
-    The seed is a function of `(seed, epoch, batch, place in the batch)`, so an image that comes twice is augmented
-    differently, and a run that resumes in the middle of an epoch sees what it would have seen. The parts of the `world`
-    processes, in the order of their ranks, are the batch that one process alone would see, with the same seeds.
+    The seed is a function of `(seed, epoch, batch, place in the batch)`, so an image that appears twice is augmented
+    differently, and a run that resumes in the middle of an epoch sees the same images as without the interruption. The
+    parts of the `world` processes, in the order of their ranks, are the batch of a single process, with the same seeds.
     """
 
     def __init__(self, batches: Batches, seed: int, rank: int = 0, world: int = 1) -> None:
@@ -289,15 +282,14 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self._skip = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that every iteration draws; another than before is drawn from its start."""
+        """Set the epoch that every iteration draws; a new epoch is drawn from its start."""
         if epoch != self.epoch:
             self._skip = 0
         self.epoch = epoch
 
     def skip(self, batches: int) -> None:
-        """Start every iteration of this epoch after `batches` batches; a loader with workers begins two of them."""
-        if not 0 <= batches <= len(self):
-            raise ValueError(f"batches is {batches}, but an epoch has {len(self)}: skip from 0 to {len(self)}.")
+        """Start every iteration of this epoch after `batches` batches; a loader with workers starts two iterations."""
+        check_range("batches", batches, f"[0, {len(self)}]")
         self._skip = batches
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
@@ -316,9 +308,3 @@ def _one_per_image(labels: object) -> np.ndarray:
     if labels.ndim != 1:
         raise ValueError(f"labels have shape {list(labels.shape)}, but must be one number per image: [images].")
     return labels
-
-
-def _at_least_one(**values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}, but it must be at least 1.")

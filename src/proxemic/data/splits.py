@@ -1,4 +1,4 @@
-"""Splits by class, or of the images of each class, and wrong labels, decided by a seed."""
+"""Random splits by class or within classes, and random label noise, all decided by a seed."""
 
 import math
 from dataclasses import replace
@@ -9,20 +9,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from proxemic.data.images import ImageSet
+from proxemic.ranges import check_range
 
-_FEWEST = 2  # classes, as one alone neither trains a classifier nor makes a wrong neighbour possible; or images of each
-
-
-def check_fraction(name: str, fraction: float) -> None:
-    """Raise `ValueError` where a part to hold out is negative, or is everything."""
-    if not 0 <= fraction < 1:
-        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
-
-
-def check_seed(name: str, seed: int) -> None:
-    """Raise `ValueError` where a seed is negative, or too large for a generator."""
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"{name} is {seed}, but it must be from 0 to {2**63 - 1}.")
+_FEWEST = 2  # classes, as with one there is nothing to classify and no wrong neighbour; or images of each class
 
 
 def split_classes(
@@ -34,7 +23,7 @@ def split_classes(
         num_classes: Number of classes to split.
         fraction: Part to hold out, 0 (nothing) to below 1; halves are rounded down.
         seed: Seed of the random split.
-        name: What the user calls `fraction`, for the message.
+        name: The user's name of `fraction`, for the message.
 
     Returns:
         Kept and held-out classes, each in ascending order.
@@ -46,7 +35,7 @@ def split_classes(
     >>> len(kept), sorted(torch.cat([kept, held_out]).tolist())
     (3, [0, 1, 2, 3, 4, 5])
     """
-    check_fraction(name, fraction)
+    check_range(name, fraction, "[0, 1)")
     held = math.ceil(num_classes * fraction - 0.5)
     kept = num_classes - held
     if kept < _FEWEST or (fraction > 0 and held < _FEWEST):
@@ -68,15 +57,15 @@ def hold_out(
 ) -> tuple[ImageSet, ImageSet | None]:
     """Split off a fraction of the classes, as `split_classes` does, or of the images of every class.
 
-    A class gives at least two images, as one alone would have no other to be found by, and keeps at least two; one that
-    has too few for that gives none. Where the fraction is 0, the second part is None.
+    A class gives at least two images, as a single one would have no match, and keeps at least two; a class with too
+    few images gives none. If the fraction is 0, the second part is None.
     """
     if fraction == 0:
         return images, None
     if of == "classes":
         kept, held_out = split_classes(images.num_classes, fraction, seed, name=name)
         return images.select_classes(kept), images.select_classes(held_out)
-    check_fraction(name, fraction)
+    check_range(name, fraction, "[0, 1)")
     counts = images.labels.bincount()
     held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST)
     held[counts - held < _FEWEST] = 0
@@ -91,12 +80,12 @@ def hold_out(
 
 
 def flip_labels(images: ImageSet, fraction: float, seed: int) -> ImageSet:
-    """Give a fraction of the images, drawn by the seed, another label; every other class is equally likely.
+    """Change the labels of a random fraction of the images; all other classes are equally likely.
 
-    One image of each class, also drawn, keeps its label, so that no class is left without images. `ValueError` if the
-    fraction is not in [0, 1), there is only one class, or too few images can be changed.
+    One random image of each class keeps its label, so that no class is left without images. `ValueError` if the
+    fraction is not in [0, 1), there is only one class, or too few labels can be changed.
     """
-    check_fraction("training.label_noise", fraction)
+    check_range("training.label_noise", fraction, "[0, 1)")
     wanted = round(fraction * len(images))
     if wanted == 0:
         return images
@@ -117,7 +106,7 @@ def flip_labels(images: ImageSet, fraction: float, seed: int) -> ImageSet:
 def _shuffled_within(
     images: ImageSet, generator: torch.Generator
 ) -> tuple[Int64[Tensor, " images"], Int64[Tensor, " images"]]:
-    """Draw an order of all images; return it with the place that each image has in it among those of its class."""
+    """Draw a random order of all images; return it, and the rank of each image among those of its class."""
     order = torch.randperm(len(images), generator=generator)
     counts = images.labels.bincount()
     place_in_class = torch.empty_like(order)

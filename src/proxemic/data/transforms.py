@@ -1,8 +1,8 @@
-"""From an image to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
+"""Transforms from an image to a normalised tensor, with or without augmentation, described by plain data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from proxemic.data.reading import ImageInput, cut_thin, read_image, resize_shorter
 from proxemic.extras import optional_dependency
+from proxemic.ranges import check_fields
 
 Transform = Callable[[ImageInput], Tensor]
 Interpolation = Literal[
@@ -24,25 +25,25 @@ class Preprocessing:
     """Preparation of every image: channels, size, range.
 
     `x = (image · white / 255 - mean) / std`, after the image is resized to `resize` and the centre is cropped.
-    Networks converted from Caffe, as BN-Inception, want `Preprocessing(channel_order="bgr", white=255, mean=(104, 117,
-    128), std=(1, 1, 1))`.
+    Networks converted from Caffe, such as BN-Inception, need `Preprocessing(channel_order="bgr", white=255, mean=(104,
+    117, 128), std=(1, 1, 1))`.
 
     Args:
         size: Side of the square that the network sees, in pixels.
         resize: The shorter side before the centre crop, at least `size`; or height and width, as [256, 256], to which
-            the whole image is squeezed before the crop; `auto` is a shorter side of 8/7 of `size`, less what exceeds a
+            the whole image is squeezed before the crop; `auto` is a shorter side of 8/7 of `size`, rounded down to a
             multiple of 8, as 256 for 224; None squeezes the whole image to the square of `size`.
         channels: 1 for grey, 3 for colour.
         mean: Per channel, in the order of `channel_order`, on the scale where white is `white`.
         std: Per channel, positive, in the same order and on the same scale.
         channel_order: Order of the colours; `bgr` needs 3 channels.
         white: The value of white, 1 or 255; black is 0.
-        reduce: First shrink an image to a shorter side of twice what it is resized to (`reduced_side`), where it is
-            larger, in training too. JPEG files are then decoded at 1/2, 1/4 or 1/8 of their size where that is no
-            smaller than this, which takes a fraction of the time, and the cache of decoded images (`CacheConfig`)
-            changes no pixel. Tensors of large images differ a little from those that are made in one step.
-        interpolation: How the image is resized to `resize`, by Pillow's name; pretrained networks are often trained
-            with `bicubic`.
+        reduce: First shrink larger images, also in training, to a shorter side of twice the resized one
+            (`reduced_side`). JPEG files are then decoded at 1/2, 1/4 or 1/8 of their size if the result is large
+            enough, which is much faster, and the cache of decoded images (`CacheConfig`) changes no pixel. Tensors of
+            large images differ slightly from those that are resized in one step.
+        interpolation: Interpolation of the resizing to `resize`, by Pillow's name; pretrained networks are often
+            trained with `bicubic`.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -63,8 +64,7 @@ class Preprocessing:
     interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size is {self.size}, but it must be at least 1 pixel.")
+        check_fields(self, size="[1, inf)")
         sides = [self.resize] * 2 if isinstance(self.resize, int | str | None) else self.resize
         whole = len(sides) == 2 and all(isinstance(side, int) and side >= self.size for side in sides)
         if self.resize not in (None, "auto") and not whole:
@@ -72,12 +72,6 @@ class Preprocessing:
                 f"resize is {self.resize!r}, but it must be auto, null, a shorter side, or height and width as "
                 f"[256, 256], of at least size={self.size} pixels."
             )
-        for name, allowed in (("channels", (1, 3)), ("channel_order", ("rgb", "bgr")), ("white", (1, 255))):
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} is {value!r}, but it must be {allowed[0]} or {allowed[1]}.")
-        if self.interpolation not in get_args(Interpolation):
-            methods = ", ".join(get_args(Interpolation))
-            raise ValueError(f"interpolation is {self.interpolation!r}, but it must be one of {methods}.")
         if self.channel_order == "bgr" and self.channels != 3:
             raise ValueError(f"channel_order is bgr, but channels={self.channels} has no colours: set channels to 3.")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -91,56 +85,55 @@ class Preprocessing:
 
     @property
     def resized(self) -> int | tuple[int, ...] | None:
-        """What `resize` comes to in pixels: the shorter side, or height and width; None without a crop."""
+        """`resize` in pixels: the shorter side, or height and width; None without a crop."""
         if isinstance(self.resize, str):
             return max(self.size, self.size * 8 // 7 // 8 * 8)
         return tuple(self.resize) if isinstance(self.resize, Sequence) else self.resize
 
     @property
     def shorter_side(self) -> int | None:
-        """The shorter side of the resized image, or None where the whole image is squeezed to the square of `size`."""
+        """The shorter side of the resized image; None if the whole image is squeezed to the square of `size`."""
         return min(self.resized) if isinstance(self.resized, tuple) else self.resized
 
     @property
     def reduced_side(self) -> int | None:
-        """The shorter side to which `reduce` shrinks larger images, in pixels; None where it is off."""
+        """The shorter side to which `reduce` shrinks larger images, in pixels; None without `reduce`."""
         if not self.reduce:
             return None
         return 2 * (max(self.resized) if isinstance(self.resized, tuple) else self.resized or self.size)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data, `resize` in pixels, from which `Preprocessing(**data)` is made again."""
+        """Return the fields as plain data, with `resize` in pixels, for `Preprocessing(**data)`."""
         return asdict(self) | {"resize": self.resized}
 
     def fit(self) -> Callable[[ImageInput], Image.Image]:
-        """Make the first half of `evaluation`, from an image to the square of pixels that the network sees."""
+        """Make the first half of `evaluation`: from an image to the square of pixels that the network sees."""
         return Steps([_ToChannels(self), *_fit(self)])
 
     def evaluation(self) -> Transform:
-        """Make the deterministic transform; it takes whatever `read_image` does, and prepares it so."""
+        """Make the deterministic transform; it takes any input of `read_image`."""
         return Steps([_ToChannels(self), *_fit(self), _ToTensor(self, noise=0.0)])
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Augmentation of training images; every field at its default does nothing.
+    """Augmentation of training images; the defaults do nothing.
 
-    What is asked for happens in this order: `before_crop`; the crop, as large as the network sees; the mirror image;
+    The steps happen in this order: `before_crop`; the crop, as large as the network sees; the mirror image;
     rotation, shift, zoom and shear in one; `rand_augment` or `trivial_augment`; brightness, contrast, saturation and
     hue, in random order; grey; `after_crop`; noise and the normalisation of `Preprocessing`; `erase`; `on_tensor`.
 
     Args:
         random_resized_crop: Smallest and largest part of the image's area to crop and resize to the square, in
-            (0, 1]; its sides differ by a factor of up to 4/3. None takes the crop that evaluation takes.
-        size: Side of that square in pixels, where it is not that of evaluation. A random crop shows objects larger than
-            evaluation's crop of the same side does: training at 128 pixels for evaluation at 160 makes up for it, and
-            is faster (Touvron et al., "Fixing the train-test resolution discrepancy", 2019). None takes
-            `Preprocessing.size`.
-        random_crop: Move the crop that evaluation takes to a random place; `Preprocessing.resize` gives the room.
+            (0, 1]; its sides differ by a factor of up to 4/3. None uses the crop of evaluation.
+        size: Side of that square in pixels; None uses `Preprocessing.size`. A random crop shows objects larger than the
+            crop of evaluation does; training at 128 pixels for evaluation at 160 compensates this, and is faster
+            (Touvron et al., "Fixing the train-test resolution discrepancy", 2019).
+        random_crop: Move the crop of evaluation to a random place; `Preprocessing.resize` leaves the room for it.
         horizontal_flip: Probability of a mirror image.
         degrees: Largest rotation either way, 0 to 180.
         translate: Largest shift either way, as a part of the side, 0 to 1.
-        scale: Smallest and largest zoom factor; None for none.
+        scale: Smallest and largest zoom factor; None does not zoom.
         shear: Largest horizontal shear either way, in degrees, 0 to below 90.
         noise: Standard deviation of Gaussian noise on each pixel, as a part of white.
         rand_augment: Number of operations and their magnitude, 0 to 30, of RandAugment (Cubuk et al., 2020), as [2, 9].
@@ -152,10 +145,10 @@ class Augmentation:
         grey: Probability of an image without colour.
         erase: Probability that a random rectangle, of 2 to 33 % of the area, is set to the mean colour.
         before_crop: Functions or modules of your own, or of `torchvision.transforms.v2`, from PIL image to PIL image,
-            for the whole image, grey or RGB as `Preprocessing.channels` says; they must draw from torch's generator
-            alone, too.
-        after_crop: Likewise, for the square, which must keep its size.
-        on_tensor: Likewise, for the normalised tensor `[channels, size, size]`, which must keep its shape.
+            for the whole image, grey or RGB according to `Preprocessing.channels`; they must draw from torch's
+            generator only.
+        after_crop: The same for the square, which must keep its size.
+        on_tensor: The same for the normalised tensor `[channels, size, size]`, which must keep its shape.
 
     Raises:
         ValueError: If a value is out of its range, or two fields exclude each other.
@@ -202,15 +195,9 @@ class Augmentation:
             raise ValueError("random_resized_crop and random_crop are both set, but images are cropped once: drop one.")
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"scale is {self.scale}, but it must be two ascending factors above 0.")
-        bounds = {"horizontal_flip": 1, "degrees": 180, "translate": 1, "hue": 0.5, "grey": 1, "erase": 1}
-        for name, most in bounds.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} is {getattr(self, name)}, but it must be from 0 to {most}.")
-        if not 0 <= self.shear < 90:
-            raise ValueError(f"shear is {self.shear}, but it must be at least 0 and below 90 degrees.")
-        for name in ("noise", "brightness", "contrast", "saturation"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, but it must be at least 0.")
+        shares = dict.fromkeys(("horizontal_flip", "translate", "grey", "erase"), "[0, 1]")
+        sizes = dict.fromkeys(("noise", "brightness", "contrast", "saturation"), "[0, inf)")
+        check_fields(self, degrees="[0, 180]", shear="[0, 90)", hue="[0, 0.5]", **shares, **sizes)
         if self.rand_augment is not None and not (self.rand_augment[0] >= 1 and 0 <= self.rand_augment[1] <= 30):
             raise ValueError(
                 f"rand_augment is {self.rand_augment}, but it must be a number of operations from 1 and a magnitude "
@@ -222,14 +209,15 @@ class Augmentation:
             )
 
     def training(self, preprocessing: Preprocessing) -> Transform:
-        """Make the random transform; it draws from torch's generator alone.
+        """Make the random transform; it draws from torch's generator only.
 
         Raises:
             ValueError: If `random_crop` is set, but preprocessing squeezes the whole image to the square.
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
-        v2 = _torchvision()
+        with optional_dependency("train"):  # not imported for evaluation, as that takes seconds
+            from torchvision.transforms import v2
         bilinear = v2.InterpolationMode.BILINEAR
         steps: list[Callable[..., Any]] = [_ToChannels(preprocessing), *(self.before_crop or [])]
         if self.random_resized_crop is not None:
@@ -267,15 +255,8 @@ def _fit(preprocessing: Preprocessing) -> list[Callable[[Any], Any]]:
     return [Resize(preprocessing.resized, method), CenterCrop(size)]
 
 
-def _torchvision() -> Any:
-    """Import torchvision's transforms, which evaluation does without."""
-    with optional_dependency("train"):
-        from torchvision.transforms import v2
-    return v2
-
-
 class _ToChannels(nn.Module):
-    """Read whatever shows an image, reduce it, and make it grey or coloured."""
+    """Read any input of `read_image`, reduce it, and convert it to grey or RGB."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
@@ -288,7 +269,7 @@ class _ToChannels(nn.Module):
 
 
 class _ToTensor(nn.Module):
-    """Scale, noise and normalise in one step: as three of torchvision's they cost more than everything else."""
+    """Scale, add noise and normalise in one step; torchvision's three steps cost more than all others together."""
 
     def __init__(self, preprocessing: Preprocessing, noise: float) -> None:
         super().__init__()
@@ -302,7 +283,7 @@ class _ToTensor(nn.Module):
         pixels = torch.from_numpy(np.array(image)).view(image.height, image.width, -1).permute(2, 0, 1)
         if self.bgr:
             pixels = pixels.flip(0)
-        # Channel by channel, as what follows is slow on channels that alternate; noise is drawn for these nevertheless.
+        # Contiguous channels: the next steps are slow on interleaved ones. Noise is still drawn in interleaved order.
         values = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         if self.white != 255:
             values.div_(255)
@@ -316,7 +297,7 @@ class _ToTensor(nn.Module):
 
 @dataclass(frozen=True)
 class Steps:
-    """One after the other."""
+    """Apply steps one after the other."""
 
     steps: Sequence[Callable[[Any], Any]]
 
@@ -328,7 +309,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Resize:
-    """Resize to a shorter side, or to height and width; of a thin image (`cut_thin`), the middle."""
+    """Resize to a shorter side, or to height and width; crop thin images first (`cut_thin`)."""
 
     size: int | tuple[int, ...]
     method: Image.Resampling = Image.Resampling.BILINEAR
@@ -343,7 +324,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The square in the middle of an image that is no smaller."""
+    """Crop the square in the middle of an image."""
 
     size: int
 

@@ -1,8 +1,8 @@
-"""Vectors instead of pictures: rows of floats that a model has made before, of any modality.
+"""Vectors instead of pictures: rows of floats from another model, of any modality.
 
 `Vectors` is the store of an `ImageSet` whose inputs are vectors: `VectorFile` reads the rows of a batch from a file,
-`VectorArray` holds all of them in memory, `JoinedVectors` reads two sets as one. `VectorAugmentation` says how training
-vectors are varied.
+`VectorArray` holds all of them in memory, `JoinedVectors` reads two sets as one. `VectorAugmentation` augments training
+vectors.
 """
 
 import io
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from proxemic.data.remote import from_worker
 from proxemic.files import readable
+from proxemic.ranges import check_fields
 
 FloatType = Literal["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "bfloat16"]
 """Type of the numbers in a file: NumPy's name, with the order of bytes; bfloat16 has the lower byte first."""
@@ -31,7 +32,7 @@ Fetch = Callable[[Sequence[int], Sequence[int]], Float32[Tensor, "batch dim"]]
 
 
 class UnreadableVectorsError(ValueError):
-    """A file of vectors that cannot be read, or holds a number that is not finite; its text is the whole sentence."""
+    """Raised for vectors that cannot be read or are not finite; the text is a whole sentence."""
 
     def __str__(self) -> str:
         return from_worker(self, super().__str__())
@@ -39,16 +40,16 @@ class UnreadableVectorsError(ValueError):
 
 @runtime_checkable
 class VectorReader(Protocol):
-    """What `Vectors` are read from: all rows of one file or table."""
+    """Reader of all rows of a file or table, for `Vectors`."""
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """The name used in messages."""
         ...
 
     @property
     def dim(self) -> int:
-        """Numbers of each row."""
+        """Length of each row."""
         ...
 
     def __len__(self) -> int: ...
@@ -86,20 +87,20 @@ class VectorArray:
 
 
 class VectorFile:
-    """Vectors in a file, of which only the rows of a batch are read.
+    """Vectors in a file; only the rows of a batch are read.
 
-    The rows are read, not mapped: the memory of the process stays the same however many were read, a truncated file is
-    an error and no crash, and the operating system reads ahead where rows follow each other, and only there. What was
-    read stays in its cache of files as long as there is room.
+    The rows are read, not mapped. So the memory of the process does not grow with the number of rows read, a truncated
+    file is an error and not a crash, and the operating system reads ahead only if rows follow each other. Rows stay in
+    its file cache as long as there is room.
 
     Args:
         path: The file.
         offset: Bytes before the first row.
-        shape: Rows, and numbers of each, which follow each other without gaps.
+        shape: Number of rows and length of each; rows follow each other without gaps.
         kind: The type of the numbers.
 
     Raises:
-        UnreadableVectorsError: If the file is shorter; in `read`, if it has been changed, or cannot be read.
+        UnreadableVectorsError: If the file is too short; in `read`, if the file has changed or cannot be read.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "three.bin"
@@ -126,14 +127,14 @@ class VectorFile:
         return self._rows
 
     def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
-        """Read the rows at these places, in their order; rows that follow each other in the file are read at once."""
+        """Read the rows at these places, in that order; adjacent rows of the file are read together."""
         order = places.argsort(kind="stable")
         ascending = places[order]
         content = np.empty((len(places), self._row_bytes), np.uint8)
         starts = np.flatnonzero(np.diff(ascending, prepend=-2) != 1).tolist()
         try:
-            # Opened anew: processes that were forked would share the position in a file that is open.
-            # A longer buffer would read on in vain.
+            # Opened again, since forked processes share the position in an open file.
+            # A buffer would read more than is needed.
             with io.BufferedReader(self.path.open("rb", buffering=0), self._row_bytes) as file:
                 status = os.fstat(file.fileno())
                 if (status.st_size, status.st_mtime_ns) != self._known:
@@ -147,19 +148,19 @@ class VectorFile:
             raise UnreadableVectorsError(f"{self.name} cannot be read: {why}.") from error
         rows = content.view(self._dtype)
         numbers = np.empty(rows.shape, np.float32)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite and are refused
             numbers[order] = (rows.astype(np.uint32) << 16).view(np.float32) if self.kind == "bfloat16" else rows
         return torch.from_numpy(numbers)
 
 
 class Vectors:
-    """The vectors of an image set: some rows of a reader, checked as they are read.
+    """The vectors of an image set: a selection of rows of a reader, checked when they are read.
 
     Args:
-        reader: The reader of the file or table that holds them.
-        rows: The row of each vector; None takes all, in their order.
-        names: The name of each row, such as the path of a file that it was made from; None where there are none.
-        made_by: Identifies the model that made them, such as a checksum, as the file states it; None if it does not.
+        reader: The reader of the file or table with the vectors.
+        rows: The row of each vector; None takes all rows in order.
+        names: The name of each row, such as the path of its original file; None if there are no names.
+        made_by: The checksum or name of the model that made the vectors, if the file states it.
 
     >>> vectors = Vectors(VectorArray(torch.tensor([[0.0], [1.0], [2.0]]))).select([2, 1])
     >>> len(vectors), vectors.dim, vectors.fetch([1, 0]).tolist()
@@ -184,7 +185,7 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """Numbers of each vector."""
+        """Length of each vector."""
         return self.reader.dim
 
     @property
@@ -198,9 +199,9 @@ class Vectors:
         return Vectors(self.reader, chosen, names=self._names, made_by=self.made_by)
 
     def fetch(self, indices: Sequence[int], seeds: Sequence[int] | None = None) -> Float32[Tensor, "batch dim"]:
-        """Read the vectors of a batch at once; a number that is not finite is an `UnreadableVectorsError`.
+        """Read the vectors of a batch; raise `UnreadableVectorsError` if a number is not finite.
 
-        Stores that hold several augmented copies of each vector choose one by the seed of each; this one has no others.
+        Stores with several augmented copies of each vector choose one by the seed; this store has no copies.
         """
         del seeds
         rows = self.rows[np.asarray(indices, dtype=np.int64)]
@@ -246,14 +247,14 @@ class JoinedVectors:
 
 @dataclass(frozen=True)
 class VectorAugmentation:
-    r"""How training vectors are varied, each by a seed of its own; every field at its default does nothing.
+    r"""Augmentation of training vectors, each by a seed of its own; the defaults do nothing.
 
     $$x' = \lambda x + (1 - \lambda) \tilde x + \text{noise} \cdot \lVert x \rVert \, \epsilon / \sqrt{D}$$
 
     with another vector x̃ of the same class, λ drawn from Beta(mix, mix), and ε from a standard normal distribution.
 
     Args:
-        noise: Norm of the noise, as a part of that of the vector that it is added to; 0 or more.
+        noise: Norm of the noise as a part of the norm of the vector, 0 or more.
         mix: Parameter of the Beta distribution, above 0: at 1 all mixtures are equally likely, towards 0 one of the two
             vectors prevails; null does not mix.
 
@@ -272,13 +273,10 @@ class VectorAugmentation:
     mix: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise < math.inf:
-            raise ValueError(f"vectors.noise is {self.noise}, but must be a number of 0 or more, for example 0.1.")
-        if self.mix is not None and not 0 < self.mix < math.inf:
-            raise ValueError(f"vectors.mix is {self.mix}, but must be a number above 0, or null for no mixing.")
+        check_fields(self, "vectors", noise="[0, inf)", mix="(0, inf)")
 
     def training(self, vectors: Vectors, labels: Int64[Tensor, " vectors"]) -> Fetch:
-        """Make the function that reads the vectors of a batch by their indices, varied by a seed of each."""
+        """Make the function that reads vectors by their indices, and augments each by its seed."""
         by_class = labels.numpy().argsort(kind="stable")
         ends = labels.bincount().cumsum(0).tolist()
         classes = labels.numpy()
@@ -290,7 +288,7 @@ class VectorAugmentation:
             if end - first == 1:
                 return index
             other = int(by_class[first + generator.randrange(end - first - 1)])
-            return int(by_class[end - 1]) if other == index else other  # the last stands for the vector itself
+            return int(by_class[end - 1]) if other == index else other  # the last one means the vector itself
 
         def fetch(indices: Sequence[int], seeds: Sequence[int]) -> Float32[Tensor, "batch dim"]:
             batch = vectors.fetch(indices, seeds)

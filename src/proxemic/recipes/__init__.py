@@ -1,4 +1,4 @@
-"""Recipes: YAML files that describe a training run, those of this package by name, as ``glyphs`` or ``cub/mpa-ap``.
+"""Recipes, which are YAML files that describe a training run; those of this package have names, as ``cub/mpa-ap``.
 
 `load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one, and `explain` says what a key means. A file is
 checked in full, and nothing that it names is imported or called unless the type of the key asks for it.
@@ -35,9 +35,9 @@ SCHEMA = FOLDER / "recipe.schema.json"
 
 
 def list_recipes() -> list[str]:
-    """List the names of all recipes in the package, sorted, without files and folders with a leading underscore.
+    """List the names of all recipes in the package, sorted.
 
-    Those are what others extend.
+    Files and folders with a leading underscore are left out; other recipes extend these.
     """
     return list(_names())
 
@@ -60,12 +60,12 @@ def is_match(name: str, pattern: str) -> bool:
 
 
 def recipe_summary(name: str) -> str:
-    """Return the first line of a recipe, which says what it is for."""
+    """Return the first line of a recipe, which states its purpose."""
     return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
 
 
 def resolve_extended(name: str, path: Path) -> Path:
-    """Find the file that the recipe in ``path`` extends: beside it, or else in the package, as ``cub/_base``.
+    """Find the file that the recipe in ``path`` extends, beside it or else in the package (``cub/_base``).
 
     Raises:
         UserError: If there is no such file.
@@ -81,10 +81,10 @@ def resolve_extended(name: str, path: Path) -> Path:
 
 
 def find_recipe(name: str) -> Path:
-    """Find the file of a recipe: in the package by name, or any YAML file by path.
+    """Find a recipe of the package by name, or any YAML file by path.
 
     Raises:
-        UserError: If there is no such file; the nearest name is suggested.
+        UserError: If there is no such file; the most similar name is suggested.
     """
     if name in list_recipes():
         return FOLDER / f"{name}.yaml"

@@ -1,7 +1,7 @@
-"""One walk over a recipe's content and the hints of its keys, which checks the content and builds what it stands for.
+"""Checks the content of a recipe by the type hints of its keys, and builds the typed values in the same pass.
 
-Objects are described and not made, so that reading a recipe runs nothing: only names below keys that take classes or
-functions are looked up, and only those that the key takes.
+Objects are only described, so that reading a recipe runs no code of theirs. Names are looked up only for keys that take
+classes or functions, and only if the key takes that kind.
 """
 
 import difflib
@@ -47,9 +47,9 @@ _MOST_NAMES = 10  # in a sentence that lists what is allowed
 
 @dataclass(frozen=True)
 class Described:
-    """An object of a recipe that is not made yet: its class and its arguments, defaults included.
+    """An object of a recipe before it is made: its class and arguments, including defaults.
 
-    With ``later``, the training makes it, and the recipe holds a `functools.partial`.
+    With ``later``, the training makes it, and the recipe contains a `functools.partial`.
     """
 
     kind: type
@@ -58,7 +58,7 @@ class Described:
     later: bool
 
     def make(self) -> Any:
-        """Make the object; `UserError` if a package is missing, or a class of PML refuses its arguments."""
+        """Make the object; raise `UserError` if a package is missing or a class of PML refuses its arguments."""
         arguments = made(self.arguments)
         if self.later:
             return partial(self.kind, **arguments)
@@ -73,12 +73,12 @@ class Described:
             path = f"{self.kind.__module__}.{self.kind.__qualname__}"
             raise UserError(f"{self.key} is {path}, which cannot be made: {error}.") from error
         if not is_dataclass(thing) and hasattr(thing, "__dict__"):
-            vars(thing)["_described"] = self  # most objects do not keep their arguments, with which they are written
+            vars(thing)["_described"] = self  # they are needed to write it, and most objects do not keep them
         return thing
 
 
 def made(value: Any) -> Any:
-    """Return a value in which all described objects are made."""
+    """Make all described objects in a value."""
     if isinstance(value, Described):
         return value.make()
     if isinstance(value, list | tuple):
@@ -92,7 +92,7 @@ def made(value: Any) -> Any:
 
 
 class Builder:
-    """Builds one recipe; messages are about the file ``where``, or about the keys that ``flags`` gave.
+    """Builds one recipe; messages name the file ``where``, or the flag for keys that ``flags`` gave.
 
     With ``own_code``, classes may be imported from the current directory.
     """
@@ -102,7 +102,7 @@ class Builder:
         self._linked: dict[str, Any] = {}
 
     def section(self, content: Any, kind: type, key: str = "") -> Any:
-        """Build a dataclass from what a recipe gives for its fields, in which objects are described."""
+        """Build a dataclass from a recipe's values for its fields; objects in it are only described."""
         hints = field_types(kind)
         allowed = [name for name in hints if join_key(key, name) not in LINKS]
         if content is None:
@@ -112,7 +112,7 @@ class Builder:
             what = key or "the recipe"
             raise self.error(key, f"{what} is {shown(content)}, but must map names such as {allowed[0]} to values")
         self._check_names(key, content, allowed, kind)
-        section = object.__new__(kind)  # its constructor would be given descriptions, which are not what it declares
+        section = object.__new__(kind)  # its constructor would get descriptions instead of the objects that it declares
         sources = {source.rpartition(".")[0] for source in LINKS.values()}
         for field in sorted(fields(kind), key=lambda field: join_key(key, field.name) not in sources):
             name = join_key(key, field.name)
@@ -134,9 +134,9 @@ class Builder:
         return section
 
     def value(self, content: Any, hint: Any, key: str) -> Any:
-        """Build what a key's content stands for, by the hint of the key.
+        """Build the value of a key by its hint.
 
-        A text may stand for another YAML value, unless the key takes texts: a folder may be called ``null``.
+        A text is also read as YAML, unless the key takes texts: a folder may be called ``null``.
         """
         members = union_members(hint)
         parsed = content if {str, Path} & {*members} else as_yaml(content)
@@ -144,7 +144,7 @@ class Builder:
             return None
         if section := section_in(hint):
             return self.section(parsed, section, key)
-        if content == "" and Path in members:  # a shell variable that is not set: not the current folder
+        if content == "" and Path in members:  # an unset shell variable must not mean the current folder
             raise self.error(key, f"{key} is empty: give a path, or . for the current folder")
         slot = slot_of(key, hint)
         if slot is not None:
@@ -174,7 +174,7 @@ class Builder:
             raise self.error(key, f"{key} is empty: give {slot}")
 
     def _plain(self, content: Any, hint: Any, key: str) -> Any:
-        """Build a value without a class of its own by the first member of a union that takes it; else `MISSING`."""
+        """Build a plain value by the first member of a union that accepts it; return `MISSING` if none does."""
         parsed = as_yaml(content)
         for member in union_members(hint):
             built = self._member(content if member in (str, Path) else parsed, member, key)
@@ -257,7 +257,7 @@ class Builder:
         return Described(thing, built, key, slot.makes_later)
 
     def find(self, path: str, slot: Slot, key: str) -> Any:
-        """Return the class or function that a key names, by its import path or, for some keys, by its name."""
+        """Return the class or function with this import path or, for some keys, this name."""
         if "." not in path and slot.module and hasattr(import_module(slot.module), path):
             path = f"{slot.module}.{path}"
         if "." not in path:
@@ -313,7 +313,7 @@ class Builder:
         return self.error(key, f"There is no {what} {dashes}{flag or key}: {hint}")
 
     def error(self, key: str, message: str) -> UserError:
-        """Return the error with this message, after the name of the file unless a flag gave the key."""
+        """Return an error whose message begins with the name of the file, unless a flag gave the key."""
         given = key and any(
             flag == key or flag.startswith(f"{key}.") or key.startswith(f"{flag}.") for flag in self.flags
         )
@@ -321,7 +321,7 @@ class Builder:
 
 
 def leaf_keys(section: type | None, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a section and of the sections in it that hold values, each with its hint."""
+    """Yield all keys below a section that have values and not sections, each with its hint."""
     for name, hint in field_types(section).items() if section else ():
         path = join_key(key, name)
         if inner := section_in(hint):
@@ -331,7 +331,7 @@ def leaf_keys(section: type | None, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def names_nothing(text: str, hint: Any) -> bool:
-    """Return whether a value with this hint may be a text, and this one names nothing that can be imported."""
+    """Return whether the hint allows texts and this text cannot be an import path."""
     root = text.partition(".")[0]
     plain = any(
         member in (str, *FREE) or (get_origin(member) is Literal and text in get_args(member))
@@ -341,12 +341,12 @@ def names_nothing(text: str, hint: Any) -> bool:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Join the names, or as many of them as a sentence can bear."""
+    """Join names, up to as many as fit into a sentence."""
     first = names[:_MOST_NAMES] if len(names) > _MOST_NAMES + 3 else names
     more = f" and {len(names) - len(first)} more" if len(first) < len(names) else ""
     return ", ".join(first) + more
 
 
 def _derived(base: type) -> Iterable[type]:
-    """Return a class and all imported classes that derive from it, each once."""
+    """Return a class and all its imported subclasses, without repetition."""
     return {base: None, **{item: None for derived in base.__subclasses__() for item in _derived(derived)}}

@@ -1,4 +1,4 @@
-"""What a key of recipes means, for ``proxemic recipes explain``: read from the JSON Schema, which takes no time."""
+"""Explains the keys of recipes for ``proxemic recipes explain``, from the JSON Schema, which is fast to read."""
 
 import difflib
 import json
@@ -16,17 +16,17 @@ Schema = dict[str, Any]
 
 
 def explain(key: str) -> str:
-    """Say what a key of recipes is for, what it may be and what it is by default.
+    """Return the purpose of a key, its allowed values and its default as text.
 
     Args:
-        key: A key, as ``optim.lr``, or the last part of one: all keys that end in it are explained.
+        key: A key such as ``optim.lr``, or the last part of keys, all of which are explained.
 
     Raises:
-        UserError: If there is no such key; the nearest is suggested.
+        UserError: If there is no such key; the most similar one is suggested.
 
     >>> print(explain("training.warmup_epochs"))
     training.warmup_epochs
-      In the first of these the backbone stands still; only head and proxies are trained.
+      Number of first epochs in which only head and proxies are trained, and not the backbone.
       A whole number; 0 by default.
     """
     keys = [*_below(_schema(), "")]
@@ -48,7 +48,7 @@ def explain(key: str) -> str:
 
 
 def recipe_keys() -> list[str]:
-    """List the keys of recipes, sorted, without those of a second phase, which are the same.
+    """List the keys of recipes, sorted; those of a second phase are the same and left out.
 
     >>> [key for key in recipe_keys() if key.startswith("optim.clip")]
     ['optim.clip_backbone_norm', 'optim.clip_norm', 'optim.clip_value']
@@ -62,7 +62,7 @@ def _schema() -> Schema:
 
 
 def _below(schema: Schema, key: str) -> Iterator[tuple[str, str, Schema]]:
-    """Yield all keys below a key, each with the class that has it as an argument, if there is one, and its schema."""
+    """Yield all keys below a key, each with its schema and the class whose argument it is, if any."""
     for option in _options(schema):
         holders = [
             (case["if"]["properties"]["class_path"]["enum"][0], case["then"]["properties"]["init_args"])
@@ -80,7 +80,7 @@ def _below(schema: Schema, key: str) -> Iterator[tuple[str, str, Schema]]:
 
 
 def _text(schema: Schema) -> str:
-    """Say what a key is for, what it may be, and what it is by default, in a few lines."""
+    """Return the purpose, allowed values and default of one key in a few lines."""
     allowed = _in_words(schema)
     default = f"; {json.dumps(schema['default'])} by default" if "default" in schema else ""
     lines = (schema.get("description", ""), f"{allowed[:1].upper()}{allowed[1:]}{default}." if allowed else "")

@@ -1,4 +1,4 @@
-"""Changes of a recipe's content: overrides, as ``--optim.lr 0.01`` or ``{"optim.lr": 0.01}``, and the second phase."""
+"""Changes of a recipe's content, by overrides (``--optim.lr 0.01`` or ``{"optim.lr": 0.01}``) or a second phase."""
 
 import json
 import re
@@ -12,11 +12,11 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class Flags(dict[str, str]):
-    """Overrides from the command line: messages about them name the flag, not the file."""
+    """Overrides from the command line; messages about them name the flag instead of the file."""
 
 
 def read_flags(flags: Sequence[str]) -> Flags:
-    """Read the overrides that flags stand for; ``init_args`` is left out of keys.
+    """Return the overrides given by flags; ``init_args`` is removed from keys.
 
     >>> read_flags(["--optim.lr", "-0.1", "--loss.init_args.alpha=3"])
     {'optim.lr': '-0.1', 'loss.alpha': '3'}
@@ -40,7 +40,7 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
-    """Write overrides as flags, which the files of comparisons and searches keep."""
+    """Write overrides as flags, for the files of comparisons and searches."""
     pairs = (
         (key, override if isinstance(override, str) else json.dumps(override, default=str))
         for key, override in overrides.items()
@@ -49,9 +49,9 @@ def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Apply overrides to a recipe's content; one that names another class drops the arguments of the class before."""
+    """Apply overrides to a recipe's content; naming another class drops the arguments of the earlier one."""
     keys = {key: [part for part in key.split(".") if part not in ("class_path", "init_args")] for key in overrides}
-    # A class that an override names comes before the values that other overrides give it.
+    # An override that names a class is applied before those for its arguments.
     for key in sorted(overrides, key=lambda key: len(keys[key])):
         content = _override(content, keys[key], overrides[key])
     return content
@@ -62,7 +62,7 @@ def _override(content: Any, names: Sequence[str], value: Any) -> Any:
         return _replace(content, value)
     content = as_yaml(content)
     if isinstance(content, list) and content:
-        return [*content[:-1], _override(content[-1], names, value)]  # of several, the last is meant
+        return [*content[:-1], _override(content[-1], names, value)]  # the last of several counts
     if isinstance(content, str):
         content = {"class_path": content}
     if not isinstance(content, Mapping):
@@ -82,7 +82,7 @@ def _replace(content: Any, value: Any) -> Any:
 
 
 def merge(base: Any, changes: Any) -> Any:
-    """Apply changes to a part of a recipe; the arguments of a class are changed without naming it.
+    """Apply changes to a part of a recipe; arguments of a class can be changed without naming it.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
     >>> merge({"loss": loss, "seed": 0}, {"loss": {"alpha": 3}})
@@ -111,7 +111,7 @@ def merge(base: Any, changes: Any) -> Any:
 
 
 def differences(base: Any, changed: Any) -> Any:
-    """Return the smallest changes with which `merge` turns ``base`` into ``changed``; {} if they are equal.
+    """Return the smallest changes by which `merge` turns ``base`` into ``changed``; {} if they are equal.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
     >>> differences({"loss": loss, "seed": 0}, {"loss": merge(loss, {"alpha": 3}), "seed": 0})
@@ -130,7 +130,7 @@ def differences(base: Any, changed: Any) -> Any:
 
 
 def _same_class(one: object, other: object) -> bool:
-    """Return whether two import paths name one class; a name alone may belong to any package."""
+    """Return whether two import paths name the same class; a name without a package matches any."""
     one, other = str(one), str(other)
     if "." in one and "." in other:
         return one == other

@@ -1,4 +1,4 @@
-"""The type hints of recipes: members of unions, elements of lists, arguments of classes, and hints in words."""
+"""Reads the type hints of recipes: members of unions, elements of lists, arguments of classes; puts hints in words."""
 
 import inspect
 import types
@@ -16,7 +16,7 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 class UntypedArgument:
-    """Stands for the hint of an argument of pytorch-metric-learning (PML), which annotates none."""
+    """Hint for the arguments of pytorch-metric-learning (PML), which has no annotations."""
 
 
 FREE = (Any, object, UntypedArgument, inspect.Parameter.empty)
@@ -25,7 +25,7 @@ FREE = (Any, object, UntypedArgument, inspect.Parameter.empty)
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a class: its hint, or `inspect.Parameter.empty`, whether it must be given, and its default."""
+    """An argument of a class: its hint (or `inspect.Parameter.empty`), whether it is required, and its default."""
 
     hint: Any
     required: bool
@@ -34,7 +34,7 @@ class Argument:
 
 @cache
 def union_members(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union; any other hint alone."""
+    """Return the members of a union, or any other hint alone."""
     origin = get_origin(hint)
     if origin is Annotated:
         return union_members(get_args(hint)[0])
@@ -45,7 +45,7 @@ def union_members(hint: Any) -> tuple[Any, ...]:
 
 @cache
 def elements(hint: Any) -> Any:
-    """Return the hint of the elements of a list, or of the values of a mapping; `Any` if the hint does not say."""
+    """Return the hint of a list's elements or a mapping's values; `Any` if it has none."""
     held = [member for member in union_members(hint) if is_container(member)]
     inner = [arg for member in held for arg in get_args(member)[-1 if is_mapping(member) else 0 :]]
     inner = [item for item in inner if item is not Ellipsis]
@@ -53,25 +53,24 @@ def elements(hint: Any) -> Any:
 
 
 def is_container(member: Any) -> bool:
-    """Return whether a hint is that of a list, a mapping or the like, not of another class of iterable objects."""
+    """Return whether a hint is for a list, a mapping or the like, and not for another iterable class."""
     origin = get_origin(member) or member
     known = inspect.isclass(origin) and origin.__module__ in ("builtins", "collections", "collections.abc")
     return known and origin not in (str, bytes) and issubclass(origin, Iterable)
 
 
 def is_mapping(member: Any) -> bool:
-    """Return whether a hint is that of a mapping."""
+    """Return whether a hint is for a mapping."""
     return is_container(member) and issubclass(get_origin(member) or member, Mapping)
 
 
 @cache
 def section_in(hint: Any) -> type | None:
-    """Return the section of a recipe that a hint asks for: a dataclass, but not one of the classes to choose from."""
-    return next((member for member in union_members(hint) if inspect.isclass(member) and _is_section(member)), None)
-
-
-def _is_section(kind: type) -> bool:
-    return kind is not object and all(is_dataclass(item) for item in inspect.getmro(kind)[:-1])
+    """Return the dataclass of a recipe's section from its hint; None for classes that a recipe chooses."""
+    for member in union_members(hint):
+        if inspect.isclass(member) and member is not object and all(map(is_dataclass, inspect.getmro(member)[:-1])):
+            return member
+    return None
 
 
 @cache
@@ -82,18 +81,18 @@ def field_types(kind: type) -> dict[str, Any]:
 
 @cache
 def arguments_of(kind: type) -> dict[str, Argument]:
-    """Return the arguments of a class in order, with those that it passes on to its bases by ``**kwargs``."""
+    """Return the arguments of a class in order, including those passed on to its bases by ``**kwargs``."""
     arguments: dict[str, Argument] = {}
     for name, (owner, parameter) in constructor_parameters(kind).items():
         hint = _hint(owner, parameter)
         hint = Union[hint, None] if parameter.default is None else hint  # noqa: UP007 - | may not apply to it
-        # A class may itself give its bases what they need.
+        # A class may pass these to its bases itself.
         arguments[name] = Argument(hint, owner is kind and parameter.default is parameter.empty, parameter.default)
     return arguments
 
 
 def _hint(owner: type, parameter: inspect.Parameter) -> Any:
-    """Return the hint of an argument; `inspect.Parameter.empty` if it has none, or only type checkers import it."""
+    """Return the hint of an argument; `inspect.Parameter.empty` if none exists at run time."""
     hint, default = parameter.annotation, parameter.default
     if hint is parameter.empty and owner.__module__.startswith(PAIR_PACKAGE):
         return UntypedArgument
@@ -112,13 +111,13 @@ def _hint(owner: type, parameter: inspect.Parameter) -> Any:
 
 
 def tuple_length(member: Any) -> int | None:
-    """Return the length of a tuple's hint; None if any length is allowed."""
+    """Return the length of tuples with this hint; None if any is allowed."""
     inner = get_args(member)
     return len(inner) if get_origin(member) is tuple and Ellipsis not in inner else None
 
 
 def in_words(hint: Any) -> str:
-    """Say what a hint allows, such as "null or a list, each a whole number"."""
+    """Describe the values that a hint allows, such as "null or a list, each a whole number"."""
     members = sorted(union_members(hint), key=lambda member: member is not type(None))
     return " or ".join(dict.fromkeys(map(_in_words, members)))
 
@@ -137,5 +136,5 @@ def _in_words(member: Any) -> str:
 
 
 def join_key(key: str, name: object) -> str:
-    """Return the key of a value below another key, or at the top of a recipe, whose key is empty."""
+    """Join a key to the one above it, which is empty at the top of a recipe."""
     return f"{key}.{name}".lstrip(".")

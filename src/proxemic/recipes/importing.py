@@ -1,7 +1,7 @@
-"""Finds what an import path in a recipe names, without running code that need not be trusted.
+"""Imports the object that a recipe names, without running untrusted code.
 
-Importing a module runs it. Installed modules were chosen by the user; a file in the current directory, perhaps beside a
-recipe from somewhere else, was not. So only commands that train import from there.
+Importing a module runs it. The user has chosen the installed modules, but perhaps not a file in the current directory,
+which may have come with a recipe from somewhere else. So only commands that train import from there.
 """
 
 import difflib
@@ -20,10 +20,10 @@ from proxemic.errors import UserError
 
 
 def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code: bool) -> object:
-    """Return the object that the value of a recipe's key names by its import path.
+    """Return the object with the import path given for a key of a recipe.
 
-    ``own_code`` allows modules of the current directory, which is put on the path once a recipe names one. `UserError`
-    names the nearest object for which ``fits`` is true.
+    ``own_code`` allows modules of the current directory, which is added to the path when a recipe names one. A
+    `UserError` suggests the most similar name of an object for which ``fits`` is true.
     """
     module_name, _, name = path.rpartition(".")
     for part in accumulate(module_name.split("."), "{}.{}".format):
@@ -40,14 +40,14 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
 
 
 def may_name(path: str) -> bool:
-    """Return whether a text is an import path outside the standard library, where some modules act on import."""
+    """Return whether a text may be imported; the standard library may not, as importing some modules has effects."""
     parts = path.split(".")
     is_path = len(parts) > 1 and all(part.isidentifier() for part in parts)
     return is_path and parts[0] not in sys.stdlib_module_names and "__main__" not in parts
 
 
 def is_own(name: str) -> bool:
-    """Return whether an imported module is the user's own: neither the standard library's nor installed."""
+    """Return whether an imported module is the user's own, neither installed nor of the standard library."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if name.partition(".")[0] in (*sys.stdlib_module_names, "proxemic") or file is None:
         return False
@@ -81,7 +81,7 @@ def _import(key: str, path: str, name: str, own_code: bool) -> None:
 
 
 def _is_here(spec: ModuleSpec) -> bool:
-    """Return whether a module is found in the current directory, and not because PYTHONPATH names that."""
+    """Return whether a module is found in the current directory, without PYTHONPATH naming it."""
     chosen = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     places = spec.submodule_search_locations or ([spec.origin] if spec.has_location else [])
     return not any(map(_is_current, chosen)) and any(_is_current(Path(place or "").parent) for place in places)

@@ -1,4 +1,4 @@
-"""A recipe file and the flags that override it, read into a typed `Recipe`."""
+"""Reads a recipe file, and the flags that override it, into a typed `Recipe`."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ from proxemic.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class ReadRecipe:
-    """A recipe that was read, in which objects are `Described`: nothing that it names was made."""
+    """A recipe that was read; its objects are `Described` and not yet made."""
 
     described: Recipe
 
     @functools.cached_property
     def yaml(self) -> str:
-        """The full text, defaults included."""
+        """The full text, including defaults."""
         content = content_of(self.described, Recipe)
         second = content.pop("second_phase")
         if second is not None:  # only what differs: a value that a flag later gives to both phases must reach both
@@ -41,8 +41,8 @@ class ReadRecipe:
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """The recipe, made on first access: `UserError` or `ValueError` if a class refuses its arguments."""
-        # What is made here, such as the pair loss in a PairwiseLoss, may have parameters that are drawn at random.
+        """The recipe, made on first access; raises `UserError` or `ValueError` if a class refuses its arguments."""
+        # Objects made here, such as the pair loss in a PairwiseLoss, may draw random parameters.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.described.seed)
             return made(self.described)
@@ -50,7 +50,7 @@ class ReadRecipe:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The part of a recipe that evaluation needs; of ``batches``, the number of processes that load images."""
+    """The part of a recipe for evaluation; of ``batches`` only the number of workers is used."""
 
     data: ImageSource
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -58,29 +58,29 @@ class Evaluation:
 
 
 def read_recipe(path: Path, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False) -> ReadRecipe:
-    """Read and check a recipe; nothing that it names is made before ``recipe`` of the result is accessed.
+    """Read and check a recipe; its objects are made when ``recipe`` of the result is first accessed.
 
     Args:
         path: YAML file.
-        overrides: Flags, as ``--optim.lr 0.01`` or ``--optim.lr=0.01``, or a mapping of dotted keys to values;
-            ``init_args`` is left out of keys.
-        own_code: Classes may be imported from the current directory, as for a training.
+        overrides: Flags such as ``--optim.lr 0.01`` or ``--optim.lr=0.01``, or a mapping of dotted keys to values;
+            keys do not contain ``init_args``.
+        own_code: Whether classes may be imported from the current directory, as for a training.
 
     Raises:
-        UserError: If the file or an override has an unknown key (the nearest is suggested), a value of the wrong type,
-            or a class that does not exist or cannot be used for its key.
+        UserError: If the file or an override has an unknown key (a similar one is suggested), a value of the wrong
+            type, or a class that does not exist or cannot be used for its key.
         ValueError: If a value is out of its range.
     """
     return ReadRecipe(_build(Recipe, _content(path), str(path), overrides, own_code))
 
 
 def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: Any) -> Recipe:
-    """Load a recipe of the package by its name, or any from a YAML file.
+    """Load a recipe of the package by name, or any recipe from a YAML file.
 
     Args:
         name_or_file: A name that `list_recipes` gives, or a path.
-        own_code: Modules may be imported from the current directory, also those that are not on Python's path.
-        overrides: Values by their keys, nested (``training={"epochs": 5}``) or dotted
+        own_code: Whether modules may be imported from the current directory even if it is not on Python's path.
+        overrides: Values by key, nested (``training={"epochs": 5}``) or dotted
             (``**{"training.epochs": 5}``). A class is given by its name, as a mapping of ``class_path`` and
             ``init_args``, as the class itself, or as a `functools.partial` with its arguments.
 
@@ -92,18 +92,16 @@ def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: An
     >>> recipe.loss.keywords["alpha"], recipe.optim.lr
     (16.0, 0.01)
     """
-    where, given = (
-        str(name_or_file),
-        {key: content_of(override, _hint_of(key), key) for key, override in overrides.items()},
-    )
+    where = str(name_or_file)
+    given = {key: content_of(override, _hint_of(key), key) for key, override in overrides.items()}
     return ReadRecipe(_build(Recipe, _content(find_recipe(where)), where, given, own_code)).recipe
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """Write the full text of a recipe, defaults included, from which it can be read again.
+    """Return the full text of a recipe, including defaults, from which it can be read again.
 
     Raises:
-        UserError: If a part of it cannot be written, such as a function that is defined inside another one.
+        UserError: If a part of it cannot be written, such as a function defined inside another one.
         ValueError: If a value is out of its range.
 
     >>> print(to_yaml(load("glyphs")).partition("  init_args")[0].rstrip())
@@ -114,7 +112,7 @@ def to_yaml(recipe: Recipe) -> str:
 
 
 def _hint_of(key: str) -> Any:
-    """Return the hint of a recipe's value; `Any` inside classes."""
+    """Return the hint of a value in a recipe; `Any` inside classes."""
     hint: Any = Recipe
     for name in key.split("."):
         section = section_in(hint)
@@ -126,33 +124,28 @@ def _build(kind: type, content: dict[str, Any], where: str, overrides: Any = (),
     given = overrides if isinstance(overrides, Mapping) else read_flags(overrides)
     content = apply_overrides(content, given)
     second = as_yaml(content.get("second_phase")) if isinstance(content, Mapping) else None
-    if isinstance(second, Mapping):  # which holds what changes
-        changed = {
-            key: merge(content[key], _as_change(second.get(key, {}))) for key in ("loss", "optim") if key in content
-        }
+    if isinstance(second, Mapping):  # it contains only the changes
+        changed = {}
+        for key in [key for key in ("loss", "optim") if key in content]:
+            change = as_yaml(second.get(key, {}))
+            changed[key] = merge(content[key], {"class_path": change} if isinstance(change, str) else change)
         content = content | {"second_phase": {**second, **changed}}
     return Builder(where, given if isinstance(given, Flags) else (), own_code=own_code).section(content, kind)
 
 
-def _as_change(content: Any) -> Any:
-    return {"class_path": content} if isinstance(content := as_yaml(content), str) else content
-
-
-def read_evaluation(
-    path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False
-) -> Evaluation:
-    """Read the part of a recipe that evaluation needs; without a recipe, for the user's images in ``--data.root``."""
+def read_evaluation(path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Evaluation:
+    """Read the part of a recipe for evaluation; without a recipe, for the user's images in ``--data.root``."""
     content: dict[str, Any] = {"data": "proxemic.data.OwnImages"}
     given = overrides if isinstance(overrides, Mapping) else read_flags(overrides)
     if path is not None:
         content = {key: value for key, value in _content(path).items() if key in Evaluation.__dataclass_fields__}
     elif not any(key in ("data", "data.class_path") or key.startswith("data.root") for key in given):
         raise UserError("--data.root is missing: give the folder or table of images to evaluate the model on.")
-    return made(_build(Evaluation, content, str(path), given, own_code))
+    return made(_build(Evaluation, content, str(path), given))
 
 
 def read_evaluation_config(overrides: Sequence[str] | Mapping[str, Any]) -> EvaluationConfig:
-    """Read the settings of an evaluation whose images are not given by a recipe's ``data``."""
+    """Read the settings of an evaluation whose images do not come from a recipe's ``data``."""
     content = {"evaluation": asdict(EvaluationConfig())}
     return made(_build(_EvaluationAlone, content, "The evaluation", overrides)).evaluation
 
@@ -163,7 +156,7 @@ class _EvaluationAlone:
 
 
 def own_backbone(path: Path) -> type[nn.Module] | None:
-    """Find the class of the user's own that the recipe beside a model names as its backbone; None if it names none.
+    """Find the user's own backbone class by the recipe beside a model; None if the backbone is not the user's.
 
     ``path`` is the directory of the model, or its ``model.safetensors``.
     """
@@ -177,9 +170,9 @@ def own_backbone(path: Path) -> type[nn.Module] | None:
 
 
 def _content(path: Path, extended_by: Sequence[Path] = (), known: dict[Path, Any] | None = None) -> dict[str, Any]:
-    """Return the content of a file, merged into that of the recipes that it extends, of which later ones win.
+    """Return the content of a file, merged into the recipes that it extends; later ones override earlier ones.
 
-    ``known`` holds what was read: a file that many others extend is read once.
+    ``known`` keeps contents, so that a file that many others extend is read once.
     """
     content = read_yaml(path)
     if not isinstance(content, dict):

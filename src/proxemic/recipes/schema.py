@@ -2,7 +2,7 @@
 
     python -m proxemic.recipes.schema
 
-writes it anew. Classes of other packages are in it as the installed versions have them, which it names.
+writes the schema. It contains the classes of other packages as in their installed versions, which it names.
 """
 
 import inspect
@@ -39,7 +39,7 @@ _PACKAGES = ("torch", "lightning", "pytorch-metric-learning")
 
 
 def recipe_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a recipe file; no key is required, as another recipe may give it."""
+    """Return the JSON Schema of a recipe file. No key is required, since an extended recipe may give it."""
     writer = _Writer()
     whole = writer.section(Recipe, "")
     names = {"type": "string", "description": "The name or the path of a recipe, whose values this one takes."}
@@ -54,7 +54,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes schemas of hints, and collects those of sections and classes as definitions."""
+    """Writes the schemas of hints; sections and classes become definitions."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, dict[str, Any]] = {}
@@ -121,7 +121,7 @@ class _Writer:
                 conditions.append({"if": test, "then": {"properties": {"init_args": given}}})
         keys = {"class_path": named, "init_args": {"type": "object"}, "dict_kwargs": {"type": "object"}}
         described = {"type": "object", "properties": keys, "required": ["class_path"], "additionalProperties": False}
-        # What an extended recipe names as a class is changed without naming it again.
+        # A class named in the extended recipe can be changed without naming it again.
         change = {"type": "object", "not": {"required": ["class_path"]}}
         if arguments:
             change["propertyNames"] = {"enum": [*sorted(arguments), "init_args", "dict_kwargs"]}
@@ -146,7 +146,7 @@ class _Writer:
 
 @cache
 def argument_docs(kind: type) -> Mapping[str, str]:
-    """Return what the Google-style docstrings of a class and its bases say of each argument, on one line.
+    """Return the description of each argument in the Google-style docstrings of a class and its bases, on one line.
 
     >>> from proxemic.losses import ArcFaceLoss
     >>> argument_docs(ArcFaceLoss)["scale"]
@@ -162,7 +162,7 @@ def argument_docs(kind: type) -> Mapping[str, str]:
 
 
 def _note(text: str, default: Any) -> dict[str, Any]:
-    """Return what an editor shows beside a key: what it is for, and its default if that is a plain value."""
+    """Return what an editor shows with a key: its description, and its default if that is a plain value."""
     note: dict[str, Any] = {"description": text} if text else {}
     plain = default is None or isinstance(default, str | int | float | tuple | list | dict)
     return note | {"default": content_of(default)} if plain else note

@@ -1,4 +1,4 @@
-"""Which classes and functions the keys of a recipe may name: by the hints of the keys, or else by a table here."""
+"""Which classes and functions the keys of a recipe may name, by the hints of the keys or by a table in this module."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -58,11 +58,11 @@ _PLAIN = (*FREE, str, int, float, bool, complex, bytes, Path, timedelta, type(No
 
 @dataclass(frozen=True)
 class Slot:
-    """What a key may name: classes derived from ``bases``, ``functions`` or those of modules, or the user's ``own``.
+    """What a key may name: subclasses of ``bases``, ``functions`` or modules' functions, or the user's ``own`` objects.
 
     Unless ``called`` is false, the recipe gives the arguments of the class, except for the first ``filled`` ones and
-    for ``filled_names``. Import paths must begin with ``package``. With ``loss``, the class must be that of a loss.
-    Names of ``module`` need no import path.
+    those in ``filled_names``. Import paths must begin with ``package``. With ``loss``, the class must be a loss.
+    Objects of ``module`` may be named without an import path.
     """
 
     bases: tuple[type, ...] = ()
@@ -77,7 +77,7 @@ class Slot:
 
     @property
     def makes_later(self) -> bool:
-        """Whether the training makes the object, with arguments that no recipe gives."""
+        """Whether the training makes the object, with arguments that are not in the recipe."""
         return bool(self.filled or self.filled_names)
 
     def takes(self, thing: object) -> bool:
@@ -91,7 +91,7 @@ class Slot:
         return module in self.functions or f"{module}.{name}" in self.functions or (self.own and is_own(module))
 
     def choices(self) -> Iterator[tuple[str, Any]]:
-        """Yield the public names of ``module`` to choose from, each with its class or function."""
+        """Yield the public names of ``module`` that may be chosen, each with its class or function."""
         for name, thing in vars(import_module(self.module)).items() if self.module else ():
             is_loss = inspect.isclass(thing) and issubclass(thing, ProxyLoss | PairwiseLoss | MatryoshkaLoss)
             if not name.startswith("_") and self.takes(thing) and (self.loss or not is_loss):
@@ -108,7 +108,7 @@ class Slot:
 
 @cache
 def slot_of(key: str, hint: Any) -> Slot | None:
-    """Return what a key with this hint may name; None if it names no classes or functions."""
+    """Return what a key with this hint may name; None if it may not name classes or functions."""
     key = key.removeprefix("second_phase.").replace("loss.proxy_loss.", "loss.")
     module = _MODULES.get(key, "")
     if listed := _LISTED.get(key):

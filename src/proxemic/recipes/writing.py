@@ -1,4 +1,4 @@
-"""Turns a recipe, or any value in it, into the content of a file: the inverse of building one."""
+"""Turns a recipe, or a value in it, into the content of a file, from which it can be built again."""
 
 import inspect
 import sys
@@ -19,7 +19,7 @@ from proxemic.recipes.slots import slot_of
 
 
 def content_of(value: Any, hint: Any = Any, key: str = "") -> Any:
-    """Return what stands in a recipe file for a `Recipe`, or for a part of it with a hint and a key.
+    """Return the content of a recipe file for a `Recipe`, or for a part of one with a hint and a key.
 
     >>> from proxemic.losses import ProxyAnchorLoss
     >>> content_of(partial(ProxyAnchorLoss, alpha=16))
@@ -58,7 +58,7 @@ def content_of(value: Any, hint: Any = Any, key: str = "") -> Any:
 
 
 def _made_with(value: Any, hint: Any, key: str) -> tuple[type, Mapping[str, Any]]:
-    """Return the class of an object, and the arguments that it is made with."""
+    """Return the class of an object and the arguments with which it is made."""
     described = getattr(value, "_described", value)
     if isinstance(described, Described):
         return described.kind, described.arguments
@@ -78,12 +78,12 @@ def _made_with(value: Any, hint: Any, key: str) -> tuple[type, Mapping[str, Any]
 
 
 def _kept(value: object, key: str) -> dict[str, Any]:
-    """Return the arguments of an object's constructor if it keeps them under their names, as scikit-learn's do."""
+    """Return an object's constructor arguments from its attributes of the same names, as in scikit-learn."""
     kind, known = type(value), constructor_parameters(type(value))
     kept = {name: getattr(value, name) for name in known if hasattr(value, name)}
     if is_dataclass(value) and {field.name for field in fields(value) if field.init} == {*known}:
         return kept
-    # Its class may give its bases some arguments itself, so that those cannot be given again.
+    # Its class may pass some arguments to its bases itself, which then cannot be given again.
     arguments = {
         name: item for name, item in kept.items() if known[name][0] is kind or item is not known[name][1].default
     }
@@ -104,7 +104,7 @@ def _kept(value: object, key: str) -> dict[str, Any]:
 
 
 def import_path(thing: Any, key: str) -> str:
-    """Return the shortest import path of a class or function, as in ``proxemic.losses``, which outlives moves."""
+    """Return the shortest import path of a class or function, which stays valid if its module is moved."""
     module, name = getattr(thing, "__module__", None) or "torch", thing.__name__
     if module == "__main__" or getattr(sys.modules.get(module), name, None) is not thing:
         where = "the program that runs" if module == "__main__" else "another function or class"

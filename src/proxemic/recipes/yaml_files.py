@@ -1,4 +1,4 @@
-"""Reads YAML that need not be trusted, and refuses what is larger, deeper or more repetitive than any recipe."""
+"""Reads untrusted YAML, and refuses files that are larger, deeper or more repetitive than any recipe."""
 
 import re
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ _NOT_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 class TooMuch(ValueError):
-    """Raised for a text that stands for too deep, too large, or endless values."""
+    """Raised for YAML whose values are nested too deeply, too many, or endless."""
 
 
 class _Loader(_SafeLoader):
-    """Reads ``1e-3`` as a number, dates as text and ``<<`` as a key, whose values may grow beyond all bounds."""
+    """Reads ``1e-3`` as a number, dates as text, and ``<<`` as a key, since merging values could grow without limit."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above has it
         first: [(tag, pattern) for tag, pattern in known if not tag.endswith(("timestamp", "merge"))]
@@ -35,7 +35,7 @@ class _Loader(_SafeLoader):
 
 
 class _Dumper(_SafeDumper):
-    """Quotes the texts that `_Loader`, or any other reader of YAML, takes for something else."""
+    """Quotes texts that `_Loader` or another reader of YAML would not read as texts."""
 
 
 for _class in (_Loader, _Dumper):
@@ -45,9 +45,9 @@ for _class in (_Loader, _Dumper):
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file; `UserError` if that is not possible, or it is too large, too deep, or has too many values."""
+    """Read a YAML file; raise `UserError` if it is invalid, too large, too deep, or has too many values."""
     try:
-        if not path.is_file():  # a pipe would be waited for, a device read for ever
+        if not path.is_file():  # reading a pipe would wait, and a device may never end
             raise UserError(f"{path} is not a readable YAML file: {'it is no file' if path.exists() else 'not there'}.")
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path} is {path.stat().st_size:,} bytes large, but a recipe has at most {MAX_BYTES:,}.")
@@ -57,17 +57,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Read a YAML text; `TooMuch` if it is too deep, has too many values or contains itself."""
+    """Read YAML; raise `TooMuch` if it is too deep, has too many values or contains itself."""
     depth = 0
     try:
-        for event in yaml.parse(text, _Loader):  # before any value is made, for which a deep text needs a deep stack
+        for event in yaml.parse(text, _Loader):  # before building values, for which deep text needs a deep stack
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise TooMuch(f"values are nested more than {MAX_DEPTH} deep.")
         content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    for count, _ in enumerate(_values(content)):  # a few aliases of aliases stand for billions
+    for count, _ in enumerate(_values(content)):  # a few nested aliases can expand to billions of values
         if count > MAX_VALUES:
             raise TooMuch(f"it stands for more than {MAX_VALUES:,} values.")
     return content
@@ -82,7 +82,7 @@ def _values(content: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def as_yaml(value: Any) -> Any:
-    """Return what a text stands for as YAML, or the text itself if it is none; any other value as it is."""
+    """Return the YAML value of a text, or the text itself if it is not YAML; other values are returned unchanged."""
     if not isinstance(value, str) or (_ONE_WORD.fullmatch(value) and value.lower() not in _NOT_TEXT):
         return value
     try:
@@ -94,12 +94,12 @@ def as_yaml(value: Any) -> Any:
 
 
 def write_yaml(content: Any) -> str:
-    """Write YAML in the order of the content."""
+    """Return YAML with the keys in the order of the content."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages show it, cut to 80 characters."""
+    """Return a value for messages, cut to 80 characters."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = value if isinstance(value, str) else repr(value)

@@ -1,7 +1,7 @@
-"""Run directories, and what is done with a trained network: embedding and evaluation. Imports no Lightning.
+"""Run directories, and the embedding and evaluation by trained networks. It does not import Lightning.
 
-`directory` names the files of a run, `embed` and `faces` turn images into embeddings, `evaluate` computes metrics of
-these, and `processes` joins those that torchrun or srun has started.
+`directory` names the files of a run, `embed` and `faces` compute embeddings of images, `evaluate` computes metrics of
+embeddings, and `processes` connects the processes that torchrun or srun has started.
 """
 
 __all__: list[str] = []

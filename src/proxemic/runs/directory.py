@@ -1,4 +1,4 @@
-"""The directory of a training run: its files, and the classes that it was begun with."""
+"""The directory of a training run: its files and the classes of its images."""
 
 import csv
 import hashlib
@@ -29,9 +29,9 @@ from proxemic.typed_json import read_typed
 
 @dataclass(frozen=True)
 class RunClasses:
-    """The names of the classes that a run was begun with, in the order of their labels, and the path of the images.
+    """The path of a run's images and the names of their classes, in the order of labels.
 
-    ``earlier`` are those that the weights which the run began with were trained on.
+    ``earlier`` are the classes on which the run's initial weights were trained.
     """
 
     root: str | None
@@ -42,12 +42,12 @@ class RunClasses:
 
     @property
     def trained(self) -> frozenset[str]:
-        """All classes that the network was trained on, also before this run."""
+        """All classes on which the network was trained, in this run and before."""
         return frozenset({*self.train, *self.earlier})
 
 
 class RunMetrics(TypedDict, total=False):
-    """The content of ``metrics.json``, as far as it is read again; metrics lie in [0, 1]."""
+    """The parts of ``metrics.json`` that are read again; metrics lie in [0, 1]."""
 
     test: dict[str, float]
     start: dict[str, float]
@@ -69,7 +69,7 @@ class RunMetrics(TypedDict, total=False):
 
 
 class Environment(TypedDict, total=False):
-    """The content of ``environment.json``: the machine, the command, and what the run was begun with."""
+    """The content of ``environment.json``: the machine, the command, and with what the run began."""
 
     command: list[str]
     python: str
@@ -93,19 +93,19 @@ class RunDirectory:
 
     Attributes:
         recipe: Every value of the recipe, defaults included (YAML).
-        environment: The machine, the libraries, the command, a fingerprint of the images, how many epochs (JSON).
-        classes: The names of the classes of each split, and where the images were (JSON); older runs have none.
+        environment: The machine, libraries and command, a fingerprint of the images, and the number of epochs (JSON).
+        classes: The names of the classes of each split, and the path of the images (JSON); missing in older runs.
         metrics: The final metrics (JSON); it exists once the run is finished.
-        measured_before: What callbacks measured before the first epoch (JSON); it exists if there are such callbacks.
+        measured_before: Measurements of callbacks before the first epoch (JSON); it exists if there are such callbacks.
         history: One row per epoch (CSV).
         model: The weights of the chosen epoch; ``model.json`` beside it says how to build the network.
-        frozen: The network of an ONNX file; it exists if the backbone is one.
-        loss: The weights of the loss, such as proxies, of the chosen epoch.
-        checkpoint: What ``--resume`` starts from.
-        start: The network of before the first step, in a folder with ``model.json``.
-        chosen: What was chosen before an interpolation took its place; it exists where one has.
-        report: A page about the run, which the command line writes once it is finished.
-        diverged: Why training broke off, where loss or weights were no longer finite; removed once it goes on.
+        frozen: The network of an ONNX file; it exists if that is the backbone.
+        loss: The weights of the loss, such as proxies, in the chosen epoch.
+        checkpoint: The state from which ``--resume`` continues.
+        start: The network before the first step, in a folder with ``model.json``.
+        chosen: The chosen epoch's files; it exists if an interpolation has replaced them.
+        report: A page about the run, written by the command line at the end.
+        diverged: Why training stopped if loss or weights were not finite; removed when it is resumed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -127,22 +127,22 @@ class RunDirectory:
 
     @classmethod
     def of_model(cls, path: Path) -> "RunDirectory":
-        """Return the run directory of a model, which is given by that directory or by its ``model.safetensors``."""
+        """Return the run directory of a model, given that directory or its ``model.safetensors``."""
         return cls(path if path.is_dir() else path.parent)
 
     def files(self) -> tuple[Path, ...]:
-        """List the files of a finished run, with the model's description."""
+        """List the files of a finished run, including ``model.json``."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
         return (self.recipe, self.environment, self.classes, self.metrics, self.history, *weights)
 
     @property
     def keeps_features(self) -> bool:
-        """Whether a finished run keeps the network before training, without head and loss, as no epoch was better."""
+        """Whether a finished run kept the network before training, without head and loss, since no epoch was better."""
         return self.metrics.exists() and self.read_metrics().get("kept") == "start"
 
     @property
     def stopped(self) -> str | None:
-        """Say where an unfinished run stopped, as "stopped in epoch 1 of 30"; None if it is finished, or is no run."""
+        """Say where an unfinished run stopped, such as "stopped in epoch 1 of 30"; None if it is finished or no run."""
         if self.metrics.exists() or not (self.recipe.is_file() and self.environment.is_file()):
             return None
         done = len(self.history.read_text(encoding="utf-8").splitlines()) - 1 if self.history.exists() else 0
@@ -160,7 +160,7 @@ class RunDirectory:
         return read_typed(self.environment, Environment)
 
     def record_epochs(self, epochs: int) -> None:
-        """Record how many epochs the run is to have at most, for `stopped`."""
+        """Write the largest number of epochs of the run, for `stopped`."""
         environment = self.read_environment()
         if environment.get("epochs") != epochs:
             write_json(self.environment, environment | {"epochs": epochs})
@@ -173,18 +173,18 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
             )
-        # What a kill before the last of the first files of a run leaves is no run.
+        # A run killed before all of its first files were written is not a run.
         begun = {self.environment, self.classes, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
         if any(path not in begun and path.suffix != ".tmp" for path in self.path.rglob("*")):
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
     def check_run(self, test: bool = False) -> None:
-        """Raise `UserError` unless the directory holds a run, and with ``test`` one that is not a search's trial."""
+        """Raise `UserError` unless the directory holds a run; with ``test``, trials of a search are refused, too."""
         if not self.recipe.is_file():
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
-        # As it is written, the second phase comes last; every other key that a cut takes away has a default.
+        # The second phase is written last; all other keys that a file cut short may lack have defaults.
         if "\nsecond_phase:" not in self.recipe.read_text(encoding="utf-8", errors="replace"):
             raise UserError(f"{self.recipe} is damaged (its end is missing): put it back from a copy.")
         if test and not self.read_environment().get("test", True):
@@ -194,7 +194,7 @@ class RunDirectory:
             )
 
     def check_images(self, split_fingerprint: str) -> None:
-        """Raise `UserError` unless the images have the classes and labels that the run was begun with."""
+        """Raise `UserError` unless the images have the classes and labels with which the run began."""
         if not self.has_images(split_fingerprint):
             raise UserError(
                 f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
@@ -202,7 +202,7 @@ class RunDirectory:
             )
 
     def has_images(self, split_fingerprint: str) -> bool:
-        """Return whether images have the classes and labels that the run was begun with."""
+        """Return whether images have the classes and labels with which the run began."""
         return self.read_environment().get("images") == split_fingerprint
 
     def create(
@@ -216,10 +216,10 @@ class RunDirectory:
         processes: int = 1,
         precision: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the directory, with the recipe and a record of the machine and of the images.
+        """Make the directory, and write the recipe and a record of the machine and the images.
 
-        ``earlier`` are the classes that the weights which the run begins with were trained on; a run without ``test``
-        must never be evaluated on the test classes. ``precision`` is what ``auto`` took.
+        ``earlier`` are the classes on which the initial weights were trained. A run without ``test`` can never be
+        evaluated on the test classes. ``precision`` is the choice made for ``auto``.
         """
         if self.recipe.exists():  # another run has begun there in the meantime
             self.check_new()
@@ -234,11 +234,11 @@ class RunDirectory:
         write_text(self.recipe, recipe_yaml)
 
     def read_classes(self) -> RunClasses | None:
-        """Read ``classes.json``; return None for an older run, which has none."""
+        """Read ``classes.json``; return None for an older run without it."""
         return read_typed(self.classes, RunClasses) if self.classes.exists() else None
 
     def locate(self, source: ImageSource) -> ImageSource:
-        """Return the source of the run's images, with paths resolved against the directory where the run began."""
+        """Return the source of the run's images; relative paths are resolved in the directory where the run began."""
         root, classes = getattr(source, "root", None), self.read_classes()
         begun = None if classes is None else classes.root
         if root is None or Path(root).is_absolute() or begun is None or not Path(begun).exists():
@@ -251,7 +251,7 @@ class RunDirectory:
         return replace(source, **moved | {"root": Path(begun)})
 
     def check_root(self, source: ImageSource) -> None:
-        """Raise `UserError` if the run's own folder or file is gone, for commands with the flag ``--data.root``."""
+        """Raise `UserError` if the data of the run are gone; the message names the flag ``--data.root``."""
         root = source.root if isinstance(source, OwnSource) else None
         if root is not None and "{" not in str(root) and not Path(root).exists():
             raise UserError(
@@ -260,10 +260,10 @@ class RunDirectory:
             )
 
     def write_loss(self, state: Mapping[str, Tensor]) -> None:
-        """Write the weights of the loss, with their checksum."""
+        """Write the weights of the loss and their checksum."""
         content = safetensors.torch.save(dict(state), {"crc32": _checksum(state)})
         with write_atomically(self.loss) as temporary:
-            temporary.write_bytes(content)  # as bytes first: safetensors hides the reason why a write to a file fails
+            temporary.write_bytes(content)  # as bytes first, because safetensors hides why writing to a file fails
 
     def read_loss(self) -> dict[str, Tensor]:
         """Read the weights of the loss; `UserError` if they are damaged."""
@@ -280,13 +280,13 @@ class RunDirectory:
         return state
 
     def drop_weights(self, *, model: bool = True) -> None:
-        """Remove the checkpoint and, by default, the weights; the metrics stay."""
+        """Remove the checkpoint and, by default, the weights, but not the metrics."""
         for path in (self.model, self.model.with_suffix(".json"), self.frozen, self.loss) if model else ():
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
 
     def set_chosen_aside(self) -> None:
-        """Copy what was chosen, before an interpolation takes its place, for `restore_chosen`."""
+        """Copy the chosen epoch's files for `restore_chosen`, before an interpolation replaces them."""
         temporary = self._new_folder(self.chosen)
         for path in self._chosen_files():
             if path.exists():
@@ -294,7 +294,7 @@ class RunDirectory:
         temporary.replace(self.chosen)
 
     def restore_chosen(self) -> None:
-        """Restore the chosen epoch's files, which an interpolation has replaced, so that the run can be resumed."""
+        """Restore the chosen epoch's files if an interpolation has replaced them, so that the run can be resumed."""
         if not self.chosen.exists():
             return
         for path in self._chosen_files():
@@ -312,18 +312,18 @@ class RunDirectory:
 
     @staticmethod
     def _new_folder(beside: Path) -> Path:
-        """Create an empty temporary folder, to be renamed when it is complete."""
+        """Create an empty temporary folder, which is renamed once it is complete."""
         folder = beside.with_name(f"{beside.name}.tmp")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Rewrite all epochs, so that a resumed run never repeats or loses a row."""
+        """Write the rows of all epochs anew, so that a resumed run neither repeats nor loses one."""
         write_csv(self.history, list(rows[0]), ([row[name] for name in rows[0]] for row in rows))
 
     def read_history(self) -> list[dict[str, float]]:
-        """Return one dictionary per epoch; none before the first one has ended."""
+        """Return one dictionary per finished epoch."""
         if not self.history.exists():
             return []
         with self.history.open(newline="") as file:
@@ -331,21 +331,21 @@ class RunDirectory:
 
 
 def split_fingerprint(splits: Splits) -> str:
-    """Hash the classes, labels, boxes and sequences, which must be the same when a run is resumed."""
+    """Hash the classes, labels, boxes and sequences, which must not change before a run is resumed."""
     parts = (splits.train, splits.validation, splits.test)
     text = [None if part is None else (part.class_names, _labels(part), *_more(part)) for part in parts]
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
 def _labels(images: ImageSet) -> list[int] | str:
-    """Return the labels; of vectors, which may be millions, a hash of them."""
+    """Return the labels, or their hash for vectors, of which there may be millions."""
     if images.kind == "images":
         return images.labels.tolist()
     return hashlib.sha256(images.labels.numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def _more(images: ImageSet) -> list[object]:
-    """Return boxes and sequences if there are any, so that older runs without them keep their fingerprints."""
+    """Return boxes and sequences, if any; without them, fingerprints of older runs stay valid."""
     boxes = images.pixels.boxes if isinstance(images.pixels, FilePixels) and any(images.pixels.boxes) else None
     sequences = None if images.sequences is None else images.sequences.texts()
     return [] if boxes is None and sequences is None else [boxes, sequences]

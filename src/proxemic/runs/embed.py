@@ -1,4 +1,4 @@
-"""Embeddings of many images, or of the samples of any data set."""
+"""Computes embeddings of images, or of the samples of any data set."""
 
 import inspect
 import warnings
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
@@ -33,7 +34,7 @@ Keys = tuple[str | Sequence[str], str]
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
-    """Load a model, or an ONNX file, with the preprocessing of its images; warn if its run is unfinished."""
+    """Load a model or an ONNX file, and the preprocessing of its images; warn if its run is unfinished."""
     if path.suffix.lower() == ONNX:
         return read_onnx_model(path)[:2]
     model, preprocessing = load_model(path, backbone)
@@ -56,23 +57,24 @@ def embed_images(
     batch_size: int = 256,
     workers: int = 0,
     description: str = "embedding",
-    rank: int = 0,
-    world: int = 1,
+    shared: bool = False,
     precision: EvaluationPrecision = "32-true",
 ) -> Float[Tensor, "images dim"]:
-    """Embed every image in order, as `embed_dataset`, as float32 on the CPU.
+    """Embed images in order; the embeddings are float32 on the CPU.
 
-    The network computes in float32, or with the precision bf16-mixed in bfloat16.
-    Of several processes, each embeds its share (`share_of`), in the batches that one process would make; the result is
-    ``[0, 0]`` where that is empty.
+    The network computes in float32, or in bfloat16 with the precision bf16-mixed. If ``shared``, the processes that
+    train together share the batches, and each gets all embeddings.
     """
-    share = share_of(len(images), batch_size, rank, world).tolist()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if shared and dist.is_initialized() else (0, 1)
+    batches = torch.arange(len(images)).split(batch_size)
+    shares = [torch.cat([torch.empty(0, dtype=torch.int64), *batches[first::world]]) for first in range(world)]
     data = EmbeddingDataset(images, preprocessing.evaluation(), side=preprocessing.reduced_side)
-    loader = _loader(model, Subset(data, share), batch_size, workers)
-    batches = tqdm(loader, description, leave=False, disable=True if rank else None)
+    loader = _loader(model, Subset(data, shares[rank].tolist()), batch_size, workers)
+    bar = tqdm(loader, description, leave=False, disable=True if rank else None)
     with shared_memory_errors():
-        embeddings = [*embed_batches(model, (batch for batch, _ in batches), precision)]
-    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+        parts = [*embed_batches(model, (batch for batch, _ in bar), precision)]
+    embeddings = torch.cat(parts) if parts else torch.empty(0, 0)
+    return embeddings if world == 1 else torch.cat(gather_uneven(embeddings))[torch.cat(shares).argsort()]
 
 
 def embed_dataset(
@@ -85,36 +87,37 @@ def embed_dataset(
     description: str = "embedding",
     precision: EvaluationPrecision = "32-true",
 ) -> tuple[Float[Tensor, "samples dim"], Int64[Tensor, " samples"] | None]:
-    """Embed any PyTorch data set: images, token ids, several inputs per sample.
+    """Embed any PyTorch data set, of images, token ids, or samples with several inputs.
 
-    A module runs in evaluation mode, on its own device, and floating-point inputs get the type of its first
-    floating-point parameter; afterwards the modes of its parts are restored. Any other function gets what the batches
-    hold.
+    A module runs in evaluation mode on its own device, and floating-point inputs are converted to the type of its first
+    floating-point parameter; afterwards the modes of its submodules are restored. Any other function gets the batches
+    unchanged.
 
-    The embeddings are what the model returns, or the first element of a tuple. In a mapping or an output of
+    The embeddings are the model's output, or its first element if it is a tuple. In a mapping or an output of
     transformers they are ``embeddings``, ``sentence_embedding``, ``text_embeds`` or ``image_embeds``, else
     ``pooler_output``, else the mean of ``last_hidden_state`` over the tokens, else the only value. The mean leaves out
     padding if ``attention_mask`` is an input that is passed by name. To choose another value, give a function.
 
     Args:
         model: A module or function that returns embeddings ``[B, D]``.
-        data: A data set, a list of samples, or a `DataLoader` in its own order, without what it drops. A sample is an
-            input and an integer label, or an input alone, or a mapping. An input is a tensor; or a tuple of tensors,
-            the model's positional arguments; or a mapping of tensors, its keyword arguments. What follows the label is
+        data: A data set, a list of samples, or a `DataLoader`, whose order and dropped samples count. A sample is an
+            input and an integer label, an input alone, or a mapping. An input is a tensor, a tuple of tensors (the
+            model's positional arguments), or a mapping of tensors (its keyword arguments). Anything after the label is
             ignored.
-        keys: In samples that are mappings, the name of the input, or a tuple of the names of several inputs, which are
-            passed by name; and the name of the label (``labels`` will do, too). If the sample lacks the input, all its
-            values that the model has arguments for are inputs, such as ``input_ids`` and ``attention_mask``.
+        keys: For samples that are mappings: the name of the input, or a tuple of names of inputs that are passed by
+            name; and the name of the label (``labels`` is also found). If a sample lacks that input, all its values
+            for which the model has arguments are inputs, such as ``input_ids`` and ``attention_mask``.
         batch_size: Samples per batch of a data set.
         workers: Processes that load the samples of a data set.
-        description: Text of the progress bar, which shows on terminals only.
-        precision: 32-true, or bf16-mixed to let a module compute in bfloat16: faster on most GPUs, and less exact.
+        description: Text of the progress bar, which is shown on terminals only.
+        precision: 32-true, or bf16-mixed to let a module compute in bfloat16, which is faster on most GPUs but less
+            exact.
 
     Returns:
         Embeddings ``[N, D]``, float32 on the CPU, and labels ``[N]``, or None if there are none.
 
     Raises:
-        ValueError: If there are no samples, or inputs, labels or what the model returns are not as described.
+        ValueError: If there are no samples, or inputs, labels or outputs are not as described.
 
     >>> from proxemic.metrics import retrieval_metrics
     >>> from torch.utils.data import TensorDataset
@@ -165,7 +168,7 @@ def _device_of(model: object) -> torch.device | None:
 def embed_batches(
     model: nn.Module | Callable[..., Any], batches: Iterable[Any], precision: EvaluationPrecision = "32-true"
 ) -> Iterator[Float[Tensor, "batch dim"]]:
-    """Embed one batch after the other, a module in evaluation mode, as float32 on the CPU."""
+    """Embed batches, with modules in evaluation mode; the embeddings are float32 on the CPU."""
     device = _device_of(model)
     if device is None or not isinstance(model, nn.Module):
         for batch in batches:
@@ -185,7 +188,7 @@ def embed_batches(
 
 @contextmanager
 def folded(model: nn.Module) -> Iterator[None]:
-    """Run the block, in evaluation mode, with the batch norm of timm's networks in ``model`` folded."""
+    """Run the block in evaluation mode, with batch norm of timm's networks folded into convolutions."""
     backbones = [(part, part.network) for part in model.modules() if isinstance(part, TimmBackbone)]
     try:
         for backbone, network in backbones:
@@ -198,7 +201,7 @@ def folded(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Run the block in evaluation mode, and restore the mode of each module."""
+    """Run the block in evaluation mode, then restore the mode of each module."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
@@ -209,7 +212,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def inputs_and_labels(batch: Any, keys: Keys, model: nn.Module | Callable[..., Any]) -> tuple[Any, Any]:
-    """Return the model's inputs and the labels, or None, in a batch; the rules are those of `embed_dataset`."""
+    """Return the inputs and labels (or None) of a batch, as described in `embed_dataset`."""
     if not isinstance(batch, Mapping):
         if not isinstance(batch, Sequence) or isinstance(batch[0], str):
             return batch, None
@@ -232,7 +235,7 @@ def inputs_and_labels(batch: Any, keys: Keys, model: nn.Module | Callable[..., A
 
 
 def check_inputs(inputs: Any) -> None:
-    """Raise `ValueError` unless inputs of a module are tensors, and not the bytes of images."""
+    """Raise `ValueError` unless a module's inputs are tensors, and not encoded images."""
     values = (
         inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, list | tuple) else [inputs]
     )
@@ -251,12 +254,12 @@ def call(
     device: torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "batch dim"]:
-    """Call the model with a tensor, several of a tuple, or those of a mapping by name, and return its embeddings."""
+    """Call the model with a tensor, a tuple's tensors, or a mapping's by name, and return the embeddings."""
 
     def move(value: Any) -> Any:
         if device is None or not isinstance(value, Tensor):
             return value
-        # From pinned memory, the processor does not wait for the copy.
+        # From pinned memory, the copy does not block the CPU.
         return value.to(device, dtype if value.is_floating_point() else None, non_blocking=device.type == "cuda")
 
     if isinstance(inputs, Mapping):
@@ -267,22 +270,7 @@ def call(
 
 
 def pick_device(accelerator: str) -> torch.device:
-    """Return the device that a recipe's ``training.accelerator`` means on this machine."""
+    """Return this machine's device for a recipe's ``training.accelerator``."""
     if accelerator == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     return torch.device(accelerator)
-
-
-def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:
-    """Return the indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch."""
-    return torch.cat([torch.empty(0, dtype=torch.int64), *torch.arange(count).split(batch_size)[rank::world]])
-
-
-def join_shares(
-    share: Float[Tensor, "share dim"], count: int, batch_size: int, world: int
-) -> Float[Tensor, "images dim"]:
-    """Gather the embeddings of all images, in order, from the shares (`share_of`) of the processes."""
-    if world == 1:
-        return share
-    shares = [share_of(count, batch_size, rank, world) for rank in range(world)]
-    return torch.cat(gather_uneven(share))[torch.cat(shares).argsort()]

@@ -1,4 +1,4 @@
-"""Retrieval metrics of embeddings: which, and computed how."""
+"""The settings of an evaluation, and the retrieval metrics of embeddings."""
 
 import inspect
 import math
@@ -19,13 +19,14 @@ from proxemic.errors import UserError, UserNote
 from proxemic.metrics import RetrievalMetrics, RetrievalResults, retrieval_metrics
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.metrics.retrieval import NoMatches
+from proxemic.ranges import check_fields
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 EvaluationPrecision = Literal["32-true", "bf16-mixed"]
 
 
 def computed_in(precision: str | None) -> str:
-    """Return the words that a table adds to its title where its figures were not computed in float32.
+    """Return what the title of a table says of the precision of its figures, if that is not float32.
 
     >>> computed_in("32-true"), computed_in("bf16-mixed")
     ('', ', computed in bf16-mixed')
@@ -35,34 +36,33 @@ def computed_in(precision: str | None) -> str:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How embeddings are evaluated, in validation and in the test.
+    """How embeddings are evaluated in validation and test.
 
     Args:
-        distance: Between embeddings: cosine or euclidean.
+        distance: Distance between embeddings: cosine or euclidean.
         recall_at: K of Recall@K.
         precision_at: k of Precision@k.
         map_at: k of MAP@k.
-        map_divisors: What each MAP@k is divided by: ``min`` (of k and R, the relevant images), ``k``, ``hits`` or
-            ``R``; all but the first have names of their own, such as ``map_over_k@10``.
+        map_divisors: The divisors of each MAP@k: ``min`` (the smaller of k and R, the number of relevant images),
+            ``k``, ``hits`` or ``R``; results of all but the first are named after it, such as ``map_over_k@10``.
         ndcg_at: k of nDCG@k.
-        map: Also the mean average precision over the whole list; with many images several times the work.
-        mrr: Also the mean reciprocal rank of the first relevant image.
-        nmi: Also cluster by k-means, for NMI and AMI; slow with many images and classes.
-        average: Of the values: over queries, or over classes (the mean of each class's mean).
-        metric: The metric that chooses the epoch, by its name in the results.
-        select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
-            match papers that do; results are marked), or nothing: the ``last`` epoch.
-        start: Also evaluate the network before training, without a head, by its pooled features. On the images that
-            choose the epoch, it competes with the epochs, as does the network with its new head: if no epoch is
-            better, the run keeps the better of the two.
-        untrained: Also evaluate the network as it was before training, with its head, on the test classes, for
-            comparison.
-        batch_size: Images a batch when embedding.
-        precision: The precision in which the network embeds validation and test images: 32-true, which all commands
-            use that embed by the finished model, or bf16-mixed, which may be faster; results then say so.
+        map: Whether to compute the mean average precision over the whole ranking; with many images this takes several
+            times as long.
+        mrr: Whether to compute the mean reciprocal rank of the first relevant image.
+        nmi: Whether to cluster by k-means, for NMI and AMI; slow with many images and classes.
+        average: How to average values: over queries, or over classes (the mean of each class's mean).
+        metric: Name of the metric that chooses the epoch.
+        select_on: Images on which the epoch is chosen: ``validation`` classes held out from training, or the ``test``
+            classes (only to match papers that do so; results are marked); ``last`` takes the last epoch.
+        start: Whether to evaluate the pooled features of the network before training. The network before training,
+            with or without its new head, is then kept if no epoch is better on the images that choose the epoch.
+        untrained: Whether to evaluate the network before training, with its head, on the test classes for comparison.
+        batch_size: Images per batch when embedding.
+        precision: The precision in which the network embeds validation and test images: 32-true, as in all commands
+            that use the finished model, or bf16-mixed, which may be faster and is mentioned with the results.
         own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
-            to a mapping of names to numbers, which join the metrics; ``metric`` may be one of them, where larger is
-            better.
+            to a mapping of names to numbers, which are added to the metrics; ``metric`` may name one of which larger
+            values are better.
 
     Raises:
         ValueError: If ``metric`` is not among those computed, or a number is below 1.
@@ -87,10 +87,8 @@ class EvaluationConfig:
     own_metrics: list[Metric] | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_size < 2**31:
-            rule = "at least 1" if self.batch_size < 1 else "at most 2,147,483,647"
-            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be {rule}.")
-        if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
+        check_fields(self, "evaluation", batch_size=f"[1, {2**31})")
+        if self.metric not in self.names and not self.own_metrics:  # their names are known after the first computation
             raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
         if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):
             raise ValueError(
@@ -99,7 +97,7 @@ class EvaluationConfig:
 
     @property
     def names(self) -> list[str]:
-        """The names of the retrieval metrics that may choose the epoch."""
+        """The names of the retrieval metrics, any of which may choose the epoch."""
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
@@ -118,10 +116,10 @@ def evaluate_embeddings(
     or_nan: bool = False,
     rerank: bool = False,
 ) -> RetrievalMetrics:
-    """Compute retrieval metrics of embeddings: all rows against all, or the queries against the gallery.
+    """Compute retrieval metrics of embeddings: all rows against all, or queries against the gallery.
 
-    A row does not retrieve rows of its own sequence. If no query has a match, raise ``ValueError``, or with ``or_nan``
-    warn and return NaN.
+    A row is not compared with rows of its own sequence. If no query has a match, raise ``ValueError``, or with
+    ``or_nan`` warn and return NaN.
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
@@ -142,7 +140,7 @@ def evaluate_embeddings(
 def compute_own_metrics(
     config: EvaluationConfig, embeddings: Float[Tensor, "rows dim"], labels: Int64[Tensor, " rows"]
 ) -> dict[str, float]:
-    """Compute all ``own_metrics``; random draws in them are always the same, and change no others."""
+    """Compute all ``own_metrics`` with a fixed random state, which is restored afterwards."""
     computed: dict[str, float] = {}
     for metric in config.own_metrics or []:
         with torch.random.fork_rng(devices=[]):
@@ -167,7 +165,7 @@ def compute_own_metrics(
 
 
 def check_own_metrics(config: EvaluationConfig) -> None:
-    """Compute all ``own_metrics`` of a few random embeddings, to refuse them now rather than after an epoch."""
+    """Compute all ``own_metrics`` of a few random embeddings, to find errors before training."""
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.nn.functional.normalize(torch.randn(64, 16, generator=generator))
     names = [*config.names, *compute_own_metrics(config, embeddings, torch.arange(64) // 8)]
@@ -176,7 +174,7 @@ def check_own_metrics(config: EvaluationConfig) -> None:
 
 
 def retrieval_metrics_or_nan(roles: Mapping[str, Any], settings: Mapping[str, Any]) -> RetrievalMetrics:
-    """Evaluate `RetrievalResults.roles`, but warn and return NaN for each metric if no query has a match."""
+    """Return `RetrievalResults.roles`; if no query has a match, warn and return NaN for each metric."""
     try:
         if not len(roles["queries"]) or not len(roles.get("gallery", roles["queries"])):
             raise NoMatches("there are no queries or there is no gallery")
@@ -194,5 +192,5 @@ def retrieval_metrics_or_nan(roles: Mapping[str, Any], settings: Mapping[str, An
 
 
 _METRIC_KEYWORDS = set(inspect.signature(retrieval_metrics).parameters)
-# What else a row of the history holds.
+# Other columns of the history.
 _TAKEN = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")

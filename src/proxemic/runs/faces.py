@@ -1,4 +1,4 @@
-"""Embeddings of faces, each of a picture and of its mirror image."""
+"""Embeddings of faces, each from a picture and its mirror image."""
 
 import copy
 from dataclasses import replace
@@ -13,9 +13,9 @@ from proxemic.runs.embed import embed_images
 
 
 class FlipSum(nn.Module):
-    """The sum of a network's embeddings of an image and of its mirror image; the weights are shared.
+    """Sums a network's embeddings of an image and of its mirror image.
 
-    A network that scales embeddings to unit length does so to the sum, not before, as in insightface's
+    If the network scales embeddings to unit length, only the sum is scaled, as in insightface's
     `recognition/arcface_torch/eval/verification.py`.
     """
 
@@ -40,6 +40,6 @@ def embed_faces(
     workers: int = 0,
     description: str = "embedding",
 ) -> Float[Tensor, "images dim"]:
-    """Embed faces in order, as `embed_images`, by default as the sum for each image and its mirror image."""
+    """Embed faces by `embed_images`, by default as the sum over each image and its mirror image."""
     network = FlipSum(model) if flip else model
     return embed_images(network, images, preprocessing, batch_size=batch_size, workers=workers, description=description)

@@ -1,4 +1,4 @@
-"""ONNX files as models: how their images are prepared stands in the JSON beside them, or in the files themselves."""
+"""ONNX files as models; the preprocessing of their images is read from the JSON beside them or from the files."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ ONNX_NOTE = "proxemic"
 
 
 def read_onnx_model(path: Path) -> tuple[EmbeddingModel, Preprocessing, dict[str, Any], Path]:
-    """Read a model, its preprocessing, what else is said of its use, such as the distance, and the file that says so.
+    """Return a model, its preprocessing, other notes on its use such as the distance, and the file they come from.
 
     Raises:
-        UserError: If nothing says how images are prepared.
+        UserError: If the preprocessing of images is not described.
         ValueError: If a file is malformed.
         ImportError: If onnxruntime is missing.
     """

@@ -1,4 +1,4 @@
-"""Networks that others have trained, by their names: pictures can be searched before anything is trained here."""
+"""Pretrained networks of others by name, to search pictures without a training of one's own."""
 
 import hashlib
 import os
@@ -21,47 +21,47 @@ DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
 
 
 def model_path(model: str | os.PathLike[str]) -> Path:
-    """Return the path of a model; a pretrained network is first put into the user's cache folder, where it is not yet.
+    """Return the path of a model; a pretrained network is first written to the user's cache folder, if it is missing.
 
     Args:
-        model: A path, which is returned as it is; ``timm:NAME`` for any network of timm that has pretrained weights;
+        model: A path, which is returned unchanged; ``timm:NAME`` for any network of timm that has pretrained weights;
             ``hf:NAME`` for a vision network on the Hugging Face hub, such as ``hf:facebook/dinov2-small``, or
             ``hf:FOLDER`` for one that `save_pretrained` wrote.
 
     Raises:
-        UserError: If weights are neither installed nor in a cache, and cannot be fetched.
+        UserError: If weights are neither installed nor in a cache, and cannot be downloaded.
         ValueError: If there is no such network, or its files are damaged.
         ImportError: If timm or transformers is missing.
     """
     if not is_pretrained_name(model):
         return Path(model)
     folder = kept_at(str(model))
-    if not (folder / "model.json").is_file():  # which is written last
+    if not (folder / "model.json").is_file():  # this file is written last
         network, preprocessing = load_pretrained(str(model))
         save_model(folder, network, preprocessing.as_dict())
     return folder
 
 
 def sees_only(model: str) -> bool:
-    """Return whether a pretrained network, by its name, takes pictures alone, and no texts to compare them with."""
+    """Return whether the named pretrained network takes only pictures, and no texts to compare them with."""
     return model.startswith(TIMM) or "text_config" not in read_json(find_folder(model, weights=False) / "config.json")
 
 
 def kept_at(model: str) -> Path:
-    """Return where a model is, or will be once `model_path` was called."""
+    """Return the path of a model, which `model_path` may still have to write."""
     if not is_pretrained_name(model):
         return Path(model)
     name = re.sub(r"[^\w.]+", "-", model).strip("-")
-    if (folder := Path(model.removeprefix(TRANSFORMERS)).expanduser()).is_dir():  # whose files may change
+    if (folder := Path(model.removeprefix(TRANSFORMERS)).expanduser()).is_dir():  # its files may change
         files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir())
         name = f"{folder.name}-{hashlib.sha256(repr((folder.absolute(), files)).encode()).hexdigest()[:16]}"
     return platformdirs.user_cache_path("proxemic") / "models" / name
 
 
 def load_pretrained(name: str) -> tuple[EmbeddingModel, Preprocessing]:
-    """Load a pretrained network without its classifier, and the preprocessing that it was trained with.
+    """Load a pretrained network without its classifier, and the preprocessing with which it was trained.
 
-    Its embeddings are its pooled features, of unit length; those of a network with a text tower (CLIP, SigLIP) are the
+    Its embeddings are its pooled features, scaled to unit length, or for a network with a text tower (CLIP, SigLIP) the
     features that images and texts share. The arguments and errors are those of `model_path`.
     """
     of_timm = name.startswith(TIMM)

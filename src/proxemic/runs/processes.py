@@ -1,4 +1,4 @@
-"""The processes of a run: who they are, and what they agree on."""
+"""The processes of a run, and their communication."""
 
 import os
 import re
@@ -15,18 +15,19 @@ from proxemic.errors import UserError
 
 _JOINING = timedelta(minutes=5)  # for all processes to come
 _COLLECTIVES: timedelta | None = None  # for a collective; None takes torch's own: 30 minutes of gloo, 10 of NCCL
-_READING = timedelta(days=7)  # for what takes as long as it takes, as the first reading of millions of images
+_READING = timedelta(days=7)  # for steps of unknown length, such as the first reading of millions of images
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run, as one of them sees them.
+    """One process of a run, and its communication with the others.
 
     Args:
-        rank: The rank of this process, from 0; the first one reads first, writes, and reports.
+        rank: The rank of this process, from 0. The first process reads before the others, and it alone writes and
+            reports.
         world: The number of processes.
         local_rank: The rank of this process among those on its machine, from 0.
-        reading: The group whose collectives wait for the first reading of the images; None where there is one process.
+        reading: The group whose collectives wait for the first reading of the images; None for a single process.
     """
 
     rank: int = 0
@@ -43,7 +44,7 @@ class Processes:
         return dist.group.WORLD if self.world > 1 else None
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Return for each flag whether it is set on any process; all processes wait for each other."""
+        """Return for each flag whether it is set on any process; all processes must call this."""
         if self.world == 1:
             return flags
         joined = torch.tensor(flags, dtype=torch.int32)
@@ -51,7 +52,7 @@ class Processes:
         return tuple(map(bool, joined.tolist()))
 
     def broadcast(self, text: str) -> str:
-        """Return the first process's text on every process."""
+        """Return the text of the first process on every process."""
         if self.world == 1:
             return text
         texts = [text]
@@ -67,13 +68,13 @@ class Processes:
         return texts
 
     def wait(self) -> None:
-        """Wait for all processes, however long they take."""
+        """Wait for all processes, without a limit of time."""
         if self.reading is not None:
             dist.barrier(self.reading)
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Run the block on the first process before the others, which then find, for one, a cache filled."""
+        """Run the block on the first process before the others, which then find, for example, a filled cache."""
         if self.reading is not None and not self.is_first:
             dist.barrier(self.reading)
         yield
@@ -85,14 +86,14 @@ class Processes:
 def join_processes(
     again: str = "Start the run again by the same launcher with proxemic train --resume and its directory.",
 ) -> Iterator[Processes]:
-    """Join the processes that torchrun or srun has started; without them, be the only one.
+    """Connect to the other processes that torchrun or srun has started, if any.
 
-    An error is reported to torchrun, which names the process that failed first and ends the others. Where another
-    process is killed, or hangs for longer than a collective waits, this one ends with an error; ``again`` says what to
-    do then.
+    Errors are reported to torchrun, which names the process that failed first and ends the others. If another process
+    is killed, or hangs for longer than a collective waits, this one ends with an error; ``again`` tells the user how
+    to go on.
 
     Raises:
-        UserError: If another process is lost, or does not come.
+        UserError: If another process is lost or does not connect.
     """
     if not _launched():
         yield Processes()
@@ -109,16 +110,16 @@ def join_processes(
             f"Another process of the run ended, or does not answer ({reason}): the output of torchrun or srun names "
             f"its rank. {again}"
         ) from error
-    # Not after an error: it would wait for what a lost process leaves unfinished.
+    # Not after an error, as it would wait for a lost process.
     dist.destroy_process_group()
 
 
 def _launched() -> bool:
-    """Return whether torchrun or srun has started this process and others; translate srun's variables to torchrun's."""
+    """Return whether torchrun or srun has started several processes; set torchrun's variables from srun's."""
     given = os.environ
     if "TORCHELASTIC_RUN_ID" in given:
         return given["WORLD_SIZE"] != "1"
-    # Not SLURM_NTASKS, which counts the job's tasks: in its script, or in a shell of srun's, a process is alone.
+    # Not SLURM_NTASKS, which counts the tasks of the job: in its script or an interactive shell, there is one process.
     if given.get("SLURM_STEP_NUM_TASKS", "1") == "1":
         return False
     nodes = given.get("SLURM_STEP_NODELIST", given.get("SLURM_NODELIST", "127.0.0.1"))
@@ -135,7 +136,7 @@ def _launched() -> bool:
 
 
 def first_node(nodes: str) -> str:
-    """Return the first of the nodes that SLURM lists.
+    """Return the first node of a list in SLURM's notation.
 
     >>> first_node("gpu-[003-005,011],x1"), first_node("alpha,beta")
     ('gpu-003', 'alpha')
@@ -147,12 +148,12 @@ def _join() -> Processes:
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=_JOINING))
-        # Also with GPUs, processes agree between steps through the CPU, which waits for no GPU.
+        # With GPUs, too, processes communicate between steps on the CPU, without waiting for a GPU.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_COLLECTIVES)
         reading = dist.new_group(timeout=_READING, backend="gloo")
         assert isinstance(reading, dist.ProcessGroup)
-        # One that then fails at once would look, to another that is still here, as if it had not come.
+        # If one failed at once after this, others still waiting here would think that it never connected.
         dist.barrier(group=reading)
     except RuntimeError as error:
         if not is_lost_connection(error):
@@ -166,5 +167,5 @@ def _join() -> Processes:
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Return whether an error comes from communicating with another process, which may be lost."""
+    """Return whether an error comes from the communication with another process, which may be lost."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError | OSError) and "gloo/" in str(error))

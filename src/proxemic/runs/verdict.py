@@ -1,4 +1,4 @@
-"""The verdict on a model in one sentence, and the commands that follow a training."""
+"""One sentence on how good a model is, and the commands to run after a training."""
 
 import shlex
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ def verdict(
     chance: Mapping[str, float] | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> str:
-    """Say how often the nearest picture is right, or give the first metric if Recall@1 was not measured.
+    """Say how often the nearest picture is right, or state the first metric if Recall@1 was not measured.
 
     Args:
         values: Metrics in [0, 1] by name.
         classes: Number of classes.
         queries: Number of queries.
-        trained_on: Number of these classes that the model was trained on.
+        trained_on: Number of these classes on which the model was trained.
         before: Metrics of the network before training.
         chance: Expected metrics of a random ranking.
-        bounds: The interval of the metric.
+        bounds: The confidence interval of the metric.
 
     >>> verdict({"recall@1": 0.893}, classes=256, queries=3072, chance={"recall@1": 0.004})
     'On 256 classes never seen in training, the nearest picture is right for 89.3 % of 3,072 queries; by chance 0.4 %.'
@@ -51,7 +51,7 @@ def verdict(
 
 
 def recorded_verdict(recorded: Mapping[str, Any]) -> str:
-    """Give the verdict on the test classes of a run by its ``metrics.json``; it is empty if there were none."""
+    """Return the verdict on a run's test classes from its ``metrics.json``; empty if it has none."""
     if "test" not in recorded:
         return ""
     return verdict(
@@ -65,7 +65,7 @@ def recorded_verdict(recorded: Mapping[str, Any]) -> str:
 
 
 def next_commands(run: Path, recorded: Mapping[str, Any]) -> dict[str, str]:
-    """Return the commands that one wants after a training, by what they are for."""
+    """Return commands that are useful after a training, by their purpose."""
     path = shlex.quote(str(run))
     if recorded.get("kept") in BEFORE:
         first = {"search for better hyper-parameters": f"proxemic tune --recipe {shlex.quote(f'{run}/recipe.yaml')}"}

@@ -1,4 +1,4 @@
-"""The processes that load images."""
+"""Settings and errors of the processes that load images."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ NO_SHARED_MEMORY = (
 
 
 def worker_settings(workers: int, device: torch.device | None = None) -> dict[str, Any]:
-    """Arguments of a `DataLoader` whose images this many processes load for a device."""
+    """Return the arguments of a `DataLoader` with this many processes, for a device."""
     # From Python 3.14 on a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
     method = "fork" if workers and sys.platform == "linux" else None
     return {
@@ -32,7 +32,7 @@ def worker_settings(workers: int, device: torch.device | None = None) -> dict[st
 
 @contextmanager
 def shared_memory_errors() -> Iterator[None]:
-    """Turn the error of a `DataLoader` in the block, that no more memory can be shared, into a `UserError`."""
+    """Turn a `DataLoader`'s error that shared memory is used up into a `UserError`."""
     try:
         yield
     except RuntimeError as error:
@@ -42,9 +42,9 @@ def shared_memory_errors() -> Iterator[None]:
 
 
 def leave_signals(_: int = 0) -> None:
-    """Ignore Ctrl-C, and SIGTERM unless the training process sends it: a terminal, or SLURM, signals workers, too."""
+    """Ignore Ctrl-C, and SIGTERM unless the training process sends it: terminals and SLURM signal workers, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # a handler does not learn who sent it
+    if sys.platform == "linux":  # a handler does not know the sender of a signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_with_training, daemon=True).start()
 

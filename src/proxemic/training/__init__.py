@@ -1,6 +1,6 @@
 """Training: from a recipe to a run directory, resumable at any moment.
 
-What is derived from classes of Lightning or torchmetrics is imported when it is first used: those take seconds.
+Classes that derive from those of Lightning or torchmetrics are imported at first use, since that takes seconds.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Sentences that a user should read: about a recipe before it trains, and about the validation curve of a run."""
+"""Advice to the user about a recipe before it trains, and about the validation curve of a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -14,13 +14,13 @@ from proxemic.tables import percent
 from proxemic.training.recipe import Recipe
 
 _KEPT = {"start": "the network before training, without a head", "untrained": "the network as it was"}
-_RISES = 0.05  # of the range of the curve, from one quarter to the next: with less it has levelled off
-_ENOUGH = 0.6  # of the epochs: a later best epoch is what a learning rate that falls leads to
-_CURVE = 4  # epochs from which on it is worth to speak of a best one
+_RISES = 0.05  # of the range of the curve, between its last two quarters: with less it has levelled off
+_ENOUGH = 0.6  # of the epochs: a falling learning rate usually makes a later epoch the best
+_CURVE = 4  # fewest epochs for advice about the best one
 
 
 def advice(recipe: Recipe) -> Iterator[str]:
-    """Warn of settings that are allowed but probably not meant."""
+    """Warn about settings that are allowed but probably a mistake."""
     if recipe.evaluation.select_on == "test":
         yield "WARNING: the epoch is chosen on the test classes; the results are marked so and are too good."
     images, model = recipe.images, recipe.model
@@ -32,7 +32,7 @@ def advice(recipe: Recipe) -> Iterator[str]:
         )
     if learnt is None:
         return
-    # Grey images come to a pretrained network as three equal colours.
+    # A pretrained network gets grey images as three equal colours.
     mean, std = ([images.white * value for value in values] for values in learnt)
     if images.channels == 1:
         mean, std = ([sum(values) / len(values)] for values in (mean, std))
@@ -48,9 +48,9 @@ def advice(recipe: Recipe) -> Iterator[str]:
 
 
 def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: float) -> str | None:
-    """Advise what to try next, by the shape of a validation curve; None if it looks as it should.
+    """Advise what to try next, judging by the shape of a validation curve; return None if it looks normal.
 
-    ``values`` has the metric of each epoch. If no epoch was better than the network before training, ``kept`` is
+    ``values`` are the metric after each epoch. If no epoch was better than the network before training, ``kept`` is
     ``start`` or ``untrained``, and ``start`` is the metric of that network.
     """
     if not values:
@@ -80,17 +80,17 @@ def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: floa
 
 
 def _gentler(model: ModelConfig) -> list[str]:
-    """Suggest flags by which training changes less of a network."""
+    """Suggest flags that make training change the network less."""
     if model.takes_vectors or model.train == "head":
         return []
-    # Statistics of batch norm that are learnt anew from few images are what most often makes a network worse.
+    # Most often a network gets worse because statistics of batch norm are learnt anew from few images.
     learnt = model.pretrained or model.weights is not None
     hints = ["--model.freeze_batch_norm true"] if learnt and not model.freeze_batch_norm else []
     return [*hints, *(["--model.train head"] if model.head != "none" else [])]
 
 
 def _learnt(model: ModelConfig) -> tuple[int | None, tuple[Sequence[float], Sequence[float]] | None]:
-    """Return the image size, if the network states it, and the mean and standard deviation that its weights expect."""
+    """Return the image size, if known, and the mean and standard deviation that the network's weights expect."""
     if not model.pretrained or model.custom_backbone:
         return None, None
     if not model.backbone_name.startswith(TRANSFORMERS):
@@ -104,7 +104,7 @@ def _shown(values: Sequence[float]) -> str:
 
 
 def introduce(recipe: Recipe, splits: Splits, model: EmbeddingModel, report: Callable[[str], object]) -> None:
-    """Report what a run trains on, what of its network is trained, and what should be read about its recipe."""
+    """Report what a run trains on, which parts of its network are trained, and advice about its recipe."""
     for note in splits.notes:
         report(note)
     parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}

@@ -1,4 +1,4 @@
-"""How a run begins: at the features of its images, with the weights of another run, or where one has stopped."""
+"""How a run begins: from the features of its images, with the weights of another run, or where a run has stopped."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,7 @@ from proxemic.models.config import PRINCIPAL
 from proxemic.models.lora import load_merged_state
 from proxemic.optim.schedules import PolynomialDecay
 from proxemic.runs.directory import RunDirectory, split_fingerprint
-from proxemic.runs.embed import embed_images, evaluation_mode, join_shares, pick_device
-from proxemic.runs.processes import Processes
+from proxemic.runs.embed import embed_images, evaluation_mode, pick_device
 from proxemic.training.recipe import Recipe
 
 MOST_IMAGES = 16_384
@@ -42,7 +41,7 @@ _ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "t
 
 
 class PooledFeatures(nn.Module):
-    """The pooled features of a model, as a network of its own that can be run over images."""
+    """A network that returns the pooled features of a model."""
 
     def __init__(self, model: EmbeddingModel) -> None:
         super().__init__()
@@ -55,7 +54,7 @@ class PooledFeatures(nn.Module):
 
 
 def check_start(recipe: Recipe, loss: nn.Module) -> None:
-    """Raise `UserError` if proxies cannot begin where the recipe says, or their pooling cannot change as it says."""
+    """Raise `UserError` if the loss does not allow the ``start_proxies`` or the ``anneal_gamma`` of the recipe."""
     start = recipe.training.start_proxies
     key = f"training.start_proxies is {start}"
     pooled = isinstance(loss, ProxyLoss) and isinstance(loss.scoring.pooling, SoftmaxPooling)
@@ -78,16 +77,16 @@ def check_start(recipe: Recipe, loss: nn.Module) -> None:
 
 
 def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe: Recipe) -> None:
-    """Let the head and the proxies of a new run begin at the training images, if the recipe says so.
+    """Set the head and the proxies of a new run from the training images, if the recipe says so.
 
-    Of more than `MOST_IMAGES`, the seed draws as many. A head that came with ``model.weights`` stays as it is. Each
-    process computes all of it, and trains with what the first has found.
+    At most `MOST_IMAGES` are used, drawn by the seed. A head that came with ``model.weights`` is not changed. Each
+    process computes everything, but all train with the result of the first.
     """
     components = recipe.model.head_init in PRINCIPAL and not model.has_loaded_head
     start = recipe.training.start_proxies
     if recipe.training.spread_after > 0:
         assert isinstance(loss, ProxyLoss)
-        loss.proxies.data.copy_(loss.proxies.data[:, :1].expand_as(loss.proxies))  # which move as one until then
+        loss.proxies.data.copy_(loss.proxies.data[:, :1].expand_as(loss.proxies))  # they move alike until then
         start = "drawn"
     if not components and start == "drawn":
         return
@@ -107,12 +106,12 @@ def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe:
 
 
 def draw_images(images: ImageSet, seed: int) -> tuple[ImageSet, Int64[Tensor, " drawn"]]:
-    """Return all images with their labels, or a random `MOST_IMAGES` of them, which may leave classes out."""
+    """Return all images with their labels, or `MOST_IMAGES` random ones, in which some classes may be missing."""
     if len(images) <= MOST_IMAGES:
         return images, images.labels
     generator = torch.Generator().manual_seed(derive_seed(seed, MOST_IMAGES))
     drawn = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].sort().values
-    return images.select(drawn), images.labels[drawn]  # the own labels of the selection close up
+    return images.select(drawn), images.labels[drawn]  # the labels of a selection are renumbered
 
 
 def cluster_seed(recipe: Recipe) -> int:
@@ -123,7 +122,7 @@ def cluster_seed(recipe: Recipe) -> int:
 def embed_by_recipe(
     recipe: Recipe, network: nn.Module, images: ImageSet, description: str
 ) -> Float[Tensor, "images dim"]:
-    """Embed images on the device and in the precision that a recipe names."""
+    """Embed images on the device and in the precision of a recipe."""
     return embed_images(
         network.to(pick_device(recipe.training.accelerator)),
         images,
@@ -135,29 +134,24 @@ def embed_by_recipe(
     )
 
 
-def embed_training_images(
-    model: nn.Module, images: ImageSet, recipe: Recipe, processes: Processes
-) -> Float[Tensor, "images dim"]:
-    """Embed training images without augmentation; the processes share them, and all get all embeddings."""
-    size = recipe.evaluation.batch_size
-    share = embed_images(
+def embed_training_images(model: nn.Module, images: ImageSet, recipe: Recipe) -> Float[Tensor, "images dim"]:
+    """Embed training images without augmentation; the processes share the work, and each gets all embeddings."""
+    return embed_images(
         model,
         images,
         recipe.images,
-        batch_size=size,
+        batch_size=recipe.evaluation.batch_size,
         workers=recipe.batches.workers,
         description="training images",
-        rank=processes.rank,
-        world=processes.world,
+        shared=True,
     )
-    return join_shares(share, len(images), size, processes.world)
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
-    """Load the chosen weights of a run into a network and a loss, and say in a sentence which were taken.
+    """Load the weights that another run has chosen into a network and a loss; return a sentence that says which ones.
 
-    The whole loss is taken if the images are those of the run. Otherwise the proxies of classes of the same names are,
-    and all else that the loss learns is new. A loss of another kind or shape is new as a whole.
+    The whole loss is loaded if both runs have the same images. Otherwise only the proxies of classes with the same
+    names are. Nothing is loaded into a loss of another kind or shape.
     """
     run.check_run()
     if run.keeps_features:
@@ -170,7 +164,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
     learned, state = (
-        {name: value for name, value in values.items() if name not in MARGINS}  # which a loss takes from its recipe
+        {name: value for name, value in values.items() if name not in MARGINS}  # a loss takes these from its recipe
         for values in (run.read_loss(), loss.state_dict())
     )
     same = run.has_images(split_fingerprint(splits))
@@ -203,9 +197,10 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
 def _keep_proxies(
     loss: nn.Module, classes: Sequence[str], learned: dict[str, Tensor], names: Sequence[str]
 ) -> int | None:
-    """Copy the rows of classes of the same names and count them; None if the losses do not compare.
+    """Copy the proxies of the classes with the same names and return how many; None if the losses differ in kind.
 
-    A loss's own parameters have a row per class; those of its submodules, such as a graph network, are not copied.
+    Only the loss's own parameters, which have a row per class, are copied, and not those of its submodules, such as a
+    graph network.
     """
     parameters = dict(loss.named_parameters(recurse=False))
     values = {name: value for name, value in learned.items() if name in parameters}
@@ -224,7 +219,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def trained_before(recipe: Recipe) -> frozenset[str]:
-    """Return the names of the classes, as far as known, that the recipe's initial weights were trained on."""
+    """Return the names of the classes that the recipe's initial weights were trained on, as far as they are known."""
     weights = recipe.model.weights
     earlier = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
     known = [RunDirectory(path).read_classes() for path in earlier if path is not None]
@@ -232,7 +227,7 @@ def trained_before(recipe: Recipe) -> frozenset[str]:
 
 
 def load_loss(run: RunDirectory, loss: nn.Module) -> None:
-    """Load the weights of a run's chosen epoch into a loss."""
+    """Load what the loss had learnt in the chosen epoch of a run."""
     try:
         loss.load_state_dict(run.read_loss())
     except RuntimeError as error:
@@ -241,7 +236,7 @@ def load_loss(run: RunDirectory, loss: nn.Module) -> None:
 
 
 def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:
-    """Raise `UserError` unless the run, extended, ends as a run of as many epochs from the start would have."""
+    """Raise `UserError` if the extended run would end differently from one that had as many epochs from the start."""
     from proxemic.training.storage import read_checkpoint  # imports Lightning
 
     instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
@@ -266,7 +261,7 @@ def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRSch
 
 
 def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
-    """Yield the basic schedules that a schedule is composed of."""
+    """Yield the schedules that a composed schedule consists of."""
     if isinstance(schedule, SequentialLR | ChainedScheduler):
         for part in schedule._schedulers:
             yield from _parts(part)
@@ -275,18 +270,18 @@ def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
 
 
 def extend(run: RunDirectory, recipe_yaml: str) -> None:
-    """Replace the recipe of a run, which is then no longer finished; killed at any moment, the run can be resumed."""
+    """Replace the recipe of a run, which then counts as unfinished. A kill at any moment leaves a run to resume."""
     with write_atomically(run.recipe) as temporary:
         temporary.write_text(recipe_yaml, encoding="utf-8")
-        # First: a run with more epochs than its metrics have would be taken for finished.
+        # First, because a run with metrics counts as finished, whatever its epochs.
         run.metrics.unlink(missing_ok=True)
         run.report.unlink(missing_ok=True)
 
 
 def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str, epochs: int) -> None:
-    """Begin a run as a copy of a finished one, to be continued by a recipe that adds a second phase up to `epochs`.
+    """Copy a finished run, to continue it by a recipe that adds a second phase up to `epochs`.
 
-    It ends as a run of that recipe would have ended; killed on the way, it has not begun.
+    The result is the same as that of a whole run of that recipe. A kill during the copy leaves no run behind.
     """
     temporary = out.path.with_name(f".{out.path.name}.begun")
     shutil.rmtree(temporary, ignore_errors=True)

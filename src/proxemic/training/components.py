@@ -1,4 +1,4 @@
-"""What a recipe builds: images, network, loss, optimiser and batches, checked against one another."""
+"""Builds the images, network, loss, optimiser and batches of a recipe, and checks that they fit together."""
 
 from dataclasses import dataclass, replace
 
@@ -25,12 +25,12 @@ from proxemic.training.failures import explanation
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Times
+from proxemic.training.record import Session
 
 
 @dataclass(frozen=True)
 class Components:
-    """Parts of a run that a recipe builds from its seed alone."""
+    """The parts of a run; they depend only on the recipe and its seed."""
 
     splits: Splits
     task: EmbeddingTask
@@ -38,11 +38,10 @@ class Components:
     schedule: LRScheduler | None
 
 
-def build_components(
-    recipe: Recipe, splits: Splits, run: RunDirectory, processes: Processes, times: Times
-) -> Components:
-    """Build what a recipe describes; what does not fit together is refused before anything is written."""
-    with times.of("network"):
+def build_components(session: Session, splits: Splits) -> Components:
+    """Build all parts of a recipe; those that do not fit together raise an error before anything is written."""
+    recipe, run, processes = session.recipe, session.run, session.processes
+    with session.times.of("network"):
         model, loss = build_networks(recipe, splits)
         _check_takes_images(recipe, model, run)
     schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]
@@ -106,21 +105,21 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
     second = recipe.second_phase
     if second is None:
         return None
-    with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
+    with torch.random.fork_rng(devices=[]):  # its random weights are replaced by those of the first phase
         loss = _loss(second.loss, recipe, splits)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     return Phase(recipe.lengths[0], loss, second.optim)
 
 
 def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
-    """Build the untrained network and loss of a recipe, determined by its seed."""
+    """Build the untrained network and loss of a recipe from its seed."""
     torch.manual_seed(recipe.seed)
     model = build_model(fit_to_data(recipe.model, splits.train))
     return model, _loss(recipe.loss, recipe, splits)
 
 
 def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
-    """Fill in the size of the vectors; raise `UserError` if the model takes another kind of inputs."""
+    """Set the model's input size for vectors; `UserError` if the model takes other inputs than the data have."""
     if not isinstance(images.pixels, Vectors):
         if config.takes_vectors:
             raise UserError(
@@ -179,7 +178,7 @@ def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory
 
 
 def held_out_images(recipe: Recipe, splits: Splits) -> ImageSet | None:
-    """Return the images that choose the epoch; None if the last epoch is taken."""
+    """Return the images on which the epoch is chosen; None if the last epoch is taken."""
     select_on = recipe.evaluation.select_on
     if select_on == "validation" and splits.validation is None:
         raise UserError(

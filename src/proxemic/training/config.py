@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from proxemic.data.samplers import MakesBatches
-from proxemic.data.splits import check_fraction
-from proxemic.losses.checks import check_positive
-from proxemic.losses.class_weights import check_beta
+from proxemic.ranges import check_fields
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -35,8 +33,6 @@ else:  # recognised by some of their methods: importing Lightning takes seconds,
 
 TrainingPrecision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
-_MOST_WORKERS, _MOST_COPIES = 256, 10_000
-
 
 def require(condition: bool, message: str) -> None:
     """Raise `ValueError` unless a value of a recipe is allowed."""
@@ -46,18 +42,19 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How images are gathered into batches.
+    """How batches are formed.
 
     Args:
         size: Images per training batch, of all processes together.
-        images_per_class: m images of each of size/m classes; null draws at random.
-        workers: Processes that load images, up to 256; 0 loads in the training process, best for small images in
-            memory. Each process of a run has as many.
-        micro_batches: The network takes the batch in this many micro-batches and keeps nothing of them until their
-            gradients are made, in a second pass: the memory of one micro-batch and the loss of the whole batch, at the
-            price of one more forward pass. Batch norm sees the micro-batches.
-        sampler: Any `proxemic.data.Batches`, also a class of your own, instead of ``images_per_class``; of ``labels``,
-            ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
+        images_per_class: m images of each of size/m classes; null draws images at random.
+        workers: Processes that load images, up to 256, for each process of a run; 0 loads in the training process,
+            which is fastest for small images in memory.
+        micro_batches: The network computes the batch in this many micro-batches, and once more for the gradients. This
+            takes the memory of one micro-batch and gives the loss of the whole batch, at the cost of a second forward
+            pass. Batch norm takes its statistics from each micro-batch.
+        sampler: Any `proxemic.data.Batches`, also a class of your own, instead of ``images_per_class``. Its constructor
+            is passed those arguments that it has among ``labels``, ``num_images``, ``batch_size``, ``seed`` and
+            ``categories``.
 
     Raises:
         ValueError: If a count is not allowed, or both ``images_per_class`` and ``sampler`` are given.
@@ -70,16 +67,7 @@ class BatchConfig:
     sampler: MakesBatches | None = None
 
     def __post_init__(self) -> None:
-        require(
-            1 <= self.micro_batches <= max(self.size, 1),
-            f"batches.micro_batches is {self.micro_batches}, but must be from 1 to batches.size, which is {self.size}.",
-        )
-        require(self.size >= 1, f"batches.size is {self.size}, but a batch needs at least 1 image.")
-        require(
-            0 <= self.workers <= _MOST_WORKERS,
-            f"batches.workers is {self.workers}, but must be from 0 to {_MOST_WORKERS} processes: no more than this "
-            "machine has processors is usual.",
-        )
+        check_fields(self, "batches", size="[1, inf)", workers="[0, 256]", micro_batches=f"[1, {self.size}]")
         count = self.images_per_class
         require(
             count is None or (count >= 1 and self.size % count == 0),
@@ -94,15 +82,15 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class GammaAnnealing:
-    """The γ of the pooling over the proxies of a class goes from ``begin`` to that of the recipe, epoch by epoch.
+    """Moves the γ of the pooling over a class's proxies from ``begin`` to the recipe's γ, epoch by epoch.
 
-    While γ is large, all proxies of a class take part in its score and move alike; as it falls, each is left with the
-    images that it is nearest to. γ is the same in all steps of an epoch, and its logarithm changes evenly. The loss
-    that is saved has the γ of the recipe.
+    While γ is large, all proxies of a class contribute to its score and move alike; as it falls, each is left with the
+    images nearest to it. γ is constant within an epoch, and its logarithm changes evenly. The saved loss has the
+    recipe's γ.
 
     Args:
         begin: γ > 0 in the first epoch.
-        epochs: The epochs, at least 2; the last of them has the γ of the recipe, as have all after it.
+        epochs: Number of epochs, at least 2; from the last of them on, γ is the recipe's.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -115,31 +103,25 @@ class GammaAnnealing:
     epochs: int
 
     def __post_init__(self) -> None:
-        check_positive("training.anneal_gamma.begin", self.begin)
-        require(
-            self.epochs >= 2,
-            f"training.anneal_gamma.epochs is {self.epochs}, but must be at least 2: in the first epoch gamma is "
-            "begin, in the last of these that of the recipe.",
-        )
+        check_fields(self, "training.anneal_gamma", begin="(0, inf)", epochs="[2, inf)")
 
     def gamma(self, epoch: int, end: float) -> float:
-        """γ in an epoch, counted from 0, if it ends at ``end``."""
+        """Return γ in an epoch, counted from 0, if the last γ is ``end``."""
         return end if epoch >= self.epochs - 1 else self.begin * (end / self.begin) ** (epoch / (self.epochs - 1))
 
 
 @dataclass(frozen=True)
 class Averaging:
-    """An average of the network's weights, which stands for selection beside the weights themselves.
+    """An average of the network's weights, which may be chosen instead of the weights themselves.
 
-    It is evaluated after each epoch, and the better of the two stands for selection; where nothing is selected, the
-    average is kept. The statistics of batch norm are averaged as the weights are. The loss and its proxies are not
-    averaged: they are kept as they are after the chosen epoch.
+    Both are evaluated after each epoch, and the better one is considered when the epoch is chosen; if no epoch is
+    chosen, the average is kept. The statistics of batch norm are averaged like the weights. The loss and its proxies
+    are not averaged: the run keeps them as of the chosen epoch.
 
     Args:
-        decay: Of an exponential average of the weights after each step, the share that it keeps of itself, in (0, 1),
-            such as 0.999; it looks back over about 1/(1 − decay) steps. Null is the average of the weights after each
-            epoch, all alike.
-        begins: The first epoch, from 1, whose weights are averaged.
+        decay: Decay of an exponential average over steps, in (0, 1), such as 0.999, which covers about 1/(1 − decay)
+            steps. Null takes the plain average of the weights after each epoch.
+        begins: The first epoch, counted from 1, whose weights are averaged.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -152,15 +134,10 @@ class Averaging:
     begins: int = 1
 
     def __post_init__(self) -> None:
-        require(
-            self.decay is None or 0 < self.decay < 1,
-            f"training.average.decay is {self.decay}, but must be above 0 and below 1, as 0.999 is, or null for "
-            "the average over epochs.",
-        )
-        require(self.begins >= 1, f"training.average.begins is {self.begins}, but must be an epoch, from 1 on.")
+        check_fields(self, "training.average", decay="(0, 1)", begins="[1, inf)")
 
     def share(self, averaged: int) -> float:
-        """Return the weight of the new weights in their average with ``averaged`` earlier ones.
+        """Return the share of the newest weights in the average, if it already contains ``averaged`` others.
 
         >>> Averaging(decay=None).share(3), Averaging(decay=0.75).share(3)
         (0.25, 0.25)
@@ -170,11 +147,11 @@ class Averaging:
 
 @dataclass(frozen=True)
 class UntilPlateau:
-    """A phase ends before its epochs are over where evaluation.metric on the validation classes no longer grows.
+    """Ends a phase early once evaluation.metric on the validation classes no longer improves.
 
     Args:
         patience: Epochs without an improvement after which the phase ends, at least 1.
-        min_improvement: By more than this the metric, in [0, 1], must exceed the best of the phase so far; 0 or more.
+        min_improvement: Only an increase of the metric, which is in [0, 1], by more than this counts; 0 or more.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -189,17 +166,10 @@ class UntilPlateau:
     min_improvement: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            self.patience >= 1,
-            f"training.until_plateau.patience is {self.patience}, but must be at least 1 epoch.",
-        )
-        require(
-            0 <= self.min_improvement < math.inf,
-            f"training.until_plateau.min_improvement is {self.min_improvement}, but must be a number of 0 or more.",
-        )
+        check_fields(self, "training.until_plateau", patience="[1, inf)", min_improvement="[0, inf)")
 
     def reached(self, values: Sequence[float]) -> int | None:
-        """Return after how many epochs the metric's values have reached a plateau; None if they have not."""
+        """Return the number of epochs after which the metric reached a plateau; None if it has not."""
         best, since = -math.inf, 0
         for epoch, value in enumerate(values, start=1):
             if value > best + self.min_improvement:
@@ -211,21 +181,21 @@ class UntilPlateau:
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """Whether the pooled features of a frozen backbone are computed once, for all epochs and runs.
+    """Whether to compute the pooled features of a frozen backbone once, for all epochs and runs.
 
-    Training and validation then read features instead of images, and an epoch takes seconds; the final test goes
-    through the whole model. The features are computed in `evaluation.precision` and kept as float32: those of 1,000
-    images with 1,280 features take 5 MB, and as much for each copy.
+    Training and validation then read features instead of images, and an epoch takes seconds; the final test uses the
+    whole model. The features are computed in `evaluation.precision` and stored as float32: 1,000 images with
+    1,280 features take 5 MB, and each augmented copy takes as much again.
 
-    Cached features are reused if the image files (their paths, sizes and modification times, and boxes; the pixels of
-    images that are in no files), the preprocessing, the precision, the backbone and its weights are the same; copies,
-    if the augmentation and the recipe's seed are, too. What changes is computed anew, and old caches are not deleted;
-    fewer or more copies share those that there are. A killed run goes on after the last batch that it had written.
+    Cached features are reused while all of these stay the same: the image files (their paths, sizes, modification times
+    and boxes; the pixels of images that are not in files), the preprocessing, the precision, and the backbone with its
+    weights. Copies also depend on the augmentation and the recipe's seed, but not on the number of copies. Old caches
+    are not deleted. A killed run continues after the last batch that it has written.
 
     Args:
-        cache: Whether they are; `model.train` must be `head`, and the pooling have no trained power (`gem`).
-        copies: Augmented copies of each training image, of which each step draws one by the sample's seed; 1 to 10,000.
-            Null trains on the features of the images as evaluation sees them, without augmentation.
+        cache: Whether to do so; `model.train` must be `head`, and the pooling must not be `gem`, which is trained.
+        copies: Number of augmented copies of each training image, 1 to 10,000; each step draws one of them. Null trains
+            without augmentation, on the same features as in evaluation.
         folder: Folder of the caches; null for the user's cache folder.
 
     Raises:
@@ -237,10 +207,7 @@ class FeatureConfig:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.copies is None or 1 <= self.copies <= _MOST_COPIES,
-            f"features.copies is {self.copies}, but must be from 1 to {_MOST_COPIES:,}, or null for no augmentation.",
-        )
+        check_fields(self, "features", copies="[1, 10000]")
         require(
             self.copies is None or self.cache,
             f"features.copies is {self.copies}, but features.cache is false, so that every epoch augments images "
@@ -250,46 +217,50 @@ class FeatureConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long and on what.
+    """How long, from which start and on which hardware a run trains.
 
     Args:
-        epochs: Passes over the training images, at least 1; of both phases, where there are two.
-        until_plateau: A phase ends before its epochs are over where evaluation.metric on the validation classes no
-            longer grows: epochs are then the most that there may be. Null trains all of them.
-        warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
-        start_from: A run whose chosen weights this one begins with: those of the network, and of the loss; with other
-            images, the proxies of the classes that have the same names.
-        start_proxies: Where proxies begin: `drawn`, by the loss's ``init``; `class_means`, at the mean embeddings of
-            the classes by the network as it begins, for pretrained networks and one proxy a class; or `k_means`, at the
-            centres of K clusters of the embeddings of each class. Of more than 16,384 training images the seed draws as
-            many, and classes of none keep the drawn proxies. Not with ``start_from``.
-        spread_after: With `k_means`, the epochs in which the proxies of a class move as one, which are then spread over
-            the clusters of the embeddings by the network of that time; 0 spreads them before the first step.
-        anneal_gamma: The γ of the pooling over proxies falls over the first epochs to that of the loss; null for none.
-        start_phase: 2 begins with the second phase: only its epochs are trained, usually with ``start_from`` set to a
-            run of the first.
-        precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` takes the fastest and says
-            so: on a CPU, of the first two, by two steps of each at the start; on a CUDA GPU bf16-mixed where that
-            computes in bfloat16, else 16-mixed. A run keeps what it took; for runs to be compared, name one.
-        compile: Whether `torch.compile` compiles the loss, on which the last digits depend. `auto` does so on a CUDA
-            GPU in one process, for a loss of this package that looks at all classes, if the run has at least 20,000
-            steps: compiling takes about a minute.
+        epochs: Passes over the training images in both phases together, at least 1.
+        until_plateau: Ends a phase early once evaluation.metric on the validation classes no longer improves; epochs is
+            then the maximum. Null trains all epochs.
+        warmup_epochs: Number of first epochs in which only head and proxies are trained, and not the backbone.
+        start_from: A run with whose chosen weights this one begins: the network's and the loss's. If the images are
+            others, only the proxies of classes with the same names are taken from the loss.
+        start_proxies: The initial proxies: `drawn` by the loss's ``init``; `class_means`, the mean embedding of each
+            class by the initial network, for pretrained networks and one proxy per class; or `k_means`, the centres of
+            K clusters of the embeddings of each class. At most 16,384 training images are used, drawn by the seed;
+            classes without any keep the drawn proxies. Not with ``start_from``.
+        spread_after: With `k_means`, the proxies of a class move alike for this many epochs and are then spread over
+            the clusters of its embeddings by the network at that time; 0 spreads them before the first step.
+        anneal_gamma: How the γ of the pooling over proxies changes in the first epochs to the γ of the loss; null for
+            no change.
+        start_phase: 2 trains only the second phase, usually with ``start_from`` set to a run of the first.
+        precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` chooses and
+            reports the fastest: on a CPU it times two steps of 32-true and of bf16-mixed; on a CUDA GPU it takes
+            bf16-mixed if the GPU computes in bfloat16, else 16-mixed. A resumed run keeps its choice; name a precision
+            for runs that are to be compared.
+        compile: Whether to compile the loss by `torch.compile`, which changes the last digits of results. `auto` does
+            so on a CUDA GPU in one process, for a loss of this package that looks at all classes, if the run has at
+            least 20,000 steps, as compiling takes about a minute.
         checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
         accelerator: cpu, cuda, mps, or auto for the best one there is.
-        threads: CPU threads of torch in each process, on which the last digits depend; null takes what torch finds,
-            ``OMP_NUM_THREADS`` or the processors, in ``proxemic train``, and 1 in the runs of a comparison, a search or
-            a reality check.
-        sync_batch_norm: Of several processes with GPUs, batch norm takes the statistics of the joined batch. On CPUs,
-            each process takes those of its part of the batch, and the first one's are evaluated and kept.
-        average: An average of the network's weights, which stands for selection beside the weights after each epoch;
-            null for none.
-        interpolate: After the last epoch, the network is also evaluated with weights at these shares, in (0, 1), of the
-            way from the start to the chosen epoch, such as [0.2, 0.4, 0.6, 0.8]; the best is kept where it is better.
-        class_balance: β in [0, 1] of `proxemic.losses.class_balanced_weights`, by which images are weighed: at 1 all
-            classes weigh alike, near it (0.999) those of few images more than the others; null weighs images alike.
-        label_noise: Part, in [0, 1), of the training images that are given the label of another class, each as likely,
-            to measure what wrong labels do; the recipe's ``seed`` draws them. Validation and test keep theirs.
-        callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
+        threads: CPU threads of torch in each process; the last digits of results depend on it. Null lets torch choose
+            (``OMP_NUM_THREADS`` or the number of processors) in ``proxemic train``, and takes 1 in the runs of a
+            comparison, a search or a reality check.
+        sync_batch_norm: Whether batch norm takes the statistics of the whole batch if several processes train on GPUs.
+            On CPUs each process takes those of its own part, and the first process's are kept.
+        average: An average of the network's weights, which may be chosen instead of the weights after an epoch; null
+            for none.
+        interpolate: Shares, each in (0, 1), such as [0.2, 0.4, 0.6, 0.8]. After the last epoch, the network is also
+            evaluated with weights that lie these shares of the way from the start to the chosen epoch, and the best is
+            kept if it is better.
+        class_balance: β in [0, 1] of `proxemic.losses.class_balanced_weights`, which weights images by the size of
+            their class. At 0 all images have the same weight, at 1 all classes have; 0.999 is usual. Null weights no
+            images.
+        label_noise: Share, in [0, 1), of training images that get a wrong label, drawn uniformly by the recipe's
+            ``seed``, to measure the effect of wrong labels. Validation and test labels stay correct.
+        callbacks: Lightning callbacks; the values of such as `proxemic.training.DistanceToProxy` are added to the
+            history.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
@@ -318,21 +289,20 @@ class TrainingConfig:
     loggers: list[Logger] | None = None
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, f"training.epochs is {self.epochs}, but must be at least 1.")
-        require(self.warmup_epochs >= 0, f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
-        require(
-            0 <= self.spread_after < self.epochs,
-            f"training.spread_after is {self.spread_after}, but must be 0 or more, and less than training.epochs, "
-            f"which is {self.epochs}.",
+        check_fields(
+            self,
+            "training",
+            epochs="[1, inf)",
+            warmup_epochs="[0, inf)",
+            spread_after=f"[0, {self.epochs})",
+            threads="[1, inf)",
+            class_balance="[0, 1]",
+            label_noise="[0, 1)",
         )
         require(
             self.spread_after == 0 or self.start_proxies == "k_means",
             f"training.spread_after is {self.spread_after}, but training.start_proxies is {self.start_proxies}: "
             "set that to k_means, or spread_after to 0.",
-        )
-        require(
-            self.threads is None or self.threads >= 1,
-            f"training.threads is {self.threads}, but must be at least 1, or null for torch's own.",
         )
         require(
             all(0 < share < 1 for share in self.interpolate),
@@ -344,6 +314,3 @@ class TrainingConfig:
             f"training.average.begins is {self.average and self.average.begins}, but must be one of the epochs, of "
             f"which there are {self.epochs}.",
         )
-        if self.class_balance is not None:
-            check_beta("training.class_balance", self.class_balance)
-        check_fraction("training.label_noise", self.label_noise)

@@ -1,4 +1,4 @@
-"""Batches for training, in an order that depends on the seed and the epoch alone."""
+"""Batches for training; their order depends only on the seed and the epoch."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from proxemic.training.recipe import Recipe
 
 
 class TrainingData(LightningDataModule):
-    """The training images of a run; each process gets its part of every batch."""
+    """Loads the training images of a run; each process gets its part of every batch."""
 
     def __init__(self, images: ImageSet, recipe: Recipe, *, rank: int = 0, world: int = 1) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class TrainingData(LightningDataModule):
                 f"batches.size is {size} in effect, but {world} processes share each batch: raise it to {world} or "
                 "more, or start fewer processes."
             )
-        # All processes go through the network equally often.
+        # All processes must run the network equally often.
         if size // world < batches.micro_batches:
             raise UserError(
                 f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has "

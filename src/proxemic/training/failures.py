@@ -1,10 +1,11 @@
-"""Sentences for failures of a run that the user can mend."""
+"""Explains errors of a run that the user can fix."""
 
 import sysconfig
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, TracebackType
+from types import CodeType
 
 import proxemic
 from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError, is_out_of_memory
@@ -12,50 +13,42 @@ from proxemic.runs.directory import RunDirectory
 from proxemic.runs.processes import is_lost_connection
 from proxemic.runs.workers import NO_SHARED_MEMORY
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display
+from proxemic.training.record import Session
 
-_OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch says of modules and of optimisers
+_OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # messages of torch about modules and optimisers
 
 
-class Failures(AbstractContextManager["Failures"]):
-    """Raises errors that the user can act on in one sentence, which says how to continue a run that has begun.
+@contextmanager
+def explained(session: Session) -> Iterator[None]:
+    """Turn errors that the user can fix into one sentence, which also says how to continue a run that has begun.
 
-    A `ValueError` of the user's own code stays one, as it may be about a value of the recipe; what ``on_epoch`` of the
-    display has raised stays as it is.
-
-    Attributes:
-        begun: Whether there is a run to continue.
+    A `ValueError` of the user's own code stays a `ValueError`, since it may be about a value of the recipe. Errors that
+    ``on_epoch`` raised are not changed.
     """
-
-    def __init__(self, recipe: Recipe, run: RunDirectory, display: Display) -> None:
-        self.recipe, self.run, self.display = recipe, run, display
-        self.begun = False
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, KeyboardInterrupt) and self.begun:
-            path = self.run.path
-            raise Interrupted(
-                f"Stopped; what was saved is kept: continue with proxemic train --resume {path}"
-            ) from None
-        if not isinstance(error, Exception) or isinstance(error, Interrupted | TrainingDiverged):
-            return
-        if error is self.display.raised or is_lost_connection(error):
-            return
+    proceed = f"continue with proxemic train --resume {session.run.path}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not session.begun:
+            raise
+        raise Interrupted(f"Stopped; what was saved is kept: {proceed}") from None
+    except Exception as error:
+        if isinstance(error, Interrupted | TrainingDiverged) or error is session.raised or is_lost_connection(error):
+            raise
         raised: Exception = error
-        if not isinstance(error, UserError) and (sentence := explanation(error, self.recipe, self.run)):
+        if not isinstance(error, UserError) and (sentence := explanation(error, session.recipe, session.run)):
             own = OutOfMemory if is_out_of_memory(error) else ValueError if isinstance(error, ValueError) else UserError
             raised = own(f"{sentence}.")
-        if self.begun and isinstance(raised, UserError | OSError):
+        if session.begun and isinstance(raised, UserError | OSError):
             user = type(raised) if isinstance(raised, UserError) else UserError
-            raised = user(f"{f'{raised}'.rstrip('.')}. Then continue with proxemic train --resume {self.run.path}.")
-        if raised is not error:
-            raise raised from error
+            raised = user(f"{f'{raised}'.rstrip('.')}. Then {proceed}.")
+        if raised is error:
+            raise
+        raise raised from error
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
-    """Explain a failure in one sentence, without a full stop; None if its cause is unknown."""
+    """Return one sentence, without a full stop, about the cause of an error; None if it is unknown."""
     message = " ".join(str(error).split())
     if is_out_of_memory(error):
         return _no_memory(message, recipe, run)
@@ -63,7 +56,7 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
         return NO_SHARED_MEMORY
     if isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, RuntimeError) and "DataLoader worker" in message
-    ):  # the first two where it was killed while it handed images over
+    ):  # the first two if it was killed while it passed images on
         return (
             "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm: docker "
             f"run --shm-size 2g): lower batches.workers in {run.recipe}"
@@ -97,7 +90,7 @@ def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
 
 
 def _own_code(error: Exception) -> str | None:
-    """Name the function of the user's own that failed, and where; None if no such function was involved."""
+    """Return the name and place of the user's own function in which an error was raised; None if there is none."""
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame.f_code)]
     if not frames:
         return None
@@ -109,7 +102,7 @@ def _own_code(error: Exception) -> str | None:
 def _is_installed(code: CodeType) -> bool:
     path = Path(code.co_filename)
     return (
-        not path.is_absolute()  # what was generated
+        not path.is_absolute()  # generated code
         or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
         or any(path.is_relative_to(folder) for folder in _OURS)
     )

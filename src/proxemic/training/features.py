@@ -1,6 +1,6 @@
 """Features of a frozen backbone, computed once and read from a cache afterwards.
 
-A file of features holds the float32 numbers of its rows and nothing else. Its name is a hash of what they depend on.
+A file of features contains only the float32 numbers of its rows. Its name is a hash of everything they depend on.
 """
 
 import hashlib
@@ -31,26 +31,24 @@ from proxemic.data.vectors import VectorFile, VectorReader, Vectors
 from proxemic.files import write_errors
 from proxemic.locks import lock_in_turn
 from proxemic.models import EmbeddingModel
-from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, pick_device
-from proxemic.runs.processes import Processes
 from proxemic.runs.workers import worker_settings
 from proxemic.training.beginning import PooledFeatures
 from proxemic.training.components import Components
-from proxemic.training.recipe import Recipe
+from proxemic.training.record import Session
 from proxemic.training.storage import read_checkpoint
 
-_VERSION = 1  # of what is done to an image before its features are written
+_VERSION = 1  # of the processing of images before their features are written
 
 
 class CachedFeatures(Vectors):
-    """Features of an image set; for a sample with a seed, the features of one of its augmented copies.
+    """Features of an image set. A sample with a seed is given the features of one of its augmented copies.
 
     Args:
-        plain: Features of the images as evaluation sees them.
-        rows: The row of each image there.
-        copies: Augmented copies, each with a row for each image in the order of ``copy_rows``.
-        copy_rows: The row of each image in all copies.
+        plain: Features of the images without augmentation, as in evaluation.
+        rows: The row of each image in ``plain``.
+        copies: Features of the augmented copies.
+        copy_rows: The row of each image in each of the ``copies``.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class CachedFeatures(Vectors):
 
 
 class _Table(Dataset[Tensor]):
-    """One file of features: distinct images in the order of their keys, each transformed with a seed of its own."""
+    """A file of features of distinct images, sorted by their keys, each transformed with its own seed."""
 
     def __init__(self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], side: int | None) -> None:
         self.transform, self.seed, self.side = transform, seed, side
@@ -102,58 +100,42 @@ class _Table(Dataset[Tensor]):
         return np.array([row[key] for key in image_keys(images.pictures)], dtype=np.int64)
 
 
-def read_features(
-    recipe: Recipe,
-    components: Components,
-    held_out: ImageSet | None,
-    run: RunDirectory,
-    report: Callable[[str], object],
-    processes: Processes,
-) -> ImageSet | None:
-    """Let training read features instead of images, and return the held-out images as features, too."""
-    if run.checkpoint.exists():  # its backbone is another than the recipe's if the run has started from another run
-        state = read_checkpoint(run.checkpoint)["state_dict"]
+def read_features(session: Session, components: Components, held_out: ImageSet | None) -> ImageSet | None:
+    """Replace the training images by features, and return the held-out images as features."""
+    checkpoint = session.run.checkpoint
+    if checkpoint.exists():  # its backbone is not the recipe's if the run has started from another run
+        state = read_checkpoint(checkpoint)["state_dict"]
         weights = {name: value for name, value in state.items() if name.startswith("model.")}
         components.task.load_state_dict(weights, strict=False)
     data, model = components.data, components.task.model
-    data.images, held_out = cached_features(recipe, model, data.images, held_out, report, processes)
+    data.images, held_out = cached_features(session, model, data.images, held_out)
     return held_out
 
 
 def cached_features(
-    recipe: Recipe,
-    model: EmbeddingModel,
-    train: ImageSet,
-    held_out: ImageSet | None,
-    report: Callable[[str], object],
-    processes: Processes,
+    session: Session, model: EmbeddingModel, train: ImageSet, held_out: ImageSet | None
 ) -> tuple[ImageSet, ImageSet | None]:
-    """Return image sets whose pixels are the backbone's features, from the cache, which is filled if need be."""
+    """Return image sets whose pixels are the backbone's features; those not yet in the cache are computed."""
+    recipe = session.recipe
     config, side = recipe.features, recipe.images.reduced_side
     folder = Path(config.folder or platformdirs.user_cache_path("proxemic") / "features")
     known = (network_key(model), (recipe.images.as_dict(), recipe.evaluation.precision))
     everything = _Table([train, *([held_out] if held_out else [])], recipe.images.evaluation(), (), side)
     varied = recipe.augment.training(recipe.images)
     copies = [_Table([train], varied, (recipe.seed, copy), side) for copy in range(config.copies or 0)]
+    total = len(everything) + sum(map(len, copies))
     with (
-        processes.main_process_first(),
-        tqdm(
-            total=len(everything) + sum(map(len, copies)),
-            desc="features",
-            unit="image",
-            leave=False,
-            disable=None,
-            smoothing=0,
-        ) as bar,
+        session.processes.main_process_first(),
+        tqdm(total=total, desc="features", unit="image", leave=False, disable=None, smoothing=0) as bar,
     ):
         readers: list[VectorReader] = []
         for table in (everything, *copies):
             augmented = () if table is everything else (recipe.augment,)
             name = fingerprint(*known, [key.hex() for key in table.keys], table.seed, *augmented)
-            readers.append(_read(folder / f"{name}.features", table, model, recipe, report, bar.update))
+            readers.append(_read(folder / f"{name}.features", table, model, session, bar.update))
     size = sum(4 * len(reader) * reader.dim for reader in readers)
     augmented = f" and {len(copies)} augmented copies of {len(copies[0]):,}" if copies else ""
-    report(
+    session.report(
         f"Training reads the features of {len(everything):,} images{augmented} from the cache {folder} "
         f"({size / 1e6:,.1f} MB)."
     )
@@ -166,18 +148,14 @@ def cached_features(
 
 
 def _read(
-    path: Path,
-    table: _Table,
-    model: EmbeddingModel,
-    recipe: Recipe,
-    report: Callable[[str], object],
-    progress: Callable[[int], object],
+    path: Path, table: _Table, model: EmbeddingModel, session: Session, progress: Callable[[int], object]
 ) -> VectorReader:
-    """Open a file of features, which is computed if it is missing or damaged, after the rows a killed process wrote."""
+    """Open a file of features; if it is missing, damaged or incomplete, compute what is missing."""
+    recipe = session.recipe
     rows, width = len(table), 4 * model.backbone.num_features
     with lock_in_turn(path):
         if path.exists() and path.stat().st_size != rows * width:
-            report(f"{path} is damaged. Its features are computed again.")
+            session.report(f"{path} is damaged. Its features are computed again.")
             path.unlink()
         if path.exists():
             progress(rows)
@@ -208,14 +186,14 @@ def _read(
 
 
 def append_rows(file: BinaryIO, features: Float32[Tensor, "batch dim"]) -> None:
-    """Write rows such that they outlive a killed process."""
+    """Write rows so that they are kept if the process is killed."""
     file.write(features.contiguous().numpy().astype("<f4", copy=False).tobytes())
     file.flush()
 
 
 def image_keys(pixels: Pixels) -> list[bytes]:
-    """Identify each image by its file, as long as that stays as it is, or else by its pixels."""
-    if isinstance(pixels, CachedPixels):  # the name of the cache stands for the files
+    """Return a key per image: of its unchanged file, or of its pixels if it is not in a file."""
+    if isinstance(pixels, CachedPixels):  # the name of the cache identifies the files
         name = pixels.file.path.name
         return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
     if isinstance(pixels, FilePixels):
@@ -229,12 +207,12 @@ def image_keys(pixels: Pixels) -> list[bytes]:
 
 
 def fingerprint(*parts: object) -> str:
-    """Hash plain data, dataclasses, and objects of the user's own by their class and its text."""
+    """Hash plain data, dataclasses, and the user's own objects by the name and the source code of their class."""
     return hashlib.sha256(json.dumps([_VERSION, *parts], default=_describe).encode()).hexdigest()[:16]
 
 
 def network_key(model: EmbeddingModel) -> str:
-    """Hash a backbone, its pooling and their weights."""
+    """Hash a backbone and its pooling, with their weights."""
     config = model.config
     settings = (config.backbone_name, config.backbone_args, config.pooling, config.image_size, config.in_channels)
     state = {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}
@@ -242,7 +220,7 @@ def network_key(model: EmbeddingModel) -> str:
         name: hashlib.sha256(safetensors.torch.save({"": value.contiguous()})).hexdigest()
         for name, value in state.items()
     }
-    described = getattr(model.backbone, "description", dict)()  # what a file of the network's own says
+    described = getattr(model.backbone, "description", dict)()  # the content of the network's own file
     return fingerprint(settings, described, _describe(config.custom_backbone), digests)
 
 
@@ -254,6 +232,6 @@ def _describe(thing: object) -> object:
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     try:
         source = inspect.getsource(kind)  # pyright: ignore[reportArgumentType]
-    except (OSError, TypeError):  # of no file, as typed in a shell, or not Python
+    except (OSError, TypeError):  # not in a file, as if typed in a shell, or not Python
         source = ""
     return [re.sub(r" at 0x[0-9a-f]+", "", repr(thing)), source]

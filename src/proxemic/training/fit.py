@@ -1,11 +1,10 @@
-"""The training of a run by Lightning's trainer: its precision, hardware, callbacks and warnings."""
+"""Trains a run by Lightning's trainer, and chooses its precision, hardware and callbacks."""
 
 import copy
 import logging
 import os
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from proxemic.errors import TrainingDiverged, UserError
 from proxemic.files import write_text
 from proxemic.losses import ProxyLoss
 from proxemic.models import EmbeddingModel
-from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import evaluation_mode, pick_device
 from proxemic.runs.processes import Processes
 from proxemic.training.callbacks.average import WeightAverage
@@ -36,37 +34,31 @@ from proxemic.training.components import Components
 from proxemic.training.config import TrainingPrecision
 from proxemic.training.distributed.strategy import OneOfSeveral
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Record
+from proxemic.training.record import Session
 from proxemic.training.storage import AtomicCheckpointIO, read_checkpoint, run_loggers
 
-_FASTER = 0.9  # of the time in 32-true; less of a difference is noise, and not worth the lost digits
+_FASTER = 0.9  # of the time in 32-true; a smaller difference is noise and not worth the lost digits
 _REPAYS = 20_000  # steps: a compiled loss saves some milliseconds of each on a GPU, compiling takes about a minute
 _MEANT = (
     ".*does not have many workers.*",
     ".*is smaller than the logging interval.*",
-    ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
+    ".*your dataloader is not resumable.*",  # ours is distributed: see `TrainingData`
     ".*Checkpoint directory .* exists and is not empty.*",
     ".*GPU available but not used.*",
     ".*module\\(s\\) in eval mode.*",  # frozen batch norm
-    ".*`srun` command is available.*",  # without it, one process is meant
+    ".*`srun` command is available.*",  # without srun, a single process is intended
     ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
-    ".*Detected call of `lr_scheduler.step.*",  # half precision leaves the step out whose gradients overflow
+    ".*Detected call of `lr_scheduler.step.*",  # half precision skips steps whose gradients overflow
 )
 """Warnings of Lightning about what is meant here."""
 
 
-def fit(
-    recipe: Recipe,
-    components: Components,
-    held_out: ImageSet | None,
-    run: RunDirectory,
-    display: Display,
-    processes: Processes,
-) -> Record:
-    """Train all epochs, from the run's checkpoint if there is one, and return the history with the chosen epoch."""
+def fit(session: Session, components: Components, held_out: ImageSet | None) -> None:
+    """Train all epochs, from the run's checkpoint if there is one, and record the history and the chosen epoch."""
+    recipe, run, processes = session.recipe, session.run, session.processes
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
-    record, signals = Record(), Signals(run, processes)
+    signals = Signals(run, processes)
     with warnings.catch_warnings():
         for name in ("lightning.pytorch", "lightning.fabric"):  # which list devices
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -77,8 +69,8 @@ def fit(
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=_callbacks(recipe, components, held_out, run, record, display, signals),
-            enable_progress_bar=display.bars,
+            callbacks=_callbacks(session, components, held_out, signals),
+            enable_progress_bar=session.bars,
             enable_model_summary=False,
             logger=run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers,
             use_distributed_sampler=False,
@@ -93,46 +85,35 @@ def fit(
             with signals.heeded():
                 trainer.fit(components.task, components.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
-            kept = (
-                f"the last good checkpoint, of step {record.step}, is kept in {run.path}"
-                if run.checkpoint.exists()
-                else "there is no checkpoint yet"
-            )
+            kept = "there is no checkpoint yet"
+            if run.checkpoint.exists():
+                kept = f"the last good checkpoint, of step {session.record.step}, is kept in {run.path}"
             if processes.is_first:
                 write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
-    return record
 
 
-def _callbacks(
-    recipe: Recipe,
-    components: Components,
-    held_out: ImageSet | None,
-    run: RunDirectory,
-    record: Record,
-    display: Display,
-    signals: Signals,
-) -> list[Callback]:
-    """Make the callbacks in the order in which Lightning calls them."""
-    evaluator, average, averaging = None, None, recipe.training.average
+def _callbacks(session: Session, components: Components, held_out: ImageSet | None, signals: Signals) -> list[Callback]:
+    """Return the callbacks in the order in which Lightning is to call them."""
+    recipe, evaluator, average = session.recipe, None, None
     if held_out is not None:
         evaluator = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    if averaging is not None:
-        average = WeightAverage(averaging, components.task.model, evaluator)
+    if recipe.training.average is not None:
+        average = WeightAverage(recipe.training.average, components.task.model, evaluator)
     return [
         *([evaluator] if evaluator else []),
         *([average] if average else []),
         *proxy_callbacks(recipe, components.data.images, components.task.loss),
         *(recipe.training.callbacks or []),
-        History(run, recipe, record, evaluator, average, display.times),
-        KeepStart(run, recipe, record, evaluator, display),
-        *([TrainingBar(recipe, record)] if display.bars else []),
-        SaveRun(run, recipe, record, average, display, signals),
+        History(session, evaluator, average),
+        KeepStart(session, evaluator),
+        *([TrainingBar(session)] if session.bars else []),
+        SaveRun(session, average, signals),
     ]
 
 
 def compiles(recipe: Recipe, components: Components, processes: Processes) -> bool:
-    """Return whether the loss is compiled: as the recipe says, or if it pays."""
+    """Return whether to compile the loss: as the recipe says, or for ``auto`` if that saves time."""
     chosen, task = recipe.training.compile, components.task
     if chosen != "auto":
         return chosen
@@ -142,29 +123,29 @@ def compiles(recipe: Recipe, components: Components, processes: Processes) -> bo
     return plain and processes.world == 1 and on_gpu and steps >= _REPAYS
 
 
-def settle_precision(
-    recipe: Recipe, model: nn.Module, begun: RunDirectory | None, processes: Processes, report: Callable[[str], object]
-) -> tuple[Recipe, dict[str, str]]:
-    """Return the recipe with the precision that ``auto`` stands for, and a record of it for the run.
+def settle_precision(session: Session, model: nn.Module, *, resume: bool) -> dict[str, str]:
+    """Replace ``auto`` in the recipe by a precision; return a record of the choice for the run.
 
-    The first process decides. A run that was ``begun`` goes on with what it took.
+    The first process chooses. A resumed run keeps its precision.
     """
+    recipe, processes = session.recipe, session.processes
     if recipe.training.precision != "auto":
-        return recipe, {}
-    precision: Any = None if begun is None else begun.read_environment().get("precision", {}).get("training")
+        return {}
+    precision: Any = session.run.read_environment().get("precision", {}).get("training") if resume else None
     if precision is None and processes.is_first:
         batches, side = recipe.batches, recipe.augment.size or recipe.images.size
         shape = (-(-batches.size // processes.world // batches.micro_batches), recipe.images.channels, side, side)
         precision, why = choose_precision(model, shape, pick_device(recipe.training.accelerator))
-        report(f"training.precision is auto, which takes {precision}: {why}.")
+        session.report(f"training.precision is auto, which takes {precision}: {why}.")
     precision = processes.broadcast(precision or "")
-    return replace(recipe, training=replace(recipe.training, precision=precision)), {"training": precision}
+    session.recipe = replace(recipe, training=replace(recipe.training, precision=precision))
+    return {"training": precision}
 
 
 def choose_precision(
     model: nn.Module, shape: tuple[int, int, int, int], device: torch.device
 ) -> tuple[TrainingPrecision, str]:
-    """Return the precision in which a network trains fastest on a device, and why; a CPU takes two steps of each."""
+    """Return the fastest precision for a network on a device, and the reason; on a CPU, two steps of each are timed."""
     if isinstance(model, EmbeddingModel) and model.config.takes_vectors:
         return "32-true", "a head alone always computes in it"
     if device.type == "cuda":
@@ -180,7 +161,7 @@ def choose_precision(
 
 
 def measure_steps(model: nn.Module, shape: tuple[int, int, int, int]) -> dict[str, float]:
-    """Time the second step, forward and backward, on the CPU in each precision; the first one fills caches."""
+    """Time a step, forward and backward, on the CPU in each precision, after a first one that fills caches."""
     seconds: dict[str, float] = {}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         model, images = copy.deepcopy(model).cpu(), torch.rand(shape)
@@ -197,7 +178,7 @@ def measure_steps(model: nn.Module, shape: tuple[int, int, int, int]) -> dict[st
 
 
 def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
-    """Choose the arguments of a `Trainer` that say where and in which precision it computes."""
+    """Return the arguments of a `Trainer` for its device and precision."""
     device, precision = pick_device(recipe.training.accelerator), recipe.training.precision
     assert precision != "auto", "settled before"
     plugins: list[Any] = [AtomicCheckpointIO(), LightningEnvironment()]  # not SLURM's, which handles signals
@@ -206,7 +187,7 @@ def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
     if device.type == "cuda":
         device = torch.device("cuda", gpu_of(processes))
     if recipe.proxies == "sharded" and precision == "16-mixed":
-        # An overflow in one process's proxies makes all of them leave the step out.
+        # After an overflow in one process's proxies, all processes skip the step.
         plugins.append(MixedPrecision("16-mixed", "cuda", ShardedGradScaler()))  # type: ignore[arg-type]
     return {
         "accelerator": device.type,
@@ -218,7 +199,7 @@ def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
 
 
 def gpu_of(processes: Processes) -> int:
-    """Return the number of this process's GPU among those that it sees; srun may have shown it that one alone."""
+    """Return the index of this process's GPU among those visible to it; with srun that may be only one."""
     seen = torch.cuda.device_count()
     number = 0 if seen == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else processes.local_rank
     if number >= seen:

@@ -1,4 +1,4 @@
-"""A batch through the network in micro-batches: the memory of one of them, and the loss of the whole batch."""
+"""Trains a batch in micro-batches, with the memory of one of them and the loss of the whole batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 
 class InMicroBatches(nn.Module):
-    """Embeds a batch in ``count`` micro-batches of equal size, of which the network holds one at a time.
+    """Embeds a batch in ``count`` micro-batches of equal size, one after the other.
 
-    The network forgets the activations of each micro-batch; the backward pass, which starts from the loss of the whole
-    batch, embeds each of them again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Activations of the network are not kept; the backward pass starts from the loss of the whole batch and embeds each
+    micro-batch again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
     Setup", 2021). The gradient is exactly that of the whole batch, except that batch norm sees the micro-batches.
     """
 
@@ -38,7 +38,7 @@ class InMicroBatches(nn.Module):
 
 @contextmanager
 def _statistics_kept(network: nn.Module) -> Iterator[None]:
-    """Keep the running statistics of batch norm, to which the first pass has already added the micro-batch."""
+    """Leave the running statistics of batch norm unchanged: the first pass has already added the micro-batch."""
     norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
     kept = [(norm.momentum, norm.get_buffer("num_batches_tracked").clone()) for norm in norms]
     for norm in norms:

@@ -1,7 +1,7 @@
-"""Memory and traffic of a loss on each process of a training run, computed before it starts.
+"""Predicts the memory and traffic that a loss needs on each process of a training run.
 
-It counts what a step of `proxemic.losses.ProxyLoss` makes of float32 cosines: the network and its activations come on
-top, as do regularisers' and HIST's own parameters.
+It covers a step of `proxemic.losses.ProxyLoss` with float32 cosines, without the network, its activations, and the own
+parameters of regularisers and HIST.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from typing import Literal
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.sampling import num_sampled
 from proxemic.losses.scores.scoring import Scoring
+from proxemic.ranges import check_fields
 from proxemic.training.config import require
 
 FLOAT, LABEL = 4, 8
 
-# Tensors of a parameter's size that an optimiser keeps, and that it makes in a step on a CPU, weight decay included.
+# Tensors of a parameter's size that an optimiser keeps, and those that a step on a CPU makes, with weight decay.
 OPTIMIZERS = {
     "sgd": (0, 1),
     "sgd-momentum": (1, 1),
@@ -31,7 +32,7 @@ FUSED = ("sgd", "sgd-momentum", "adam", "adamw")
 
 @dataclass(frozen=True)
 class Setting:
-    """A loss in a training run, by the arguments of `plan`; sharded proxies are those of a process's own classes."""
+    """A loss in a training run, with the arguments of `plan`; if ``sharded``, each process holds some classes."""
 
     classes: int
     dim: int
@@ -45,34 +46,32 @@ class Setting:
     gpu: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("classes", 2), ("dim", 1), ("proxies", 1), ("batch", 1), ("processes", 1)):
-            value = getattr(self, name)
-            require(value >= least, f"{name} is {value}, but must be at least {least}.")
-        rate, optimizer = self.sample_rate, self.optimizer
-        require(0 < rate <= 1, f"sample_rate is {rate}, but is a share of the classes: above 0, up to 1 for all.")
-        require(optimizer in OPTIMIZERS, f"optimizer is {optimizer}, but is planned for {', '.join(OPTIMIZERS)}.")
+        counts = dict.fromkeys(("dim", "proxies", "batch", "processes"), "[1, inf)")
+        check_fields(self, classes="[2, inf)", sample_rate="(0, 1]", **counts)
+        allowed = ", ".join(OPTIMIZERS)
+        require(self.optimizer in OPTIMIZERS, f"optimizer is {self.optimizer}, but is planned for {allowed}.")
 
     @property
     def held(self) -> int:
-        """The most classes whose proxies one process holds."""
+        """The largest number of classes whose proxies one process holds."""
         return -(-self.classes // self.processes) if self.sharded else self.classes
 
     @property
     def sampled(self) -> int:
-        """Those of the held classes that a step has gradients for."""
+        """The number of held classes that have gradients in a step."""
         return num_sampled(self.held, self.batch, self.sample_rate)
 
     @property
     def local(self) -> int:
-        """Those of the sampled classes that one process works on."""
+        """The number of sampled classes for which one process computes scores."""
         return self.sampled if self.sharded else -(-self.sampled // self.processes)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The bytes of the process that has most: held, received in a step, and held at the fullest moment of a step.
+    """Bytes on the process that has most: held, received in a step, and the peak within a step.
 
-    A process sends as much as it receives where parts are passed around a ring. Not all that is held is held at once.
+    In a ring, a process sends as much as it receives. The peak is less than all of ``held``, which is not held at once.
     """
 
     held: dict[str, int]
@@ -81,7 +80,7 @@ class Needs:
 
     @classmethod
     def of(cls, setting: Setting) -> "Needs":
-        """Compute the memory that a setting needs, by what the bytes hold."""
+        """Compute the needs of a setting."""
         held = _held(setting)
         gradient, local = held["gradient of the proxies"], held["gradient of its own classes"]
         around = held["embeddings"] + held["sampled proxies"]
@@ -91,9 +90,9 @@ class Needs:
 
     @classmethod
     def of_dense(cls, setting: Setting) -> "Needs":
-        """Compute the needs of replicated proxies if a process holds all scores of its samples, and their gradient.
+        """Compute the needs of replicated proxies if each process holds all scores of its samples and their gradients.
 
-        A class-wise loss, which sums over samples, holds the scores of all samples on each process.
+        For a class-wise loss, each process holds the scores of all samples.
         """
         state, made = OPTIMIZERS[setting.optimizer]
         proxies = FLOAT * setting.classes * setting.proxies * setting.dim
@@ -116,7 +115,7 @@ class Needs:
 
 
 def alternatives(setting: Setting) -> list[Setting]:
-    """Vary the setting to need less: sharded, sampled, with less optimiser state, and on more processes."""
+    """Return settings that need less: sharded, sampled, with less optimiser state, or on more processes."""
     optimizer, rate, sharded = setting.optimizer, setting.sample_rate, setting.sharded
     optimizers = (optimizer, "sgd-momentum" if OPTIMIZERS[optimizer][0] > 1 else optimizer)
     changes = product(optimizers, (rate, min(rate, 0.1)), (sharded, sharded or setting.processes > 1))
@@ -127,10 +126,10 @@ def alternatives(setting: Setting) -> list[Setting]:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The setting of the first layout, the needs of each layout, and which settings fit into the memory.
+    """What each layout of the proxies needs, and which settings fit into the memory.
 
-    ``needs`` also has those of an implementation that holds ``all scores at once``; ``fitting`` gives for each setting
-    the bytes that it holds at most at once, and whether these fit.
+    ``setting`` is that of the first layout. ``needs`` also has an implementation that holds ``all scores at once``.
+    ``fitting`` has the peak of each setting in bytes, and whether it fits.
     """
 
     setting: Setting
@@ -152,7 +151,7 @@ def plan(
     memory: int | None = None,
     gpu: int | None = None,
 ) -> MemoryPlan:
-    """Plan what each process will hold for the loss of a training run.
+    """Predict the memory that each process needs for the loss of a training run.
 
     Args:
         classes: C ≥ 2.
@@ -162,10 +161,10 @@ def plan(
         processes: W ≥ 1.
         sample_rate: r in (0, 1], of `proxemic.losses.ProxyLoss`.
         optimizer: sgd, sgd-momentum, adagrad, rmsprop, adam or adamw.
-        class_wise: The loss sums negatives over the samples for each class, as Proxy-Anchor does.
-        layouts: Of the proxies, to compare; None takes both, or ``replicated`` for one process.
-        memory: Bytes of each process, for the settings that fit; None looks for none.
-        gpu: Bytes that are free on the GPU of each process; None is for a CPU.
+        class_wise: Whether the loss sums negatives over the samples for each class, as Proxy-Anchor does.
+        layouts: Layouts of the proxies to compare; None takes both, or ``replicated`` for one process.
+        memory: Memory of each process in bytes, to look for settings that fit; None does not look for any.
+        gpu: Free bytes on the GPU of each process; None for a CPU.
 
     Raises:
         ValueError: If an argument is not allowed.
@@ -205,11 +204,11 @@ def _held(setting: Setting) -> dict[str, int]:
 
 
 def _scores(setting: Setting) -> int:
-    """Count the bytes of the similarities of a chunk of classes, of what is derived from them, and of all if kept."""
+    """Return the bytes of the similarities of a chunk of classes, of values derived from them, and of all if kept."""
     scoring = Scoring(scale=1.0, class_reduction=abs if setting.class_wise else None)
     plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim, setting.gpu)
     chunk = min(plan.chunk, setting.local) * setting.proxies * setting.batch
-    if plan.dense:  # with a unit copy of the proxies; benchmarks/plan.py counts what autograd holds of the scores
+    if plan.dense:  # with a normalised copy of the proxies; benchmarks/plan.py counts the scores kept by autograd
         return round(FLOAT * (5.4 * chunk + setting.local * setting.proxies * setting.dim))
     # Similarities and the scaled scores, and of several proxies their gradient.
     buffers = 2 + (setting.proxies > 1)

@@ -1,4 +1,4 @@
-"""The network and its loss as Lightning trains them."""
+"""The Lightning module that trains a network with its loss."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -28,11 +28,10 @@ from proxemic.training.phases import Phase, continue_optimizer, share_parameters
 
 
 class EmbeddingTask(LightningModule):
-    """Trains a network and its loss: a step embeds the batch and computes the loss.
+    """Trains a network and its loss; each step embeds a batch and computes the loss.
 
-    What is random inside the network (dropout, stochastic depth) depends only on the seed and the number of the step,
-    so that a resumed run draws what an uninterrupted one would have drawn. Proxies without ``shards`` are replicated;
-    with ``until_plateau`` the second phase may begin before its epoch.
+    Dropout and stochastic depth depend only on the seed and the number of the step, so they are the same in a resumed
+    run. Proxies without ``shards`` are replicated. With ``until_plateau`` the second phase may begin early.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class EmbeddingTask(LightningModule):
         self.second_begins = None if second is None else second.begins
         self.until_plateau = until_plateau
         self.sync_batch_norm = sync_batch_norm
-        # In a list, as it is no part of the module: its parameters are those of the model.
+        # In a list, so that it is not a submodule: it has the parameters of the model.
         self._network: list[nn.Module] = [InMicroBatches(model, micro_batches)]
         self.processes = processes
         self.shards = shards
@@ -82,7 +81,7 @@ class EmbeddingTask(LightningModule):
 
     @property
     def losses(self) -> list[Loss]:
-        """The losses of both phases, or of the only one."""
+        """The loss of each phase."""
         return [self.loss, *([self.second.loss] if self.second is not None else [])]
 
     def setup(self, stage: str) -> None:
@@ -100,7 +99,7 @@ class EmbeddingTask(LightningModule):
 
     def on_fit_start(self) -> None:
         if self.processes.world > 1 and any(parameter.requires_grad for parameter in self.model.parameters()):
-            # Of the network alone: the loss has the joined batch, so that its gradients are complete on each process.
+            # Only of the network: the loss has the whole batch, so its gradients are complete on each process.
             self._network[0] = DistributedDataParallel(
                 self._network[0],
                 device_ids=None if self.device.type == "cpu" else [self.device],
@@ -111,13 +110,15 @@ class EmbeddingTask(LightningModule):
         if self.plateau is not None and self._kept_plateau is not None:
             self.plateau.load_state_dict(self._kept_plateau)
         self._plan_decay()
-        self._freeze_backbone_in_warmup()  # Lightning does not begin an epoch anew that is resumed in its middle
+        self._freeze_backbone_in_warmup()  # Lightning does not call this for an epoch that is resumed in its middle
 
     def on_train_epoch_start(self) -> None:
         begins = self.second_begins
         if begins is not None and not self.in_second_phase and self.current_epoch >= begins:
             (earlier,) = self.trainer.optimizers
-            for parameter in self._trained:  # the optimiser takes what is trained, now or after the warm-up
+            for (
+                parameter
+            ) in self._trained:  # the optimiser has all parameters that are trained, including those after the warm-up
                 parameter.requires_grad_(True)
             self._begin_second_phase()
             self.trainer.strategy.setup_optimizers(self.trainer)
@@ -130,7 +131,7 @@ class EmbeddingTask(LightningModule):
         self._seed_step(*([rank] if rank else []))
 
     def _seed_step(self, *parts: int) -> None:
-        # Without a GPU, `torch.manual_seed` writes down the stack for each kind of GPU that torch knows.
+        # Without a GPU, `torch.manual_seed` records a stack trace for each kind of GPU, which is slow.
         generator = torch.default_generator if self.device.type == "cpu" else torch
         generator.manual_seed(derive_seed(self.seed, self.global_step, *parts))
 
@@ -138,11 +139,11 @@ class EmbeddingTask(LightningModule):
         images, labels = batch
         embeddings = self._network[0](images)
         if self.processes.world > 1 and self.shards is None:
-            # What a loss draws, every process draws alike, where each computes the same.
+            # Every process must draw the same random numbers in the loss if each computes all of it.
             self._seed_step()
         weights = None if self._class_weights is None else self._class_weights[labels]
         loss = self.loss(embeddings, labels, weights=weights)
-        # On a GPU, asking each step would make the processor wait for it; there the weights are checked once an epoch.
+        # On a GPU, a check in each step would wait for it; there the weights are checked once per epoch.
         if not loss.is_cuda and not loss.isfinite():
             self.fail(f"The loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch})")
         # Only what loggers will write, and the last of an epoch, for callbacks: Lightning's `log` costs as much as the
@@ -154,7 +155,7 @@ class EmbeddingTask(LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: object, batch_idx: int) -> None:
         if self.processes.world > 1 and self.trainer.is_last_batch:
-            # On CPUs, batch norm of each process has statistics of its own; those of the first one are evaluated.
+            # On CPUs, batch norm has different statistics on each process; those of the first are evaluated.
             assert self.processes.group is not None
             share_first(self.model.buffers(), self.processes.group)
 
@@ -174,11 +175,11 @@ class EmbeddingTask(LightningModule):
     ) -> None:
         if not self.optim.clips:
             return
-        # Fused optimisers unscale 16-mixed's gradients in their step, so that Lightning leaves these as they are.
+        # Fused optimisers unscale 16-mixed's gradients in their step, so Lightning does not.
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
-        # Not the trainer's clipping, which is the same from the first to the last epoch.
+        # Not by the trainer, whose clipping cannot change between phases.
         local = [] if self.shards is None else [self.proxies]
         self.optim.clip(optimizer, self.model, local, self.processes.group)
 
@@ -216,7 +217,7 @@ class EmbeddingTask(LightningModule):
         return self.second is not None and self.loss is self.second.loss
 
     def _plan_decay(self) -> None:
-        # Not when it is built: the trainer knows the number of batches only once it has loaded the data.
+        # Only here, because the trainer knows the number of batches after loading the data.
         schedule = self.lr_schedulers()
         if isinstance(schedule, PolynomialDecay):
             begins = self.second_begins if self.in_second_phase else 0
@@ -235,14 +236,14 @@ class EmbeddingTask(LightningModule):
         self.loss, self.optim = self.second.loss, self.second.optim
 
     def check_weights(self) -> None:
-        """Raise `TrainingDiverged` if a weight is no longer finite, before it reaches a checkpoint."""
+        """Raise `TrainingDiverged` if a weight is not finite, so that none gets into a checkpoint."""
         state = self.state_dict().items()  # with batch norm's statistics
         wrong = next((name for name, value in state if not value.isfinite().all()), "")
         if name := next(filter(None, self.processes.all_gather(wrong)), None):
             self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
     def fail(self, what: str) -> NoReturn:
-        """Raise `TrainingDiverged` with what happened and its usual causes."""
+        """Raise `TrainingDiverged` with this event and its usual causes."""
         raise TrainingDiverged(
             f"{what}; likely causes are a learning rate that is too high (optim.lr is {self.optim.lr:g}, optim.loss_lr "
             f"is {self.optim.loss_lr:g}: try a tenth), a scale or temperature of the loss that is too large, or images "
@@ -251,10 +252,10 @@ class EmbeddingTask(LightningModule):
 
 
 def check_embeddings(embeddings: Float[Tensor, "images dim"], of: str, module: nn.Module, epoch: int) -> None:
-    """Raise `TrainingDiverged` unless the embeddings, the same on every process, are finite."""
+    """Raise `TrainingDiverged` unless the embeddings, which must be the same on all processes, are finite."""
     if not embeddings.isfinite().all():
         what = f"The embeddings of {of} images are no longer finite in epoch {epoch + 1}"
         if isinstance(module, EmbeddingTask):
-            module.check_weights()  # nearer to the cause
+            module.check_weights()  # an error closer to the cause
             module.fail(what)
         raise TrainingDiverged(f"{what}.")

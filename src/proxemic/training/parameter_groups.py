@@ -1,6 +1,5 @@
-"""The optimiser of a run: parameter groups, each with its own learning rate."""
+"""The optimiser of a run, with parameter groups that have their own learning rates."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from proxemic.models import EmbeddingModel
 from proxemic.models.freezing import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.sparse_rows import check_steps_rows, step_rows
+from proxemic.ranges import check_fields
 from proxemic.training.config import require
 
 
@@ -29,21 +29,21 @@ def parameter_groups(
     loss_weight_decay: float | None = None,
     layer_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Make the parameter groups of a torch optimiser: backbone, head, proxies, and the networks inside a loss.
+    """Return parameter groups for a torch optimiser: backbone, head, proxies, and networks inside the loss.
 
-    With `layer_decay` below 1, the backbone has a group for each of its L layers, of which that of layer l, counted
-    from 1, has the learning rate ``lr · layer_decay^(L − l)``: the last one has ``lr``.
+    With `layer_decay` below 1, the backbone has a group for each of its L layers. Layer l, counted from 1, has the
+    learning rate ``lr · layer_decay^(L − l)``, so the last one has ``lr``.
 
     Args:
         model: An `EmbeddingModel`; all parameters of any other module belong to the backbone.
-        loss: Its direct parameters are the proxies; those of its submodules belong to the graph network (HIST's).
+        loss: Its own parameters are taken for proxies, and those of its submodules for a graph network, as in HIST.
         lr: Learning rate of the backbone.
         loss_lr: Learning rate of the proxies.
         head_lr: Learning rate of pooling and head; None takes ``lr``.
         graph_lr: Learning rate of networks inside the loss; None takes ``loss_lr``.
         loss_weight_decay: Weight decay of all parameters of the loss; None leaves it to the optimiser.
-        layer_decay: In (0, 1]. Layers are those of timm's `param_groups_layer_decay`; of other networks the blocks of
-            `ModelConfig`'s ``train``.
+        layer_decay: In (0, 1]. Layers are those of timm's `param_groups_layer_decay`, or for other networks the blocks
+            that `ModelConfig`'s ``train`` counts.
 
     >>> from proxemic.losses import ProxyAnchorLoss
     >>> groups = parameter_groups(nn.Linear(4, 2), ProxyAnchorLoss(10, 2), lr=1e-3, loss_lr=1e-1)
@@ -52,7 +52,10 @@ def parameter_groups(
     """
     decay = {} if loss_weight_decay is None else {"weight_decay": loss_weight_decay}
     backbone = _backbone(model)
-    layers = [backbone] if layer_decay == 1 else _layers(model)
+    layers = [backbone]
+    if layer_decay < 1:
+        network = model.backbone if isinstance(model, EmbeddingModel) else model
+        layers = [[network.get_parameter(name) for name in names] for names in backbone_blocks(network, fine=True)]
     proxies = list(loss.parameters(recurse=False))
     groups = [
         *(
@@ -73,9 +76,9 @@ def parameter_groups(
 
 
 def fuse(optimizer: Optimizer, *, but: Sequence[str] = ()) -> None:
-    """Let SGD, Adam and AdamW step in few kernels on a GPU, unless their arguments choose another way.
+    """Let SGD, Adam and AdamW take their steps in few GPU kernels (``fused``), unless their arguments say otherwise.
 
-    The groups named ``but`` are left as they are.
+    The groups named ``but`` are not changed.
     """
     for group in optimizer.param_groups if isinstance(optimizer, SGD | Adam) else ():
         if group["fused"] is None and not group["foreach"] and not group["differentiable"]:
@@ -86,11 +89,6 @@ def _backbone(model: nn.Module) -> list[nn.Parameter]:
     return list((model.backbone if isinstance(model, EmbeddingModel) else model).parameters())
 
 
-def _layers(model: nn.Module) -> list[list[nn.Parameter]]:
-    backbone = model.backbone if isinstance(model, EmbeddingModel) else model
-    return [[backbone.get_parameter(name) for name in names] for names in backbone_blocks(backbone, fine=True)]
-
-
 def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     ids = {id(parameter) for parameter in known}
     return [parameter for parameter in module.parameters() if id(parameter) not in ids]
@@ -98,24 +96,24 @@ def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Paramet
 
 @dataclass(frozen=True)
 class Optimization:
-    """Optimiser, learning rates, schedule and gradient clipping.
+    """Optimiser, learning rates, schedule and gradient clipping of a run.
 
     Args:
-        optimizer: Any torch optimiser, with its own arguments (eps, momentum, nesterov, weight_decay); its learning
-            rates are those below.
+        optimizer: Any torch optimiser, with its arguments (eps, momentum, nesterov, weight_decay) except for learning
+            rates, which are set below.
         lr: Learning rate of the backbone, above 0.
         loss_lr: Learning rate of the proxies, above 0; 10 to 1,000 times ``lr`` is usual.
         head_lr: Learning rate of pooling and head; null takes ``lr``.
         graph_lr: Learning rate of networks inside a loss, such as HIST's; null takes ``loss_lr``.
-        loss_weight_decay: Weight decay of all that the loss owns, 0 or more; null takes the optimiser's.
-        layer_decay: In (0, 1]: each layer of the backbone has this part of the learning rate of the layer after it,
+        loss_weight_decay: Weight decay of all parameters of the loss, 0 or more; null takes the optimiser's.
+        layer_decay: In (0, 1]: the learning rate of each layer of the backbone is that of the next layer times this,
             and the last one has ``lr``; 0.65 to 0.9 is usual for pretrained transformers. Layers are timm's groups.
-        schedule: Any torch scheduler, stepped once an epoch (ReduceLROnPlateau with evaluation.metric on the held-out
-            classes, where larger is better), or `PolynomialDecay`, stepped after every batch; null keeps the rates.
-        clip_value: Largest absolute value of a gradient's entry; null does not clip.
+        schedule: Any torch scheduler, stepped once per epoch (ReduceLROnPlateau with evaluation.metric on the held-out
+            classes, where larger is better), or `PolynomialDecay`, stepped after every batch; null keeps the
+            rates constant.
+        clip_value: Largest absolute value of each entry of the gradient; null does not clip.
         clip_norm: Largest norm of the whole gradient; null does not clip.
-        clip_backbone_norm: Largest norm of the backbone's gradient, the others being left as they are, as insightface
-            does; null does not clip.
+        clip_backbone_norm: Largest norm of the backbone's gradient alone, as in insightface; null does not clip.
 
     Raises:
         ValueError: If a rate is not above 0, or two clips are given.
@@ -135,22 +133,9 @@ class Optimization:
 
     def __post_init__(self) -> None:
         clips = ("clip_value", "clip_norm", "clip_backbone_norm")
-        for name in ("lr", "loss_lr", "head_lr", "graph_lr", *clips):
-            value = getattr(self, name)
-            require(
-                value is None or 0 < value < math.inf,
-                f"optim.{name} is {value}, but must be a number above 0, for example 0.001.",
-            )
-        decay, given = self.loss_weight_decay, [f"optim.{name}" for name in clips if getattr(self, name) is not None]
-        require(
-            decay is None or 0 <= decay < math.inf,
-            f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.",
-        )
-        require(
-            0 < self.layer_decay <= 1,
-            f"optim.layer_decay is {self.layer_decay}, but must be above 0 and at most 1, which gives all layers "
-            "the rate lr.",
-        )
+        positive = dict.fromkeys(("lr", "loss_lr", "head_lr", "graph_lr", *clips), "(0, inf)")
+        check_fields(self, "optim", loss_weight_decay="[0, inf)", layer_decay="(0, 1]", **positive)
+        given = [f"optim.{name}" for name in clips if getattr(self, name) is not None]
         require(len(given) < 2, f"{' and '.join(given[:2])} are both given: leave one of them out (null).")
 
     @property
@@ -160,7 +145,7 @@ class Optimization:
     def clip(
         self, optimizer: Optimizer, model: nn.Module, local: Sequence[nn.Parameter], group: ProcessGroup | None
     ) -> None:
-        """Clip the gradients as the recipe asks, where each process of the group holds its shard of ``local``."""
+        """Clip the gradients as the recipe says; of ``local`` parameters, each process of the group holds a shard."""
         everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if self.clip_value is not None:
             clip_value(everything, self.clip_value)
@@ -172,7 +157,7 @@ class Optimization:
     def build(
         self, model: nn.Module, loss: nn.Module, *, sharded: bool = False
     ) -> tuple[Optimizer, LRScheduler | None]:
-        """Make the optimiser of all trained parameters, which may be ``sharded`` proxies, and its schedule."""
+        """Return the optimiser of all trained parameters, including ``sharded`` proxies, and its schedule."""
         groups = parameter_groups(
             model,
             loss,

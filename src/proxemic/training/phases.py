@@ -1,4 +1,4 @@
-"""Phases of a training: other hyper-parameters for the last epochs with the weights carried over, and plateaus."""
+"""Phases of a training: the last epochs may have other hyper-parameters, and a plateau may end a phase."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,21 @@ from torch.optim import Optimizer
 
 from proxemic.losses.margins import MARGINS
 from proxemic.losses.user_defined import Loss, MakesLoss
-from proxemic.training.config import UntilPlateau, require
+from proxemic.ranges import check_fields
+from proxemic.training.config import UntilPlateau
 from proxemic.training.parameter_groups import Optimization
 
 
 @dataclass(frozen=True)
 class SecondPhase:
-    """What changes for the last epochs, as in the warped softmax's two-phase training.
+    """What changes for the last epochs, as in the two-phase training of the warped softmax.
 
-    In a recipe, ``loss`` and ``optim`` hold what differs from the first phase; the rest is the same. Weights, proxies
-    and, for an optimiser of the same class, its state (momentum) are carried on; the schedule begins anew.
+    In a recipe, ``loss`` and ``optim`` contain only the differences from the first phase. Weights and proxies are kept,
+    as is the state of the optimiser (momentum) if its class does not change; the schedule begins anew.
 
     Args:
-        epochs: How many of ``training.epochs`` are in the second phase: the last ones; at least 1. Where phases end at
-            a plateau, the most that there may be.
+        epochs: How many of ``training.epochs`` belong to the second phase, at least 1; the maximum if phases end at a
+            plateau.
         loss: The loss of the second phase, with the same parameters as the first's.
         optim: The optimisation of the second phase.
 
@@ -39,7 +40,7 @@ class SecondPhase:
     optim: Optimization
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, f"second_phase.epochs is {self.epochs}, but must be at least 1 of training.epochs.")
+        check_fields(self, "second_phase", epochs="[1, inf)")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Phase:
 
 
 def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
-    """Make ``loss`` share the parameters and buffers of an ``earlier`` one, except the margins of the classes."""
+    """Let ``loss`` share the parameters and buffers of the ``earlier`` loss, except for the margins of the classes."""
     old, new = (
         {name: tensor for name, tensor in chain(it.named_parameters(), it.named_buffers()) if name not in MARGINS}
         for it in (earlier, loss)
@@ -78,9 +79,9 @@ def _shapes(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
-    """Take over the state of an ``earlier`` optimiser of the same class, unless the new one needs more of it.
+    """Copy the state of an ``earlier`` optimiser of the same class, unless the new one needs more than that.
 
-    Momentum after an optimiser without momentum, for one, begins anew.
+    For example, momentum begins anew after an optimiser without momentum.
     """
     old, new = (
         {name for name in ("momentum", "amsgrad", "centered") if any(group.get(name) for group in it.param_groups)}
@@ -93,16 +94,16 @@ def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
 
 @dataclass(frozen=True)
 class EndedPhase:
-    """How many epochs a phase had, and why it ended: at a ``plateau``, or after all of its ``epochs``."""
+    """The number of epochs of a phase, and why it ended: at a ``plateau``, or after all of its ``epochs``."""
 
     epochs: int
     reason: Literal["plateau", "epochs"]
 
 
 def ended_phases(values: Sequence[float], lengths: Sequence[int], until: UntilPlateau) -> list[EndedPhase]:
-    """Return the phases, of at most ``lengths`` epochs, that have ended, given only the metric after each epoch.
+    """Return the phases that have ended, given the metric after each epoch; phases have at most ``lengths`` epochs.
 
-    A resumed run therefore ends them likewise.
+    This depends on nothing else, so a resumed run ends phases at the same epochs.
     """
     ended: list[EndedPhase] = []
     for length in lengths:

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from proxemic.data import ImageSet
+from proxemic.data.reading import cut_thin
 from proxemic.files import write_atomically
 from proxemic.metrics import nearest_neighbours
 from proxemic.plots import save_figure
@@ -31,7 +32,7 @@ def draw_curves(
 ) -> None:
     """Plot training loss and validation metric over epochs, with the chosen epoch and the second phase marked.
 
-    ``start`` is the better value of the metric before the first epoch.
+    ``start`` is the best value of the metric before the first epoch.
     """
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(8, 3.5))
@@ -70,9 +71,9 @@ def draw_gallery(
     distance: Literal["cosine", "euclidean"] = "cosine",
     neighbours: int = 8,
 ) -> None:
-    """Draw random queries, one per row, with their nearest neighbours: right ones framed green, wrong ones red.
+    """Draw random queries, one per row, with their nearest neighbours: correct ones framed green, wrong ones red.
 
-    Vectors cannot be drawn, and give no file.
+    No file is written for vectors.
     """
     if images.kind == "vectors":
         return
@@ -95,7 +96,7 @@ def draw_gallery(
         query_sequences=None if sequences is None else sequences[queries],
         gallery_sequences=None if sequences is None else sequences[searched],
     )
-    # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
+    # Pasted into one image, since axes for every picture would take matplotlib seconds.
     sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(queries) + _HEADER), "white")
     draw = ImageDraw.Draw(sheet)
     fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")
@@ -118,13 +119,7 @@ def draw_gallery(
 
 
 def _square(images: ImageSet, index: int) -> Image.Image:
-    """Shrink or enlarge an image into the middle of a white square."""
-    picture = images.pictures[index].convert("RGB")
-    longest = max(picture.size)
-    width, height = (max(1, round(side * _SIDE / longest)) for side in picture.size)
-    method = Image.Resampling.BICUBIC if longest > _SIDE else Image.Resampling.NEAREST
-    square = Image.new("RGB", (_SIDE, _SIDE), "white")
-    square.paste(
-        picture.resize((width, height), method, reducing_gap=2.0), ((_SIDE - width) // 2, (_SIDE - height) // 2)
-    )
-    return square
+    """Resize an image to fit into the middle of a white square."""
+    picture = cut_thin(images.pictures.load(index, 2 * _SIDE)).convert("RGB")
+    method = Image.Resampling.BICUBIC if max(picture.size) > _SIDE else Image.Resampling.NEAREST
+    return ImageOps.pad(picture, (_SIDE, _SIDE), method, color="white")

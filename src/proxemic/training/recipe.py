@@ -1,14 +1,15 @@
-"""A recipe: every value that a training run depends on, typed."""
+"""The typed recipe, with every value that a training run depends on."""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
-from proxemic.data.splits import check_seed, flip_labels
+from proxemic.data.splits import flip_labels
 from proxemic.errors import UserError
 from proxemic.losses.user_defined import MakesLoss
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
+from proxemic.ranges import SEEDS, check_fields
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.training.config import BatchConfig, FeatureConfig, TrainingConfig, require
 from proxemic.training.parameter_groups import Optimization
@@ -22,27 +23,27 @@ class Recipe:
     Args:
         data: Where images come from and how classes are split.
         model: The embedding network.
-        loss: Any proxy loss, `PairwiseLoss`, or a module of your own from embeddings and labels to a scalar; the number
-            of classes and the embedding size are filled in where it takes them.
-        optim: How the weights are moved.
-        cache: Whether images are decoded and shrunk once, for all epochs and runs.
-        images: How every image is prepared.
+        loss: Any proxy loss, `PairwiseLoss`, or a module of your own from embeddings and labels to a scalar. The number
+            of classes and the embedding size are passed to it if it has arguments for them.
+        optim: How the weights are optimised.
+        cache: Whether to decode and shrink images once, for all epochs and runs.
+        images: How all images are preprocessed.
         augment: How training images are augmented.
-        vectors: How training vectors are varied, where ``model.backbone`` is none; ``cache``, ``images`` and
-            ``augment`` are then left as they are.
-        features: Whether the features of a frozen backbone are computed once, for all epochs and runs.
-        batches: How images are gathered into batches.
-        training: How long and on what.
+        vectors: How training vectors are augmented if ``model.backbone`` is none; ``cache``, ``images`` and
+            ``augment`` must then keep their defaults.
+        features: Whether to compute the features of a frozen backbone once, for all epochs and runs.
+        batches: How batches are formed.
+        training: How long, from which start and on which hardware a run trains.
         evaluation: How embeddings are evaluated.
         second_phase: What changes for the last epochs; null for nothing.
-        proxies: Of several processes, each holds all proxies (replicated) or those of its part of the classes
-            (sharded), with what the optimiser keeps of them.
+        proxies: Whether each of several processes holds all proxies (replicated) or only those of its classes
+            (sharded), with their optimiser state.
         seed: Seed of initial weights, order of images and augmentation.
-        published: The rows of the papers' tables that it stands for, which are shown beside its results by
-            ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
+        published: The rows of the papers' tables that this recipe reproduces; ``--against paper`` shows them beside its
+            results. Null for none. A recipe that extends another does not inherit them.
 
     Raises:
-        ValueError: If parts of the recipe contradict each other, as a second phase that takes all epochs.
+        ValueError: If parts of the recipe contradict each other, such as a second phase that takes all epochs.
     """
 
     data: ImageSource
@@ -63,7 +64,7 @@ class Recipe:
     published: list[PublishedRow] | None = None
 
     def __post_init__(self) -> None:
-        check_seed("seed", self.seed)
+        check_fields(self, seed=SEEDS)
         training, second, cache, features = self.training, self.second_phase, self.cache, self.features
         require(
             second is not None or training.start_phase == 1,
@@ -115,7 +116,7 @@ class Recipe:
         )
 
     def _check_sections(self) -> None:
-        """Raise `ValueError` if a section about images is given for vectors, or the other way round."""
+        """Raise `ValueError` if a section about images is changed for vectors, or the other way round."""
         other, instead = ("vectors", "images") if self.model.takes_vectors else ("images", "vectors")
         for section in ("cache", "images", "augment", "features") if self.model.takes_vectors else ("vectors",):
             for item in fields(getattr(self, section)):
@@ -137,22 +138,22 @@ class Recipe:
 
     @property
     def kind(self) -> Literal["images", "vectors"]:
-        """What the inputs of the network are called in messages."""
+        """The word for the network's inputs in messages."""
         return "vectors" if self.model.takes_vectors else "images"
 
     @property
     def preprocessing(self) -> dict[str, Any]:
-        """What ``model.json`` says of the preprocessing of images; nothing for vectors."""
+        """The preprocessing for ``model.json``; None for vectors."""
         return {} if self.model.takes_vectors else self.images.as_dict()
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The most epochs that each phase has."""
+        """The largest number of epochs of each phase."""
         epochs, second = self.training.epochs, self.second_phase
         return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
 
     def from_its_first_phase(self) -> "Recipe":
-        """Return the recipe to train: only the second phase if ``training.start_phase`` is 2."""
+        """Return the recipe of the second phase alone if ``training.start_phase`` is 2, else this recipe."""
         second = self.second_phase
         if second is None or self.training.start_phase == 1:
             return self
@@ -160,7 +161,7 @@ class Recipe:
         return replace(self, loss=second.loss, optim=second.optim, training=training, second_phase=None)
 
     def with_epochs(self, epochs: int) -> "Recipe":
-        """Return the recipe with more epochs, to extend a run."""
+        """Return the recipe with another number of epochs, to extend a run."""
         if self.training.start_phase == 2:
             raise UserError(
                 "The run trains its second phase alone, whose epochs are second_phase.epochs: it cannot be extended by "

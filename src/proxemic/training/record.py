@@ -1,4 +1,4 @@
-"""Progress of a run: its history and choice, the files of its chosen network, and where the time went."""
+"""The state of a run: its history, its chosen epoch, the files of the chosen network, and the time spent."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from proxemic.models import EmbeddingModel, save_model
 from proxemic.models.model import without_head
 from proxemic.runs.directory import RunDirectory
+from proxemic.runs.processes import Processes
 from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.phases import EndedPhase
 from proxemic.training.recipe import Recipe
 
 
 class Times:
-    """Seconds of wall clock, by what they were spent on, since ``began`` (`time.monotonic`; None is now)."""
+    """Seconds of wall clock by activity, since ``began`` (`time.monotonic`; None for now)."""
 
     def __init__(self, began: float | None = None) -> None:
         now = time.monotonic()
@@ -29,7 +30,7 @@ class Times:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Add the seconds that the block takes."""
+        """Add the seconds that the block takes to an activity."""
         began = time.monotonic()
         try:
             yield
@@ -37,14 +38,14 @@ class Times:
             self.add(name, time.monotonic() - began)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds by name, with ``other`` and the ``total``."""
+        """Return the seconds by activity, with ``other`` and the ``total``."""
         total = time.monotonic() - self._began
         spent = self._spent | {"other": max(0.0, total - sum(self._spent.values())), "total": total}
         return {name: round(value, 3) for name, value in spent.items()}
 
 
 def seconds_sentence(seconds: Mapping[str, float]) -> str:
-    """Format the content of ``seconds.json`` in one line, without what took less than half a second.
+    """Format the content of ``seconds.json`` in one line, without activities of less than half a second.
 
     >>> seconds_sentence({"training": 8.7, "test": 0.3, "total": 9.1})
     'Seconds: training 9, in all 9'
@@ -55,31 +56,18 @@ def seconds_sentence(seconds: Mapping[str, float]) -> str:
 
 
 @dataclass
-class Display:
-    """Receivers of progress: lines for the user, each new row of the history, and where the time goes.
-
-    ``raised`` is the error by which ``on_epoch`` has ended the training.
-    """
-
-    report: Callable[[str], object]
-    bars: bool
-    on_epoch: Callable[[Mapping[str, float]], object] | None
-    times: Times
-    raised: Exception | None = None
-
-
-@dataclass
 class Record:
-    """The history of a run and its choice, which its checkpoint holds.
+    """The history and the chosen epoch of a run, which are in its checkpoint.
 
     Args:
         rows: One mapping of names to values per epoch.
-        best: The row that is chosen; ``epoch`` 0 is a network before the first step. None before any is chosen.
-        kept: What is kept of it: the weights after the ``epoch``, their ``average``, the ``start`` without a head, or
-            the ``untrained`` network with its head.
+        best: The row of the chosen epoch, or None before any is chosen; ``epoch`` 0 is the network before the first
+            step.
+        kept: Which weights are kept: those after the ``epoch``, their ``average``, the ``start`` without a head, or the
+            ``untrained`` network with its head.
         starts: The metrics of the networks before the first step.
         step: The step of the last checkpoint.
-        ended: The phases that are over, of a training that ends phases at a plateau; it follows from the rows.
+        ended: The phases that have ended, if phases end at a plateau; it is derived from the rows.
     """
 
     rows: list[dict[str, float]] = field(default_factory=list)
@@ -90,23 +78,51 @@ class Record:
     ended: list[EndedPhase] = field(default_factory=list)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the checkpoint holds."""
+        """Return the content for the checkpoint."""
         return {name: value for name, value in vars(self).items() if name != "ended"}
 
 
-def write_chosen(
-    run: RunDirectory, recipe: Recipe, kept: str, model: EmbeddingModel, loss: nn.Module, shards: ProxyShards | None
-) -> None:
-    """Write the chosen network and, unless that is the pretrained one without a head, its loss."""
-    save_model(run.path, without_head(model) if kept == "start" else model, recipe.preprocessing)
-    if kept == "start":  # the proxies have another size, and are untrained
+@dataclass
+class Session:
+    """The state that all steps of a training run share.
+
+    Args:
+        recipe: The recipe of the run.
+        run: The run directory.
+        processes: The processes that train together.
+        report: Receives lines for the user.
+        bars: Whether to show progress bars.
+        on_epoch: Receives each new row of the history.
+        times: Seconds spent so far, by activity.
+        record: The history and the chosen epoch so far.
+        begun: Whether there is a run directory that can be resumed.
+        raised: The error that ``on_epoch`` raised.
+    """
+
+    recipe: Recipe
+    run: RunDirectory
+    processes: Processes = Processes()
+    report: Callable[[str], object] = print
+    bars: bool = False
+    on_epoch: Callable[[Mapping[str, float]], object] | None = None
+    times: Times = field(default_factory=Times)
+    record: Record = field(default_factory=Record)
+    begun: bool = False
+    raised: Exception | None = None
+
+
+def write_chosen(session: Session, model: EmbeddingModel, loss: nn.Module, shards: ProxyShards | None) -> None:
+    """Write the chosen network and its loss, but no loss for the pretrained network without a head."""
+    run, is_bare = session.run, session.record.kept == "start"
+    save_model(run.path, without_head(model) if is_bare else model, session.recipe.preprocessing)
+    if is_bare:  # the proxies have another size, and are untrained
         run.loss.unlink(missing_ok=True)
     else:
         write_loss(run, loss, shards)
 
 
 def write_loss(run: RunDirectory, loss: nn.Module, shards: ProxyShards | None) -> None:
-    """Write what the loss has learnt; sharded proxies as they are in the last checkpoint."""
+    """Write the weights of the loss; sharded proxies are taken from the last checkpoint."""
     state: dict[str, Tensor] = loss.state_dict()
     if shards is not None:
         state["proxies"] = shards.whole()

@@ -1,4 +1,4 @@
-"""The results of a trained run: its interpolation, its test, its plots, its metrics."""
+"""Writes the results of a trained run: interpolation, test, plots and metrics."""
 
 import copy
 import math
@@ -14,7 +14,6 @@ from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
 from proxemic.models import EmbeddingModel, load_model, save_model
 from proxemic.models.lora import merged_state
-from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.runs.starts import BothStarts, SideBySide
 from proxemic.tables import percent
@@ -23,51 +22,37 @@ from proxemic.training.beginning import embed_by_recipe
 from proxemic.training.callbacks.measures import EpochMeasure
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
-from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Record, Times, write_loss
+from proxemic.training.record import Session, write_loss
 
 Embedded = Mapping[str, Float[Tensor, "images width"]]
 """Embeddings of the test images: by the network that is kept (``test``), and those before the first step."""
 
 
 def write_results(
-    recipe: Recipe,
-    run: RunDirectory,
-    record: Record,
-    task: EmbeddingTask,
-    splits: Splits,
-    held_out: ImageSet | None,
-    display: Display,
-    *,
-    test: bool,
+    session: Session, task: EmbeddingTask, splits: Splits, held_out: ImageSet | None, *, test: bool
 ) -> tuple[dict[str, Any], Embedded]:
-    """Interpolate, evaluate what is kept (with ``test``, on the test classes), draw plots, and write the metrics."""
-    names = [
-        name
-        for callback in recipe.training.callbacks or []
-        if isinstance(callback, EpochMeasure)
-        for name in callback.names
-    ]
+    """Interpolate, evaluate the kept network (with ``test``, on the test classes), draw plots and write the metrics."""
+    recipe, run, record, report = session.recipe, session.run, session.record, session.report
+    measures = [item for item in recipe.training.callbacks or [] if isinstance(item, EpochMeasure)]
+    names = [name for measure in measures for name in measure.names]
     best, kept, metric = record.best, record.kept, recipe.evaluation.metric
     assert best is not None
     interpolated: list[dict[str, float]] = []
     better: dict[str, float] | None = None
     if recipe.training.interpolate and held_out is not None:
-        interpolated, better = interpolate(recipe, run, record, task, held_out, display.times)
+        interpolated, better = interpolate(session, task, held_out)
     measured_before = read_json(run.measured_before) if names and run.measured_before.exists() else {}
     at_best = best if best["epoch"] else measured_before
     measured = {name: at_best[name] for name in names if name in at_best}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
-    result, embedded = (
-        ({}, {}) if splits.test is None or not test else _test(recipe, run, splits.test, splits, display.times)
-    )
+    result, embedded = ({}, {}) if splits.test is None or not test else _test(session, splits.test, splits)
     epoch = int(best["epoch"])
     if better is not None:
         kept, validation = "interpolation", dict(better)
         result["alpha"] = validation.pop("alpha")
-        epoch = epoch or len(record.rows)  # the end between which and the start it lies
-        display.report(
+        epoch = epoch or len(record.rows)  # interpolation ends at this network
+        report(
             f"The run keeps the weights at {better['alpha']:g} of the way from the start to epoch {epoch}: "
             f"validation {metric} {percent(better[metric])}, before {percent(best[metric])}."
         )
@@ -87,39 +72,41 @@ def write_results(
         result |= {"measured": measured, "measured_before": measured_before}
     if record.ended:
         result["phases"] = [asdict(item) for item in record.ended]
-    with display.times.of("pictures"):
+    with session.times.of("pictures"):
         start = max((values[metric] for values in record.starts.values()), default=None)
         draw_curves(run.read_history(), metric, run.path / "curves.png", chosen=best["epoch"], start=start)
-    # The seconds of the process that has finished the run; the metrics do not depend on them.
-    write_json(run.path / "seconds.json", display.times.seconds())
+    # Seconds of the process that finished the run; in a file of their own, as the metrics do not depend on them.
+    write_json(run.path / "seconds.json", session.times.seconds())
     write_json(run.metrics, result)
     by_epoch = ([row.get(name, math.nan) for name in (metric, f"average_{metric}")] for row in record.rows)
     finite = [[value for value in values if math.isfinite(value)] for values in by_epoch]
     if advised := curve_advice(recipe, [max(values) for values in finite if values], kept, best.get(metric, math.nan)):
-        display.report(advised)
-    display.report(f"Wrote {run.path}")
+        report(advised)
+    report(f"Wrote {run.path}")
     if splits.test is None and test:
-        display.report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
+        report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
     return result, embedded
 
 
 def interpolate(
-    recipe: Recipe, run: RunDirectory, record: Record, task: EmbeddingTask, images: ImageSet, times: Times
+    session: Session, task: EmbeddingTask, images: ImageSet
 ) -> tuple[list[dict[str, float]], dict[str, float] | None]:
     """Evaluate the networks between the start and the chosen epoch, and keep the best if it is better.
 
-    If the run keeps its start, the end is the last epoch. Statistics of batch norm lie between as the weights do.
+    If the run keeps its start, they lie between the start and the last epoch. Statistics of batch norm are
+    interpolated like the weights.
 
     Returns:
-        The metrics of each interpolation, and of the one that is kept; None if what was chosen before is kept.
+        The metrics of each interpolation, and those of the kept one, or None if the chosen epoch is kept.
     """
+    recipe, run, record = session.recipe, session.run, session.record
     shares, best, metric = recipe.training.interpolate, record.best, recipe.evaluation.metric
     assert best is not None
     start = load_model(run.start, recipe.model.custom_backbone)[0]
     is_start = record.kept in record.starts
     end = merged_state(task.model if is_start else load_model(run.path, recipe.model.custom_backbone)[0])
     networks = [_between(start, end, share) for share in shares]
-    with times.of("validation"):
+    with session.times.of("validation"):
         embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "interpolations").chunk(len(shares), dim=1)
         metrics = [evaluate_embeddings(part.contiguous(), images, recipe.evaluation) for part in embeddings]
     values = [{"alpha": share, **metric} for share, metric in zip(shares, metrics, strict=True)]
@@ -135,7 +122,7 @@ def interpolate(
 
 @torch.no_grad()
 def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> EmbeddingModel:
-    """Make the network whose weights are this share of the way from the start to the end."""
+    """Return the network whose weights lie at this share of the way from the start to the end."""
     network, state = copy.deepcopy(start), {}
     for name, value in start.state_dict().items():
         target = end[name].to(value.device)
@@ -145,26 +132,25 @@ def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> 
 
 
 def _split(splits: Splits) -> str:
-    """Name the kind of test: unseen classes (open-set) or new images of trained ones (closed-set)."""
+    """Return the kind of test: unseen classes (open-set) or new images of trained classes (closed-set)."""
     if splits.test is None:
         return "nothing held out" if splits.validation is None else "no test"
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"
 
 
-def _test(
-    recipe: Recipe, run: RunDirectory, images: ImageSet, splits: Splits, times: Times
-) -> tuple[dict[str, Any], Embedded]:
+def _test(session: Session, images: ImageSet, splits: Splits) -> tuple[dict[str, Any], Embedded]:
+    recipe, run = session.recipe, session.run
     chosen = load_model(run.path, recipe.model.custom_backbone)[0]
     networks, widths = [chosen], {"test": chosen.config.embedding_size}
     if run.start.exists():
         start = BothStarts(load_model(run.start, recipe.model.custom_backbone)[0])
         networks, widths = [*networks, start], widths | start.widths
     asked = {"test": True, "start": recipe.evaluation.start, "untrained": recipe.evaluation.untrained}
-    with times.of("test"):
+    with session.times.of("test"):
         embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "test").split([*widths.values()], dim=1)
         parts = {name: part.contiguous() for name, part in zip(widths, embeddings, strict=True) if asked[name]}
         evaluations = {name: evaluate_embeddings(part, images, recipe.evaluation) for name, part in parts.items()}
-    with times.of("pictures"):
+    with session.times.of("pictures"):
         draw_gallery(parts["test"], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
     result: dict[str, Any] = {name: dict(values) for name, values in evaluations.items()}
     test = evaluations["test"]

@@ -1,4 +1,4 @@
-"""How Lightning stores a run: checkpoints that are whole or not there, and logs that a resumed run continues."""
+"""Checkpoints that are either complete or absent, and logs that a resumed run continues."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ _PARTS = {"state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoints, written to a temporary name and then renamed, read without unpickling code."""
+    """Writes checkpoints to a temporary name and then renames them; reads them without running pickled code."""
 
     def save_checkpoint(
         self, checkpoint: Mapping[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None
     ) -> None:
-        # Serialised before it is written: torch.save hides the reason why a write to a file fails.
+        # Serialised first, because torch.save hides why writing to a file fails.
         content = io.BytesIO()
         torch.save(dict(checkpoint), content)
         with write_atomically(Path(path)) as temporary:
@@ -43,11 +43,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def read_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read the checkpoint of a run; with ``mmap``, tensors stay in the file until they are looked at."""
+    """Read the checkpoint of a run; with ``mmap``, tensors are loaded from the file when they are used."""
     try:
         checkpoint = torch.load(path, map_location=map_location, mmap=mmap, weights_only=True)
-    except Exception as error:  # torch.load raises almost anything for a file that is not its own
-        of_the_file = isinstance(error, OSError) and error.filename is not None  # not of what is in it
+    except Exception as error:  # torch.load raises many kinds of errors for other files
+        of_the_file = isinstance(error, OSError) and error.filename is not None  # not about its content
         if of_the_file or isinstance(error, MemoryError):
             raise
         reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
@@ -58,15 +58,15 @@ def read_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True, map_loca
 
 
 def run_loggers(folder: Path, step: int) -> Sequence[Logger]:
-    """Log to TensorBoard and to CSV, continuing the logs in the folder, without what they hold from ``step`` on.
+    """Return loggers to TensorBoard and CSV that continue the logs in the folder, after removing ``step`` and later.
 
-    What a killed run has logged after its last checkpoint is logged again.
+    A killed run logs these steps again.
     """
     return [TensorBoardLogger(folder, name="tensorboard", version=0, purge_step=step), CSVLog(folder, step)]
 
 
 class CSVLog(Logger):
-    """Logs to ``csv/version_0/metrics.csv``; Lightning's own logger would delete the file that is there."""
+    """Logs to ``csv/version_0/metrics.csv``, and keeps an existing file, which Lightning's own logger would delete."""
 
     def __init__(self, folder: Path, step: int) -> None:
         super().__init__()

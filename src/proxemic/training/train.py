@@ -1,4 +1,4 @@
-"""From a recipe to a finished run directory."""
+"""Trains by a recipe, and writes a run directory."""
 
 import logging
 import os
@@ -23,9 +23,9 @@ from proxemic.runs.processes import Processes, join_processes
 from proxemic.threads import cpu_threads
 from proxemic.training.advice import introduce
 from proxemic.training.beginning import check_extension, extend, start_from, start_head, trained_before
-from proxemic.training.failures import Failures
+from proxemic.training.failures import explained
 from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Times
+from proxemic.training.record import Session, Times
 
 if TYPE_CHECKING:
     from proxemic.recipes.reader import ReadRecipe
@@ -39,10 +39,9 @@ class TrainingResult:
 
     Args:
         path: The run directory.
-        metrics: The content of its ``metrics.json``; empty in all processes of a run but the first.
-        embedded: The embeddings ``[N, D]`` of the test images, in order, by the network that is kept (``test``) and
-            by those of before the first step (``start``, ``untrained``), as far as the test was of them; empty where
-            nothing was trained.
+        metrics: The content of its ``metrics.json``; empty in all processes except the first.
+        embedded: The embeddings ``[N, D]`` of the test images, in order, by each network that was tested: the kept one
+            (``test``) and those before the first step (``start``, ``untrained``); empty if nothing was trained.
     """
 
     path: Path
@@ -65,42 +64,44 @@ def train(
     processes: Processes | None = None,
     began: float | None = None,
 ) -> TrainingResult:
-    """Train, choose the epoch on held-out classes, evaluate once on the test classes, write everything to ``out``.
+    """Train, choose the epoch on held-out classes, evaluate on the test classes, and write everything to ``out``.
 
     Args:
-        recipe: What to do, or the name or the file of a recipe, or what `read_recipe` gives. Its text, defaults
-            included, is kept in the run directory. None, with ``resume``, takes the recipe of the run.
-        out: The run directory: a new one, or that of the run to resume; None is a new one under ``runs``.
-        overrides: Values of the recipe that is named, by dotted keys (``{"training.epochs": 5}``); with ``resume`` only
-            ``data.root``, where the data were moved.
+        recipe: A recipe, its name or file, or a result of `read_recipe`. Its full text is stored in the run directory.
+            None, with ``resume``, takes the recipe of the run.
+        out: The run directory: a new one, or that of the run to resume; None for a new one under ``runs``.
+        overrides: Values for the named recipe by dotted keys (``{"training.epochs": 5}``); with ``resume`` only
+            ``data.root``, for moved data.
         resume: Continue the run in ``out`` from its last checkpoint.
-        epochs: Extend the run that is resumed, finished or not, to this many epochs, more than its recipe has: it ends
-            as a run of as many would have ended.
-        threads: CPU threads of torch, where ``training.threads`` of the recipe is None.
-        report: Is called with lines for the user; None logs them as ``proxemic``.
-        progress: Show progress bars on standard error, where it is a terminal.
-        test: Evaluate on the test classes; without, they are not looked at, as a search for hyper-parameters must not.
-        on_epoch: Is called with each new row of the history; what it raises ends the training, which can be resumed.
-        processes: Those that train together, each of which calls this; None joins those that torchrun or srun has
-            started.
-        began: `time.monotonic` when the command began, for the record of where the time went; None is now.
+        epochs: Extend the resumed run, finished or not, to this many epochs, with the same result as if it had had
+            as many from the start.
+        threads: CPU threads of torch if ``training.threads`` of the recipe is None.
+        report: Called with lines for the user; None logs them as ``proxemic``.
+        progress: Whether to show progress bars on standard error if that is a terminal.
+        test: Whether to evaluate on the test classes; a search for hyper-parameters must not.
+        on_epoch: Called with each new row of the history; an error raised in it ends the training, which can be
+            resumed.
+        processes: The processes that train together, each of which must call this; None joins those started by
+            torchrun or srun.
+        began: `time.monotonic` at the start of the command, for the record of time spent; None for now.
 
     Returns:
-        The run directory and its metrics; without ``test``, or where the data have no test classes, those of the
-        validation alone.
+        The run directory and its metrics; without ``test`` or test classes, only those on validation images.
 
     Raises:
-        UserError: If the recipe cannot be written as a file, the directory is not what ``resume`` asks for, or the
-            images cannot be read; `Interrupted` after Ctrl-C, `TrainingDiverged` if the loss is not finite.
+        UserError: If the recipe cannot be written as a file, the directory is not new or, with ``resume``, holds no
+            run, or the images cannot be read; `Interrupted` after Ctrl-C; `TrainingDiverged` if the loss is not finite.
         ValueError: If a value of the recipe is not allowed.
     """
     from proxemic.recipes.reader import to_yaml
 
+    times = Times(began)
     with ExitStack() as held:
         processes = processes or held.enter_context(join_processes())
         report = (report or logging.getLogger("proxemic").info) if processes.is_first else (lambda _: None)
-        display = Display(report, progress and os.isatty(2) and processes.is_first, on_epoch, Times(began))
-        run = _find_directory(recipe, out, processes)
+        named = out or new_directory(str(recipe) if isinstance(recipe, str | Path) else "run")
+        run = RunDirectory(Path(processes.broadcast(str(named))))
+        check_folder(run.path)
         if processes.is_first:
             run.check_run(test) if resume else run.check_new()
         recipe, text = _read_recipe(recipe, run, overrides or {}, resume=resume)
@@ -116,16 +117,20 @@ def train(
             recipe = replace(recipe, data=run.locate(recipe.data))
             run.check_root(recipe.data)
         check_accelerator(recipe)
-        failures = held.enter_context(Failures(recipe, run, display))
-        with processes.main_process_first(), display.times.of("data"):
+        bars = progress and os.isatty(2) and processes.is_first
+        session = Session(recipe, run, processes, report, bars, on_epoch, times)
+        held.enter_context(explained(session))
+        with processes.main_process_first(), times.of("data"):
             splits = recipe.load()
-        with optional_dependency("train"):  # Lightning takes seconds to import: after what is most often refused
+        with optional_dependency(
+            "train"
+        ):  # Lightning takes seconds to import, so the most common mistakes are found before
             from proxemic.training.components import build_components, held_out_images
             from proxemic.training.features import read_features
             from proxemic.training.fit import fit, settle_precision
             from proxemic.training.results import write_results
 
-        components = build_components(recipe, splits, run, processes, display.times)
+        components = build_components(session, splits)
         task, held_out = components.task, held_out_images(recipe, splits)
         introduce(recipe, splits, task.model, report)
         if resume:
@@ -136,7 +141,7 @@ def train(
         if recipe.training.start_from is not None and is_new:
             report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, splits))
         held.enter_context(cpu_threads(recipe.training.threads or threads))
-        recipe, precision = settle_precision(recipe, task.model, run if resume else None, processes, report)
+        precision = settle_precision(session, task.model, resume=resume)
         _check_shared(run, processes)
         if processes.is_first:
             held.enter_context(_only_process(run))
@@ -147,20 +152,20 @@ def train(
                 extend(run, text)
             run.record_epochs(sum(recipe.lengths))
             run.restore_chosen()
-        failures.begun = True
-        with display.times.of("features"):
+        session.begun = True
+        with times.of("features"):
             if recipe.features.cache:
-                held_out = read_features(recipe, components, held_out, run, report, processes)
+                held_out = read_features(session, components, held_out)
             if recipe.training.start_from is None and is_new:
-                start_head(task.model, task.loss, components.data.images, recipe)
-        record = fit(recipe, components, held_out, run, display, processes)
+                start_head(task.model, task.loss, components.data.images, session.recipe)
+        fit(session, components, held_out)
         if not processes.is_first:
             return TrainingResult(run.path, {})
-        return TrainingResult(run.path, *write_results(recipe, run, record, task, splits, held_out, display, test=test))
+        return TrainingResult(run.path, *write_results(session, task, splits, held_out, test=test))
 
 
 def check_accelerator(recipe: Recipe) -> None:
-    """Raise `UserError` if this machine lacks the accelerator of a recipe, or the one that its precision needs."""
+    """Raise `UserError` if this machine lacks the accelerator that a recipe names or its precision needs."""
     accelerator = recipe.training.accelerator
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(accelerator, True):
@@ -169,17 +174,10 @@ def check_accelerator(recipe: Recipe) -> None:
         raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
 
 
-def _find_directory(recipe: "Source", out: str | Path | None, processes: Processes) -> RunDirectory:
-    name = str(recipe) if isinstance(recipe, str | Path) else "run"
-    run = RunDirectory(Path(processes.broadcast(str(out or new_directory(name)))))
-    check_folder(run.path)
-    return run
-
-
 def _read_recipe(
     recipe: "Source", run: RunDirectory, overrides: Mapping[str, Any], *, resume: bool
 ) -> tuple[Recipe, str | None]:
-    """Return the recipe, and its text if that need not be written anew."""
+    """Return the recipe, and its text if that is known already."""
     from proxemic.recipes import find_recipe
     from proxemic.recipes.reader import ReadRecipe, read_recipe
 
@@ -198,10 +196,10 @@ def _read_recipe(
 
 
 def _check_shared(run: RunDirectory, processes: Processes) -> None:
-    """Raise `UserError` in all processes unless all see the same run directory."""
+    """Raise `UserError` in all processes if they do not see the same run directory."""
     if processes.world == 1:
         return
-    # A copy of the run on each machine has all files, but not this one.
+    # Each machine may have a copy of the run, but not with this file.
     token = run.path / processes.broadcast(f".together.{uuid.uuid4().hex}.tmp")
     if processes.is_first:
         write_text(token, "")
@@ -218,7 +216,7 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
 
 @contextmanager
 def _only_process(run: RunDirectory) -> Iterator[None]:
-    """Hold the run directory, and remove what killed processes have left there."""
+    """Lock the run directory while the block runs, and remove temporary files of killed processes."""
     with ExitStack() as held:
         try:
             held.enter_context(exclusive_lock(run.checkpoint.parent))

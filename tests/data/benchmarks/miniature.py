@@ -67,7 +67,7 @@ def write_sop(folder: Path, classes: int = 8, images: int = 4) -> Path:
 
 
 def write_in_shop(folder: Path, classes: int = 8, images: int = 4) -> Path:
-    """`folder/Eval/list_eval_partition.txt` and `folder/Img/img`; of a test item the first two images ask."""
+    """Write `folder/Eval/list_eval_partition.txt` and `folder/Img/img`; each test item has two queries."""
     lines = []
     for number in range(1, classes + 1):
         item = f"id_{number:08d}"
@@ -83,7 +83,7 @@ def write_in_shop(folder: Path, classes: int = 8, images: int = 4) -> Path:
 
 
 def write_fashion_mnist(folder: Path, images: int = 4) -> Path:
-    """The four packed files in `folder`, with `images` of each of the ten classes in both parts."""
+    """Write the four packed files in `folder`, with this many `images` of each of the ten classes in both parts."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     for part in ("train", "t10k"):
@@ -95,12 +95,12 @@ def write_fashion_mnist(folder: Path, images: int = 4) -> Path:
 
 
 def idx(array: np.ndarray) -> bytes:
-    """The format of MNIST."""
+    """Return an array in the file format of MNIST."""
     return bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
 def pack(tree: Path, archive: Path) -> Path:
-    """Put a folder into a .zip or .tgz, as the original does, and beside it what the originals have beside it."""
+    """Pack a folder into a .zip or .tgz like the original one, and write the files that come with it."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive, "w") as opened:

@@ -1,4 +1,4 @@
-"""A web server on this machine that behaves as told, for as long as a test lasts."""
+"""A local web server for a test, with configurable behaviour."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 @dataclass
 class Site:
-    """What the server has, how it behaves, and what it was asked."""
+    """The files of the server, its behaviour, and the requests that it received."""
 
     files: dict[str, bytes]
     url: str = ""

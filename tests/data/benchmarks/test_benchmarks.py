@@ -1,4 +1,4 @@
-"""What all the data sets on disk share: miniatures of each, whole, packed, cut and shuffled."""
+"""Tests that all data sets on disk share, with a miniature of each: complete, packed, cut short and shuffled."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def source(request: pytest.FixtureRequest) -> type[Benchmark]:
 def root(
     source: type[Benchmark], originals: dict[type[Benchmark], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A copy of the miniature, whose counts are the right ones."""
+    """A copy of the miniature, whose counts are treated as the official ones."""
     root = Path(shutil.copytree(originals[source], tmp_path / "root"))
     be_official(source, root, monkeypatch)
     return root
@@ -259,7 +259,7 @@ def test_cars_in_two_parts(nested: bool, originals: dict[type[Benchmark], Path],
 
 
 def test_a_sale_listed_anew_is_no_damage(tmp_path: Path) -> None:
-    """One image in 128 under another item number: not what a shuffled file looks like."""
+    """One image in 128 has another item number; in a shuffled file nearly all have."""
     root = write_sop(tmp_path, classes=8, images=16)
     tree = root / "Stanford_Online_Products"
     (tree / "bicycle_final" / "111085122802_0.JPG").rename(tree / "bicycle_final" / "999999999999_0.JPG")

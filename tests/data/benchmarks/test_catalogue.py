@@ -1,4 +1,4 @@
-"""What the command line says of the published data sets, from Python."""
+"""The catalogue of published data sets, called from Python."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Packs of insightface: what is read from them, and what is refused."""
+"""Packs of insightface: their content, and refused files."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from PIL import Image
 from proxemic.data import EmbeddingDataset, Preprocessing
 from proxemic.data.faces import read_face_pack
 from proxemic.data.formats import packs
-from proxemic.data.formats.packs import EncodedPixels
+from proxemic.data.formats.packs import PackPixels
 from proxemic.data.reading import UnreadableImageError
 
 IMAGES = [b"a", b"b", b"c", b"d"]
@@ -33,7 +33,7 @@ def pack(path: Path, content: object, protocol: int = 2) -> Path:
 
 
 def array(content: bytes, *, writeable: bool = True, step: int = 1) -> np.ndarray:
-    """The bytes as NumPy has them, perhaps as every second one of others."""
+    """A NumPy array of the bytes, optionally one that is not contiguous."""
     found = np.zeros(step * len(content), np.uint8)[::step]
     found[:] = np.frombuffer(content, np.uint8)
     found.flags.writeable = writeable
@@ -41,10 +41,10 @@ def array(content: bytes, *, writeable: bool = True, step: int = 1) -> np.ndarra
 
 
 def read(path: Path) -> tuple[tuple[bytes, ...], list[bytes], list[bool]]:
-    """The different images, those of the pairs one after another, and which pairs are the same."""
+    """Return the distinct images, the images of the pairs in order, and which pairs are the same."""
     found = read_face_pack(path)
-    assert isinstance(found.pixels, EncodedPixels)
-    encoded = found.pixels.encoded
+    assert isinstance(found.pixels, PackPixels)
+    encoded = found.pixels.contents
     places = [place for pair in zip(found.first, found.second, strict=True) for place in pair]
     return encoded, [encoded[place] for place in places], found.same.tolist()
 
@@ -176,7 +176,7 @@ class Evil:
 
 
 def hostile(marker: str) -> dict[str, bytes]:
-    """Files that make a folder where they are unpickled, by every instruction that calls something."""
+    """Pickles that would make a folder, one for each instruction that calls a function."""
     text = b"X" + struct.pack("<I", len(marker)) + marker.encode()
     evaluated = f"__import__('os').mkdir({marker!r})"
     files = {
@@ -215,7 +215,7 @@ def test_hostile_pack_is_refused_and_not_run(tmp_path: Path) -> None:
 
 
 class Other(np.ndarray):
-    """A subclass, which may do anything when it is given its state."""
+    """A subclass, whose methods could run any code when its state is set."""
 
 
 OTHER = {

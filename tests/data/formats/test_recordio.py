@@ -1,4 +1,4 @@
-"""RecordIO files: what was written is read, and what is damaged, cut short or of another file is refused."""
+"""RecordIO files: written records are read again; damaged, short and foreign files are refused."""
 
 import os
 import struct
@@ -22,7 +22,7 @@ from proxemic.data.reading import UnreadableImageError
 
 
 def contents(index: RecordIndex) -> list[bytes]:
-    """What the bytes between start and end of each record hold, header and all."""
+    """Return the content of each record, including its header, by its start and end in the file."""
     raw = index.pixels.path.read_bytes()
     ranges = zip(index.pixels.starts, index.pixels.ends, strict=True)
     return [module._content(raw[start:end]) for start, end in ranges]
@@ -65,7 +65,7 @@ def test_parts_in_another_order_are_refused(tmp_path: Path, part: int, kind: int
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Records in one part and in several, with one label and with two."""
+    """A file of records in one part or several, with one label or two."""
     images = [encode(Image.new("RGB", (2, 2), colour)) for colour in ("red", "blue")]
     parted = header(5.0, 2) + images[1] + bytes(-len(images[1]) % 4) + MAGIC + b"tail."
     written = [header([3.0, 4.0]), header([0.0, 0.0], 1) + images[0], parted]

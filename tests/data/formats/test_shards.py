@@ -1,4 +1,4 @@
-"""The index of tar shards finds every sample, is kept, and is made anew when a shard changes."""
+"""The index of tar shards finds every sample, is cached, and is made again when a shard changes."""
 
 import io
 import os

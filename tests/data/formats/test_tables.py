@@ -1,4 +1,4 @@
-"""What tables say of images besides path and label: boxes, sequences, categories, splits, and columns not used."""
+"""Columns of tables besides path and label: boxes, sequences, categories, splits, and unused ones."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Training sets of faces: identities as they are labelled, validated by whole identities, wrong layouts refused."""
+"""Training sets of faces: labels of identities, validation on whole identities, and refused layouts."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ PEOPLE = [[encode(Image.new("L", (4, 4), 40 * person + view)) for view in range(
 
 
 def levels(images: ImageSet) -> list[tuple[str, int]]:
-    """Of each picture its identity and its level of grey."""
+    """Return the identity and the grey level of each picture."""
     names = [images.class_names[label] for label in images.labels.tolist()]
     return [(name, int(np.asarray(images.pictures[place])[0, 0])) for place, name in enumerate(names)]
 
@@ -84,7 +84,7 @@ def test_whole_identities_validate(source: type[RecordFaces] | type[FaceFolders]
     assert len({load(seed).train.class_names for seed in range(8)}) > 1
     with pytest.raises(UserError, match="proxemic verify RUN"):
         _ = splits.test_images
-    with pytest.raises(ValueError, match=r"validation_fraction is 1\.0, but it must be at least 0 and below 1\."):
+    with pytest.raises(ValueError, match=r"validation_fraction is 1\.0, but must be at least 0 and below 1\."):
         source(root, validation_fraction=1.0)
 
 
@@ -116,7 +116,7 @@ def test_a_header_that_is_not_true_is_refused(tmp_path: Path, labels: list[float
 @pytest.mark.parametrize("identities", [0, 2, 100])
 @pytest.mark.parametrize("images", [*range(2**24 - 4, 2**24 + 7), *range(2**25 - 3, 2**25 + 9), 42_474_557])
 def test_the_number_of_images_is_not_rounded(images: int, identities: int) -> None:
-    """The header has it as a float32, which from 2**24 on lacks every other number, or more of them."""
+    """The header stores it as a float32, which cannot represent all whole numbers above 2**24."""
     bare = np.zeros(1 + images + identities, bool)
     bare[1 + images :] = True
     assert module._end_of_images(int(np.float32(1 + images)), bare) == 1 + images

@@ -13,7 +13,7 @@ GLYPHS = Glyphs(train_classes=14, test_classes=4, validation_fraction=0.0)
 
 @dataclass(frozen=True)
 class Kept(ImageSource):
-    """A source that is loaded once."""
+    """A source with these splits."""
 
     splits: Splits
 
@@ -45,7 +45,7 @@ def test_every_class_validates_once_and_trains_otherwise(folds: int, seed: int) 
 def test_what_makes_no_fold_is_refused() -> None:
     with pytest.raises(ValueError, match="folds is 1"):
         Fold(GLYPHS, folds=1)
-    with pytest.raises(ValueError, match="numbered 0 to 3"):
+    with pytest.raises(ValueError, match="fold is 4, but must be at least 0 and below 4"):
         Fold(GLYPHS, fold=4)
     with pytest.raises(ValueError, match="set its validation_fraction to 0"):
         Fold(Glyphs(train_classes=14, test_classes=4, validation_fraction=0.5)).load()

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face on this machine, of images and of vectors."""
+"""Local data sets of Hugging Face, of images and of vectors."""
 
 import json
 import shutil
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets 
 
 @pytest.fixture(autouse=True)
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing asks the network, and Parquet files become Arrow in a folder of the test."""
+    """Block the network, and convert Parquet files to Arrow in a folder of the test."""
     monkeypatch.setattr(socket.socket, "connect", None)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def made(count: int = 16, first: int = 0, **columns: Any) -> Any:
-    """Images whose values are their numbers, two of each class, and vectors of three such numbers."""
+    """Make images and vectors filled with their number, two of each class."""
     import datasets
 
     numbers = range(first, first + count)

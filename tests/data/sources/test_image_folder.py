@@ -157,7 +157,7 @@ def test_given_splits_of_the_same_classes(tmp_path: Path, monkeypatch: pytest.Mo
     splits = OwnImages(tmp_path, validation_fraction=0.0, hold_out="images").load()
     assert sides(splits) == [set("abc"), set(), set("abd")]
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
-    with pytest.raises(ValueError, match="hold_out is 'persons', but it must be classes or images"):
+    with pytest.raises(ValueError, match="hold_out is 'persons', but must be one of classes, images"):
         OwnImages(tmp_path, hold_out="persons")  # type: ignore[arg-type]
 
 

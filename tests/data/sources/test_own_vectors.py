@@ -1,4 +1,4 @@
-"""Own vectors: every kind of file, labels from everywhere, splits, what is refused, and many rows."""
+"""Own vectors: all kinds of files and labels, splits, refused files, and many rows."""
 
 import os
 from dataclasses import replace
@@ -28,7 +28,7 @@ def store(images: ImageSet | None) -> Vectors:
 
 
 def content(images: ImageSet | None) -> list[tuple[str, list[float]]]:
-    """The name of the class and the vector of each row."""
+    """Return the name of the class and the vector of each row."""
     vectors = store(images)
     assert images is not None
     names = [images.class_names[label] for label in images.labels.tolist()]

@@ -10,7 +10,7 @@ from proxemic.data.sources import join_query_gallery, load_query_gallery
 
 
 def some(start: int, names: str, paths: str | None = None) -> LabelledEmbeddings:
-    """Rows that count up from start, with a class and perhaps a path of one letter each."""
+    """Make rows that count up from start, with one letter each as class and perhaps as path."""
     known = number_labels(list(names))
     rows = RowLabels(known.labels, known.class_names, None if paths is None else tuple(paths))
     return LabelledEmbeddings(torch.arange(start, start + len(names))[:, None].float(), rows)

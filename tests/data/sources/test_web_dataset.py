@@ -1,4 +1,4 @@
-"""Tar shards as a source: which are found, how they are split, and training on them that is killed and goes on."""
+"""Tar shards as a source: found files, splits, and a training that is killed and resumed."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from shards import colour, png, write_shard, write_shards
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indices are kept beside the shards."""
+    """Cache the indices beside the shards."""
     monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
 
 

@@ -1,4 +1,4 @@
-"""An average of the weights stands for selection beside them, and resumes bit for bit."""
+"""An average of the weights may be chosen instead of them, and is resumed bit for bit."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ AVERAGED = ["--optim.lr", "0.0005", "--training.average.decay", "0.8"]
 
 
 class Weights(Callback):
-    """All weights and buffers of the network after each step, in float64."""
+    """Records all weights and buffers of the network after each step, in float64."""
 
     def __init__(self) -> None:
         self.after: list[dict[str, Tensor]] = []
@@ -68,7 +68,7 @@ def test_an_average_is_that_of_the_formula(recipe: Path, tmp_path: Path, decay: 
 
 @pytest.fixture(scope="module")
 def averaged(recipe: Path) -> tuple[Path, str]:
-    """A run whose first average is better than all weights, and what it printed."""
+    """A run whose first average is better than all weights, and its output."""
     run = recipe.parent / "averaged"
     words = ["train", "--recipe", recipe, "--out", run, *SHORT, *AVERAGED]
     result = warm.run("-m", "proxemic", *words, environment=TERMINAL)

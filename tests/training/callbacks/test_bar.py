@@ -1,13 +1,15 @@
-"""The bar says when the whole run ends, and leaves its line when something else is to be said."""
+"""The bar shows when the whole run will end, and messages begin on a new line."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from proxemic.runs.directory import RunDirectory
 from proxemic.training.callbacks.bar import TrainingBar
-from proxemic.training.record import Record
+from proxemic.training.record import Session
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def trainer() -> Any:
 @pytest.fixture
 def bar(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> TrainingBar:
     recipe = SimpleNamespace(kind="images", batches=SimpleNamespace(size=8), evaluation=SimpleNamespace(metric="map@r"))
-    bar = TrainingBar(recipe, Record())  # type: ignore[arg-type]
+    bar = TrainingBar(Session(recipe, RunDirectory(Path())))  # type: ignore[arg-type]
     monkeypatch.setattr("proxemic.training.callbacks.bar.time", SimpleNamespace(monotonic=lambda: bar.now))  # type: ignore[attr-defined]
     bar._trainer, bar.now = trainer, 100.0  # type: ignore[attr-defined]
     bar.on_train_start(trainer, SimpleNamespace())  # type: ignore[arg-type]
@@ -32,7 +34,7 @@ def bar(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> TrainingBar:
 def test_the_time_left_is_of_all_epochs(bar: TrainingBar, trainer: Any) -> None:
     assert bar.get_metrics(trainer, SimpleNamespace()).keys() == {"loss", "images/s"}  # type: ignore[arg-type]
     trainer.global_step, bar.now = 12, 124.0  # type: ignore[attr-defined]
-    bar.record.rows.append({"map@r": 0.25})
+    bar.session.record.rows.append({"map@r": 0.25})
     bar.on_train_batch_end(trainer, SimpleNamespace(), {"loss": torch.tensor(2.0)}, None, 11)  # type: ignore[arg-type]
     items = bar.get_metrics(trainer, SimpleNamespace())  # type: ignore[arg-type]
     assert (items["left"], items["loss"], items["map@r"]) == ("00:36", 2.0, "0.250")
@@ -44,5 +46,5 @@ def test_an_error_closes_it_so_that_what_is_said_has_a_line_of_its_own(bar: Trai
 
 
 def test_an_error_before_the_first_batch_needs_no_bar(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    TrainingBar(SimpleNamespace(), Record()).on_exception(trainer, SimpleNamespace(), ValueError())  # type: ignore[arg-type]
+    TrainingBar(SimpleNamespace()).on_exception(trainer, SimpleNamespace(), ValueError())  # type: ignore[arg-type]
     assert capsys.readouterr().out == ""

@@ -1,4 +1,4 @@
-"""What is measured before the first epoch and after each: the same whether interrupted or not."""
+"""Measures before the first epoch and after each are the same in interrupted and other runs."""
 
 import json
 import math
@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from command_line import Here, assert_refused, warm_proxemic
-from images import write_folder, write_recipe
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.studies.finished import FinishedRun, Run
@@ -31,11 +30,9 @@ evaluation: {{select_on: last}}
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("measures")
-    write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
-    path = folder / "measured.yaml"
-    path.write_text(MEASURED.format(tiny=folder / "tiny.yaml"))
+def recipe(recipe: Path) -> Path:
+    path = recipe.with_name("measured.yaml")
+    path.write_text(MEASURED.format(tiny=recipe))
     return path
 
 

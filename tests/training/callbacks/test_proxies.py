@@ -1,4 +1,4 @@
-"""Proxies that move as one and are spread over the clusters of their class, and pooling that becomes sharper."""
+"""Proxies that move alike and are then spread over the clusters of their class, and pooling that becomes sharper."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ ANNEALED = ["--training.anneal_gamma.begin", "1.6", "--training.anneal_gamma.epo
 
 
 class Watch(Callback):
-    """Begins with the same proxies whatever their number, and keeps what happens to them."""
+    """Sets the same initial proxies for any number of proxies, and records how they change."""
 
     def __init__(self) -> None:
         self.proxies: list[Tensor] = []
@@ -100,7 +100,7 @@ def test_they_are_spread_once_over_the_clusters_of_their_class(recipe: Path, tmp
 
 
 class KeepStart(Callback):
-    """Keeps the proxies of before the first step, and the embeddings of that time."""
+    """Records the proxies and the embeddings before the first step."""
 
     def __init__(self) -> None:
         self.proxies = self.embeddings = torch.empty(0)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import evaluated
 from evaluated import CONFIG, PREPROCESSING, Module
 from proxemic.data import EmbeddingDataset, ImageSet, RowGroups
 from proxemic.errors import TrainingDiverged, UserNote
-from proxemic.runs.embed import embed_images, share_of
+from proxemic.runs.embed import embed_images
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training import RetrievalCallback
 
@@ -122,16 +123,20 @@ def test_lightnings_own_validation_with_a_sample_that_comes_twice(together: list
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 9])
-def test_shares_are_the_batches_of_one_process(images: ImageSet, world: int) -> None:
-    module = Module()
-    whole, found = embed_images(module, images, PREPROCESSING, batch_size=8), torch.full((50, 4), torch.nan)
+def test_any_number_of_processes_embed_as_one(images: ImageSet, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, shares, found = Module(), list[Tensor](), list[Tensor]()
+    whole = embed_images(module, images, PREPROCESSING, batch_size=8)
+
+    def gather(share: Tensor) -> list[Tensor]:
+        shares.append(share if len(share) else torch.empty(0, 4))
+        return shares if len(shares) == world else [whole]
+
+    monkeypatch.setattr("proxemic.runs.embed.gather_uneven", gather)
     for rank in range(world):
-        mine = embed_images(module, images, PREPROCESSING, batch_size=8, rank=rank, world=world)
-        share = share_of(50, 8, rank, world)
-        assert len(mine) == len(share)
-        if len(share):
-            found[share] = mine
-    assert torch.equal(found, whole)
+        known = {"is_initialized": True, "get_rank": rank, "get_world_size": world}
+        monkeypatch.setattr("proxemic.runs.embed.dist", Mock(**{f"{name}.return_value": known[name] for name in known}))
+        found.append(embed_images(module, images, PREPROCESSING, batch_size=8, shared=True))
+    assert torch.equal(found[-1], whole)
     assert module.net.training
     assert not module.frozen.training
 
@@ -147,7 +152,7 @@ def test_modules_of_other_precisions_embed(images: ImageSet, kind: torch.dtype) 
 
 
 class Ranks(nn.Module):
-    """Integers in front of, or instead of, the numbers that say the precision."""
+    """A model whose first parameter has integers, followed by the modules ``after``."""
 
     def __init__(self, *after: nn.Module) -> None:
         super().__init__()

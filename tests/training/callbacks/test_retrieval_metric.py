@@ -213,7 +213,7 @@ def test_numbers_that_do_not_fit() -> None:
 
 
 class Validated(LightningModule):
-    """A user's own, whose validation samples are sorted so that equal labels are far apart."""
+    """A user's module, with validation samples in which equal labels are far apart."""
 
     def __init__(self) -> None:
         super().__init__()

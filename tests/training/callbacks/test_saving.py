@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and resumed ends as if nothing had happened, bit for bit."""
+"""A run that is killed at any moment and resumed ends with the same bits as one that is not."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ from lightning import LightningModule, Trainer
 
 import warm
 from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
-from images import write_folder, write_recipe
+from images import write_recipe
 from proxemic.training import train
 from proxemic.training.callbacks.saving import SaveRun
 from stopping import killed_and_resumed
@@ -24,9 +24,7 @@ from stopping import run as train_whole
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("resume")
-    recipe = write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+def recipe(recipe: Path) -> Path:
     recipe.write_text(recipe.read_text().replace("epochs: 5", "epochs: 6"))  # long enough to be met in the middle
     return recipe
 
@@ -41,7 +39,7 @@ def uninterrupted(recipe: Path) -> Path:
 
 
 def history(run: Path) -> list[list[str]]:
-    """All columns but the time an epoch took."""
+    """Return all columns except the time of the epoch."""
     return [line.split(",")[:-1] for line in (run / "history.csv").read_text().splitlines()]
 
 

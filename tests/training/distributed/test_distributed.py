@@ -1,4 +1,4 @@
-"""Runs of several processes: equal to those of one, whole after a kill, and clear about what went wrong."""
+"""Runs of several processes equal those of one, can be resumed after a kill, and explain failures."""
 
 import json
 import os

@@ -2,15 +2,13 @@
 
 import shutil
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.recipes.reader import read_recipe
-from proxemic.training import train
+from stopping import Stopped, run
 from together import TWO_PHASES, assert_same, finish, interrupt_after, losses, proxemic_together, start_together
 
 
@@ -50,20 +48,11 @@ def test_a_checkpoint_that_is_not_whole_is_refused(together: Path, tmp_path: Pat
     assert_refused(here("train", "--resume", run), [str(folder)])
 
 
-class Stopped(Exception):
-    pass
-
-
 def test_an_optimiser_that_keeps_nothing_of_the_proxies_is_resumed(recipe: Path, tmp_path: Path) -> None:
-    whole, run = tmp_path / "whole", tmp_path / "stopped"
     flags = ["--proxies", "sharded", "--optim.optimizer", "torch.optim.SGD", "--training.epochs", "2"]
-    one = read_recipe(recipe, [*flags, "--evaluation.untrained", "false"]).recipe
-
-    def stop(row: Mapping[str, float]) -> None:
-        raise Stopped
-
-    train(one, whole, report=[].append)
+    flags += ["--evaluation.untrained", "false"]
+    whole = run(recipe, tmp_path / "whole", *flags)
+    stopped = tmp_path / "stopped"
     with pytest.raises(Stopped):
-        train(one, run, report=[].append, on_epoch=stop)
-    train(out=run, resume=True, report=[].append)
-    assert_same(run, whole)
+        run(recipe, stopped, *flags, stop_after=1)
+    assert_same(run(recipe, stopped, resume=True), whole)

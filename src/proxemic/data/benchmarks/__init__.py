@@ -1,4 +1,4 @@
-"""Published data sets, read from their original archives with their official splits, which are counted.
+"""Published data sets, read from their original archives; their official splits are counted.
 
 Each is a `Benchmark`. `list_benchmarks`, `prepare` (fetch, verify, unpack and count) and `check_benchmark` do what the
 command `proxemic datasets` does.

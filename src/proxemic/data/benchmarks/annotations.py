@@ -1,4 +1,4 @@
-"""From what annotation files say to image sets: each named image must be there, each class on one side."""
+"""Build image sets from annotation files: every listed image must exist, and every class is on one side."""
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from proxemic.data.rows import RowGroups, first_few
 
 @dataclass(frozen=True)
 class Listed:
-    """One image: its path below the data set's folder, its official class number, and which side it is on."""
+    """A listed image: its path below the data set's folder, its official class number, and its side."""
 
     path: str
     label: int
@@ -54,7 +54,7 @@ def whole_number(text: str, path: Path) -> int:
 def official_sets(
     folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str], listing: Path, flaws: Sequence[str] = ()
 ) -> Official:
-    """Make the two splits of the images that are there, and list those that are not."""
+    """Make both splits from the images that exist, and list the missing ones as flaws."""
     unknown = {row.label for row in rows} - class_names.keys()
     if unknown or len({row.path for row in rows}) < len(rows):
         raise ValueError(f"{listing} has unknown classes, or images more than once: it is damaged.")
@@ -71,7 +71,7 @@ def official_sets(
     absent: list[str] = []
     present: set[str] = set()
     for parent in dict.fromkeys(posixpath.dirname(row.path) for row in rows):
-        try:  # asking for 120,000 images one by one takes long
+        try:  # checking 120,000 images one by one takes long
             present.update(posixpath.join(parent, file.name) for file in (folder / parent).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             absent.append(parent)

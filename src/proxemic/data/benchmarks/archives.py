@@ -1,4 +1,4 @@
-"""Original archives, unpacked whole or not at all: torchvision would unpack other folders and links of theirs, too."""
+"""Unpack original archives, whole or not at all; torchvision would also unpack other folders and links."""
 
 import gzip
 import shutil
@@ -18,7 +18,7 @@ _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, E
 def unpack(archive: Path, tree: str) -> Path:
     """Unpack one folder of a .zip or .tgz archive beside it, unless it is there; other folders are left out.
 
-    It is made under a hidden name and renamed at the end: a folder of that name is whole.
+    The folder is written under a hidden name and renamed at the end, so a folder of that name is complete.
     """
     target = archive.parent / tree
     unfinished, lock = archive.with_name(f".{tree}.unpacking"), archive.with_name(f".{tree}.lock")
@@ -49,7 +49,7 @@ def _unpack_zip(archive: Path, tree: str, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         for name in tqdm(opened.namelist(), f"unpacking {archive.name}", disable=None):
             if name.startswith(f"{tree}/"):
-                opened.extract(name, folder)  # which follows no links, and drops what would lead out of the folder
+                opened.extract(name, folder)  # it follows no links, and drops entries that would lead out of the folder
 
 
 def _unpack_tgz(archive: Path, tree: str, folder: Path) -> None:

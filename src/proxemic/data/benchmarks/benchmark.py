@@ -1,4 +1,4 @@
-"""The base class of published data sets, whose official splits are counted before they are used."""
+"""Base class of published data sets, which counts their official splits before use."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.splits import check_seed, hold_out
+from proxemic.data.images import ImageSet, ImageSource, Splits, require_root
+from proxemic.data.splits import hold_out
+from proxemic.ranges import SEEDS, check_fields
 
 
 @dataclass(frozen=True)
@@ -15,10 +16,10 @@ class OriginalFile:
     """A file as the authors of a data set publish it.
 
     Args:
-        name: Its path below the data set's folder; it is also found in that folder itself.
-        md5: Its checksum, where one is published.
-        url: Its address, or None where it must be fetched by hand.
-        tree: The folder within the archive that holds the data, or None where the file is read as it is.
+        name: Path below the data set's folder; the file may also lie directly in that folder.
+        md5: Published checksum, if any.
+        url: Address; None if the file must be fetched by hand.
+        tree: Folder within the archive that holds the data; None if the file is read without unpacking.
     """
 
     name: str
@@ -29,16 +30,16 @@ class OriginalFile:
 
 @dataclass(frozen=True)
 class Facts:
-    """A published data set: how large it is and where it comes from.
+    """Size and origin of a published data set.
 
     Args:
-        key: Its name on the command line.
-        title: Its name in print.
+        key: Name on the command line.
+        title: Name in print.
         counts: Classes and images of the complete splits, such as ``{"train images": 5864}``.
         files: The original files.
-        page: A web page about it.
-        by_hand: How to get it by hand, as half a sentence, where the files have no address.
-        mirror_files: Archives of another layout, which are unpacked where they are.
+        page: Web page about the data set.
+        by_hand: How to fetch files without an address by hand, as half a sentence.
+        mirror_files: Archives of another layout, which are unpacked in place.
     """
 
     key: str
@@ -51,17 +52,17 @@ class Facts:
 
 
 class AbsentError(ValueError):
-    """The data set is not in the folder, or still packed."""
+    """Raised if the data set is not in the folder, or still packed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Official:
-    """The two official splits as found on disk.
+    """Both official splits, as found on disk.
 
     Args:
         train: Training images.
         test: Test images.
-        flaws: What is missing or differs from the official data set, half a sentence each.
+        flaws: Differences from the official data set, half a sentence each.
     """
 
     train: ImageSet
@@ -70,7 +71,7 @@ class Official:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of classes and images of each split, and of queries and gallery where the test tells them apart."""
+        """Number of classes and images of each split, and of queries and gallery images if the test has such roles."""
         counts: dict[str, int] = {}
         for name, images in (("train", self.train), ("test", self.test)):
             counts |= {f"{name} classes": images.num_classes, f"{name} images": len(images)}
@@ -92,14 +93,14 @@ class Benchmark(ImageSource):
     facts: ClassVar[Facts]
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
+        check_fields(self, "data", split_seed=SEEDS, validation_fraction="[0, 1)")
 
     @abstractmethod
     def read(self) -> Official:
-        """Read what the annotations say, and look which of the images are there.
+        """Read the annotations, and check which images exist.
 
         Raises:
-            AbsentError: If the data set is not there, or still packed.
+            AbsentError: If the data set is missing, or still packed.
             ValueError: If the annotations contradict themselves.
         """
 
@@ -107,7 +108,7 @@ class Benchmark(ImageSource):
         """Read the official splits, and hold out training classes for validation.
 
         Raises:
-            ValueError: If the data set is not there, not whole or damaged.
+            ValueError: If the data set is missing, incomplete or damaged.
         """
         official = self.read()
         return self.arrange(official, self.check(official))
@@ -118,7 +119,7 @@ class Benchmark(ImageSource):
         return Splits(train, validation, official.test, notes)
 
     def check(self, official: Official) -> tuple[str, ...]:
-        """Raise `ValueError` unless the whole data set is there; with ``check_counts=False``, give notes instead."""
+        """Raise `ValueError` unless the data set is complete; with ``check_counts=False``, return notes instead."""
         counts = official.counts
         differences = [
             f"{name} {counts.get(name, 0):,} instead of {count:,}"
@@ -137,13 +138,9 @@ class Benchmark(ImageSource):
 
     @property
     def folder(self) -> Path:
-        """The folder that is searched; raises `ValueError` where ``root`` is not given."""
-        if self.root is None:
-            raise ValueError(
-                f"data.root is missing: give the folder of {self.facts.title} (--data.root DIR); proxemic datasets "
-                f"prepare {self.facts.key} --root DIR makes one."
-            )
-        return Path(self.root)
+        """The folder to search; `ValueError` if ``root`` is not given."""
+        make = f"which proxemic datasets prepare {self.facts.key} --root DIR makes"
+        return require_root(self.root, f"the folder of {self.facts.title}, {make}")
 
     @property
     def command(self) -> str:
@@ -171,7 +168,7 @@ class Benchmark(ImageSource):
 
     @property
     def files(self) -> tuple[OriginalFile, ...]:
-        """The original files, of any layout."""
+        """The original files of all layouts."""
         return (*self.facts.files, *self.facts.mirror_files)
 
     def locate(self, file: OriginalFile) -> Path | None:

@@ -88,7 +88,7 @@ def _read_mat(path: Path, name: str) -> Any:
     if not path.is_file():
         raise ValueError(f"{path} is missing: fetch it, as {Cars196.facts.page} says.")
     try:
-        # A MATLAB 5 file holds arrays and text, nothing that is run.
+        # A MATLAB 5 file contains arrays and text, but no code.
         return loadmat(path, squeeze_me=True, variable_names=[name])[name]
-    except Exception as error:  # its parser raises what it stumbles over: OSError, TypeError, zlib.error, KeyError, ...
+    except Exception as error:  # its parser raises many errors: OSError, TypeError, zlib.error, KeyError, ...
         raise ValueError(f"{path} cannot be read as a MATLAB file with {name}: it is damaged or cut short.") from error

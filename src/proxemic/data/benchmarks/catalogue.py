@@ -32,8 +32,8 @@ class BenchmarkStatus:
 
     Args:
         facts: Its name, size and origin.
-        state: `whole`; `not whole: see datasets check`; `files, not prepared`, for archives alone; `-` for nothing.
-            None where no folder was searched.
+        state: `whole`; `not whole: see datasets check`; `files, not prepared` if there are only archives; `-` if there
+            is nothing; None if no folder was searched.
     """
 
     facts: Facts
@@ -45,11 +45,11 @@ class BenchmarkReport:
     """The contents of a folder compared with a published data set.
 
     Args:
-        expected: The number of classes and images of each split in the official data set.
-        found: Their number in the folder.
-        flaws: What is missing or different, half a sentence each.
-        unreadable: The images that cannot be decoded, with reasons; empty where none was opened.
-        problem: A sentence that says what is wrong and what to do, or None where all is well.
+        expected: Number of classes and images of each split in the official data set.
+        found: The same numbers in the folder.
+        flaws: Missing or different parts, half a sentence each.
+        unreadable: Images that cannot be decoded, with reasons; empty if no image was opened.
+        problem: One sentence about the problem and its solution; None if there is no problem.
     """
 
     expected: Mapping[str, int]
@@ -97,14 +97,14 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
     """Count the classes and images of a published data set, and compare the counts with the official ones.
 
     Args:
-        source: The data set, with the folder that it lies in.
+        source: The data set, with its folder.
         decode: Also open every image.
 
     Raises:
-        ValueError: If the data set is not there, or its annotations contradict themselves.
+        ValueError: If the data set is missing, or its annotations contradict themselves.
     """
     official = source.read()
-    # The images of other stores were decoded as they were read.
+    # Images of other kinds were already decoded while reading.
     stores = [part.pixels for part in (official.train, official.test) if isinstance(part.pixels, FilePixels)]
     paths = [path for pixels in stores for path in pixels.paths] if decode else []
     unreadable = examine_images(list_files(paths))[0].unreadable
@@ -123,18 +123,18 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
 
 
 def prepare(source: Benchmark, url: str | None = None) -> Official:
-    """Unpack the original archives, fetching those that are not there, and check the whole of the data set.
+    """Fetch missing archives of a published data set, unpack all archives, and check the data set.
 
     Args:
-        source: The data set, with the folder to make it in.
+        source: The data set, with the folder to write it to.
         url: A mirror: the folder that holds the files under their original names, or the file itself if there is one.
 
     Returns:
         The official splits.
 
     Raises:
-        ValueError: If a file must be fetched by hand (it says where), cannot be fetched, or is damaged, or the data set
-            is not whole.
+        ValueError: If a file must be fetched by hand (the message says where), cannot be fetched or is damaged, or the
+            data set is incomplete.
     """
     _unpack(source)
     try:
@@ -165,7 +165,7 @@ def _unpack(source: Benchmark) -> None:
 
 def _address(file: OriginalFile, url: str | None) -> str:
     if url is None:
-        assert file.url is not None  # or it would be fetched by hand
+        assert file.url is not None  # the others must be downloaded by hand
         return file.url
     name = PurePosixPath(file.name).name
     return url if PurePosixPath(urlsplit(url).path).name == name else f"{url.rstrip('/')}/{file.name}"

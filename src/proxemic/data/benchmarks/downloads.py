@@ -1,4 +1,4 @@
-"""Downloads that go on where they were broken off, and that are checked before they bear their name."""
+"""Download files, resume interrupted downloads, and verify checksums before a file gets its name."""
 
 import ssl
 import time
@@ -16,20 +16,20 @@ from proxemic import __version__
 from proxemic.files import md5_of
 
 _CHUNK = 1 << 20
-_ATTEMPTS = 5  # in a row that bring nothing new
+_ATTEMPTS = 5  # attempts in a row without new data
 _PAUSE = 1.0  # seconds, doubled from attempt to attempt
 _TIMEOUT = 30.0  # seconds without a byte
 
 
 class _Refused(Exception):
-    """The server, or this machine, says no: not worth another attempt."""
+    """Raised if the server or this machine refuses, so that another attempt would not help."""
 
 
 def download(url: str, target: Path, md5: str | None = None) -> None:
-    """Fetch a file, unless it is there; ``target`` exists only once it is whole and its checksum is right.
+    """Fetch a file unless it exists; ``target`` exists only once it is complete and its checksum is right.
 
-    Until then what has arrived lies in ``NAME.part``, and a later call, also after the process was killed, asks the
-    server for the rest. If that has changed meanwhile, the checksum tells, or that of the archive when it is unpacked.
+    Until then the received part lies in ``NAME.part``. A later call, even after the process was killed, asks the server
+    for the rest. If the file on the server has changed meanwhile, its checksum or the archive's own reveals it.
 
     >>> download("ftp://example.org/a.zip", Path("a.zip"))
     Traceback (most recent call last):
@@ -40,7 +40,7 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
     part, lock = (target.with_name(name) for name in (f"{target.name}.part", f".{target.name}.lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock):  # two processes may want it
+        with FileLock(lock):  # two processes may download it
             if not target.exists():
                 _fetch(url, part)
                 actual = None if md5 is None else md5_of(part)
@@ -91,7 +91,7 @@ def _ask(url: str, part: Path) -> None:
     try:
         response = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
-        if error.code != 416:  # nothing lies beyond what is there: the checksum says whether that is all
+        if error.code != 416:  # there is nothing after what we have; the checksum shows whether it is complete
             raise
         error.close()
         return
@@ -102,7 +102,7 @@ def _ask(url: str, part: Path) -> None:
         whole = None if response.length is None else start + response.length
         with (
             part.open("ab" if start else "wb") as file,
-            # silent where nobody watches
+            # silent if the output is not a terminal
             tqdm(total=whole, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None) as bar,
         ):
             while chunk := response.read1(_CHUNK):

@@ -13,7 +13,6 @@ import torch
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.splits import check_fraction
 from proxemic.files import has_md5
 
 _NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -30,14 +29,14 @@ _MD5 = {
 class FashionMNIST(Benchmark):
     """70,000 images, 28 by 28, of 10 kinds of clothes: for plots of two-dimensional embeddings.
 
-    The official splits have the same classes. By default they are parted as everywhere here: the first five classes of
-    the training images train, the last five of the test images test.
+    The official splits have the same classes. By default, the training images of the first five classes train, and the
+    test images of the last five classes test, so that test classes are unseen.
 
     Args:
         root: The folder of the four files, packed or not; torchvision's `FashionMNIST/raw` within it will do.
         validation_fraction: Part of the training classes (or images) held out for validation, 0 (none) to below 1.
         split_seed: Which of them validate.
-        check_counts: Refuse files of other counts or checksums than the published; otherwise a note says so.
+        check_counts: Refuse files whose counts or checksums differ from the published ones; otherwise a note says so.
         split: "classes" as above, or "images": the official splits, tested on classes that were trained on.
 
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
@@ -57,23 +56,17 @@ class FashionMNIST(Benchmark):
 
     split: Literal["classes", "images"] = "classes"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.split not in ("classes", "images"):
-            raise ValueError(f"split is {self.split!r}, but it must be 'classes' or 'images'.")
-
     def read(self) -> Official:
         flaws: list[str] = []
         train, test = (self._read_part(part, flaws) for part in ("train", "t10k"))
         return Official(train, test, tuple(flaws))
 
     def arrange(self, official: Official, notes: tuple[str, ...]) -> Splits:
-        """Split the classes, or the training images, for validation."""
+        """Use other classes for the test, or hold out training images for validation."""
         if self.split == "classes":
             train, test = official.train.select_classes(range(5)), official.test.select_classes(range(5, 10))
             note = "Official training images of the first five classes train, test images of the last five test."
             return super().arrange(Official(train, test), (note, *notes))
-        check_fraction("validation_fraction", self.validation_fraction)
         note = "The test classes were trained on (split is 'images'): a plot to look at, no measure of retrieval."
         order = torch.randperm(len(official.train), generator=torch.Generator().manual_seed(self.split_seed))
         held = math.floor(len(order) * self.validation_fraction)
@@ -100,7 +93,7 @@ class FashionMNIST(Benchmark):
 
 
 def _read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """Read unsigned bytes: 0, 0, 8, the number of dimensions, each of them in four bytes, the content."""
+    """Read an idx file of bytes: 0, 0, 8, the number of dimensions, each dimension in four bytes, the content."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

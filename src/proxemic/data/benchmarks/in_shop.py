@@ -13,7 +13,7 @@ _HEADER = "image_name item_id evaluation_status"
 class InShop(Benchmark):
     """52,712 photographs of 7,982 items of clothing; test images are either queries or in the gallery.
 
-    Training images have no such role, and neither have those held out of them for validation: all are both.
+    Training and validation images have no such roles: each is both a query and in the gallery.
 
     Args:
         root: The folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`

@@ -11,10 +11,11 @@ import numpy as np
 
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.downloads import download
-from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.images import ImageSet, ImageSource, Splits, require_root
 from proxemic.data.pixels import ArrayPixels
 from proxemic.data.reading import UnreadableImageError, read_image
-from proxemic.data.splits import check_seed, hold_out
+from proxemic.data.splits import hold_out
+from proxemic.ranges import SEEDS, check_fields
 
 _PAGE = "https://github.com/brendenlake/omniglot"
 _URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
@@ -70,18 +71,11 @@ class Omniglot(ImageSource):
     download: bool = False
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
-        if self.subset not in ARCHIVES:
-            raise ValueError(f"subset is {self.subset!r}, but it must be 'small' or 'full'.")
+        check_fields(self, "data", split_seed=SEEDS, validation_fraction="[0, 1)")
 
     def load(self) -> Splits:
-        """Read both archives and drop from the test what training has."""
-        if self.root is None:
-            raise ValueError(
-                "data.root is missing: give the folder of Omniglot's archives (--data.root DIR); with a network, "
-                "--data.download true fetches them into it."
-            )
-        root = Path(self.root)
+        """Read both archives, and drop test characters whose alphabet is in the training set."""
+        root = require_root(self.root, "the folder of Omniglot's archives, which --data.download true fetches")
         train, test = map(_read, [_find(root, archive, self.download) for archive in ARCHIVES[self.subset]])
         known = {_alphabet(name) for name in train.class_names}
         new = [place for place, name in enumerate(test.class_names) if _alphabet(name) not in known]
@@ -157,7 +151,7 @@ def _is_drawing(name: str) -> bool:
 
 @dataclass(frozen=True)
 class OmniglotSmall(Benchmark):
-    """The small sets of Omniglot as a data set to fetch and count."""
+    """The small subset of Omniglot, for ``proxemic datasets``."""
 
     subset: ClassVar[Literal["small", "full"]] = "small"
     facts: ClassVar[Facts] = Facts(
@@ -177,7 +171,7 @@ class OmniglotSmall(Benchmark):
 
 @dataclass(frozen=True)
 class OmniglotFull(OmniglotSmall):
-    """All of Omniglot as a data set to fetch and count."""
+    """All of Omniglot, for ``proxemic datasets``."""
 
     subset: ClassVar[Literal["small", "full"]] = "full"
     facts: ClassVar[Facts] = Facts(

@@ -13,7 +13,7 @@ _MOST_STRAYS = 0.01  # of the images
 
 @dataclass(frozen=True)
 class StanfordOnlineProducts(Benchmark):
-    """120,053 photographs of 22,634 products of 12 kinds, the categories of the images, such as ``bicycle``.
+    """120,053 photographs of 22,634 products; the categories are 12 kinds of product, such as ``bicycle``.
 
     Args:
         root: The folder with the extracted `Stanford_Online_Products`, or that folder.
@@ -49,12 +49,12 @@ class StanfordOnlineProducts(Benchmark):
         items: list[str] = []
         for part, test in ((listing, False), (folder / "Ebay_test.txt", True)):
             for _, label, _, path in read_fields(part, 4, header=_HEADER):
-                # bicycle_final/111085122871_0.JPG: the kind, the number of the item, and that of its photograph
+                # bicycle_final/111085122871_0.JPG: the category, the number of the item and of its photograph
                 category = path.partition("/")[0].removesuffix("_final")
                 rows.append(Listed(path, whole_number(label, part), test, category=category))
                 items.append(path.rpartition("_")[0])
         both = folder / "Ebay_train.txt and Ebay_test.txt"
-        # An item listed anew may be one class under two numbers; in a shuffled file nearly all are astray.
+        # A few items may have two class numbers by mistake; in a shuffled file nearly all are wrong.
         pairs = Counter((row.label, item) for row, item in zip(rows, items, strict=True))
         names = {label: item for (label, item), _ in reversed(pairs.most_common())}
         labels = {item: label for (label, item), _ in reversed(pairs.most_common())}

@@ -1,10 +1,10 @@
-"""The `.bin` packs of insightface: pickles of encoded images in pairs, read without running what they hold.
+"""The `.bin` packs of insightface: pickles of encoded images in pairs, read without running code in them.
 
 A pickle is a program for a small stack machine, and some of its instructions look up and call any function. A first
-pass over the instructions refuses all but those that build lists, tuples, bytes and numbers, and those that would take
-more memory than the file has. `pickle.Unpickler` then carries them out, but its `find_class` imports nothing. Only
-what plain data is written with is known: `_codecs.encode(text, "latin1")`, which Python 3 writes for bytes by protocol
-2, one-dimensional NumPy arrays of uint8 or bool, and NumPy's bools.
+pass over the instructions accepts only those that build lists, tuples, bytes and numbers, and refuses those that would
+take more memory than the file has. `pickle.Unpickler` then executes them, but its `find_class` imports nothing. It
+knows only functions for plain data, which are `_codecs.encode(text, "latin1")` (Python 3 writes it for bytes by
+protocol 2), one-dimensional NumPy arrays of uint8 or bool, and NumPy's bools.
 """
 
 import io
@@ -15,13 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
-from proxemic.data.pixels import Pixels
-from proxemic.data.reading import UnreadableImageError, describe, read_image
+from proxemic.data.pixels import EncodedPixels
+from proxemic.data.reading import describe
 
 _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
-_MAX_INSTRUCTIONS = 2_000_000  # an image takes 2 to 30, each less than 100 bytes beside what the file itself holds
+_MAX_INSTRUCTIONS = 2_000_000  # an image takes 2 to 30 objects, each with less than 100 bytes on top of its content
 # fmt: off
 _INSTRUCTIONS = {
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
@@ -37,26 +35,26 @@ _FUNCTIONS = {
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedPixels(Pixels):
-    """Images held in memory as the content of PNG or JPEG files, and decoded on access; errors call them by `names`."""
+class PackPixels(EncodedPixels):
+    """Images of a pack, held in memory as encoded files; `names` are for error messages."""
 
-    per_image = ("encoded", "names")
-    encoded: tuple[bytes, ...]
+    per_image = ("contents", "names")
+    contents: tuple[bytes, ...]
     names: tuple[str, ...]
 
-    def __getitem__(self, index: int) -> Image.Image:
-        try:
-            return read_image(self.encoded[index])
-        except UnreadableImageError as error:
-            raise UnreadableImageError(self.names[index], error.reason) from error
+    def encoded(self, index: int) -> bytes:
+        return self.contents[index]
+
+    def place(self, index: int) -> str:
+        return self.names[index]
 
 
 class Refused(Exception):
-    """The pickle asks for more than plain data needs."""
+    """Raised if a pickle asks for more than plain data needs."""
 
 
 class Kind(str):
-    """The type of the items of a NumPy array, `u1` or `b1`; its state tells nothing that a byte needs."""
+    """The type of the items of a NumPy array, `u1` or `b1`; its pickled state is ignored."""
 
     __slots__ = ()
 
@@ -65,7 +63,7 @@ class Kind(str):
 
 @dataclass(slots=True, eq=False)
 class Array:
-    """A one-dimensional NumPy array with one byte per item, empty until the pickle gives it its state."""
+    """A one-dimensional NumPy array with one byte per item, empty until the pickle sets its state."""
 
     kind: str = ""
     content: bytes | bytearray = b""
@@ -81,7 +79,7 @@ class Array:
 class _Unpickler(pickle.Unpickler):
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")  # strings of Python 2 are bytes
-        self._left = len(content)  # bytes that may be encoded: one text may be encoded again and again
+        self._left = len(content)  # limit of encoded bytes, since one text may be encoded many times
 
     def find_class(self, module: str, name: str) -> str | Callable[..., object]:
         called = f"{module.replace('numpy._core', 'numpy.core')}.{name}"  # as NumPy 2 spells it
@@ -118,11 +116,11 @@ def unpickle(content: bytes) -> object:
     ([b'a', b'b'], [True])
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of escapes in a string of protocol 0, which is refused
+        warnings.simplefilter("ignore", DeprecationWarning)  # for escapes in a string of protocol 0, which is refused
         for number, (opcode, argument, place) in enumerate(pickletools.genops(content)):
             if number == _MAX_INSTRUCTIONS:
                 raise Refused(f"it has more than {_MAX_INSTRUCTIONS:,} instructions")
-            # The unpickler makes room for all numbers up to the one that something is kept under.
+            # The memo of the unpickler has room for all numbers up to the largest one used.
             if opcode.name not in _INSTRUCTIONS or (opcode.name == "LONG_BINPUT" and (argument or 0) > number):
                 asked = "" if argument is None else f" {str(argument)[:60]!r}"
                 raise Refused(f"at byte {place} it has the pickle instruction {opcode.name}{asked}")
@@ -132,8 +130,8 @@ def unpickle(content: bytes) -> object:
         raise ValueError(str(error) or type(error).__name__) from error
 
 
-def read_pack(path: Path) -> tuple[EncodedPixels, list[int], list[bool]]:
-    """Read the images of a pack, each once, the place of each image of its pairs, and which pairs are the same."""
+def read_pack(path: Path) -> tuple[PackPixels, list[int], list[bool]]:
+    """Return the distinct images of a pack, the index of each image of its pairs, and the flag of each pair."""
     try:
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise ValueError(f"{path} has {size:,} bytes, but a pack has at most {_MAX_BYTES:,}.")
@@ -178,7 +176,7 @@ def read_pack(path: Path) -> tuple[EncodedPixels, list[int], list[bool]]:
         indices.append(places.setdefault(bytes(encoded), len(places)))
         if len(places) > len(names):
             names.append(f"{path} (image {number}, counted from 0)")
-    return EncodedPixels(tuple(places), tuple(names)), indices, [bool(flag) for flag in same]
+    return PackPixels(tuple(places), tuple(names)), indices, [bool(flag) for flag in same]
 
 
 def _name(value: object) -> str:

@@ -1,10 +1,10 @@
-"""RecordIO files of MXNet: many encoded images with their labels in one `.rec`, and where each begins in an `.idx`.
+"""RecordIO files of MXNet: many encoded images with labels in a `.rec` file, and the offset of each in an `.idx` file.
 
 A record is the word 0xced7230a, a word of 3 bits for the kind of part and 29 for its length, the bytes, and zeros up to
-a multiple of 4. Kind 0 is a whole record. Where the bytes hold 0xced7230a at a multiple of 4, as a few of millions of
-images do, the writer leaves it out and begins another part: 1 is the first of several, 2 one in the middle, 3 the last.
-The bytes begin with a header: a count of labels, a label, and a number of 128 bits that nobody needs; if the count is
-above 0, as many labels follow, and the header's own does not count. What is left is the image. Every number is
+a multiple of 4. Kind 0 is a whole record. If the bytes contain 0xced7230a at a multiple of 4, as happens in a few of
+millions of images, the writer omits it and begins another part: 1 is the first of several parts, 2 a middle one, 3 the
+last. The bytes begin with a header: a count of labels, a label, and an unused number of 128 bits. If the count is above
+0, that number of labels follows, and the header's label is ignored. The rest is the image. Every number is
 little-endian, every label a float32.
 
 Source: dmlc-core, `include/dmlc/recordio.h` and `src/recordio.cc`; MXNet, `python/mxnet/recordio.py`.
@@ -18,25 +18,24 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32, Int64
-from PIL import Image
 from tqdm import tqdm
 
-from proxemic.data.pixels import Pixels
-from proxemic.data.reading import UnreadableImageError, describe, read_image
+from proxemic.data.pixels import EncodedPixels
+from proxemic.data.reading import describe
 
 _MAGIC = 0xCED7230A
 _FRAME = struct.Struct("<II")  # magic, kind and length
 _HEADER = struct.Struct("<IfQQ")  # count of labels, label, number
-_LENGTH = 2**29 - 1  # the bits of it
+_LENGTH = 2**29 - 1  # the bits of the length
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
-_TOGETHER = 2**17  # records looked at between two steps of the progress bar
+_TOGETHER = 2**17  # records between two steps of the progress bar
 
 
 @dataclass(frozen=True, eq=False)
-class RecordPixels(Pixels):
-    """Images in a RecordIO file, read and decoded on access; the file is not held open, so that any process can read.
+class RecordPixels(EncodedPixels):
+    """Images in a RecordIO file, read and decoded on access; the file is not kept open, so any process can read it.
 
-    The `.idx` gives each record a key; it takes the bytes from its start to just before its end.
+    The `.idx` gives each record a key; the record has the bytes from its start to its end.
     """
 
     per_image = ("keys", "starts", "ends")
@@ -45,24 +44,23 @@ class RecordPixels(Pixels):
     starts: Int64[np.ndarray, " images"]
     ends: Int64[np.ndarray, " images"]
 
-    def __getitem__(self, index: int) -> Image.Image:
-        try:
-            start, length = int(self.starts[index]), int(self.ends[index] - self.starts[index])
-            # Unbuffered, `read` is one system call, which may give less; a longer buffer would read on in vain.
-            with self.path.open("rb", buffering=length) as file:
-                file.seek(start)
-                content = _content(file.read(length))
-            return read_image(content[_HEADER.size + 4 * _HEADER.unpack_from(content)[0] :])
-        except (OSError, ValueError, struct.error) as error:
-            why = error.reason if isinstance(error, UnreadableImageError) else describe(error)
-            raise UnreadableImageError(f"{self.path}, record {self.keys[index]},", why) from error
+    def encoded(self, index: int) -> bytes:
+        start, length = int(self.starts[index]), int(self.ends[index] - self.starts[index])
+        # Unbuffered, `read` is one system call, which may return less; a buffer would read more than is needed.
+        with self.path.open("rb", buffering=length) as file:
+            file.seek(start)
+            content = _content(file.read(length))
+        return content[_HEADER.size + 4 * _HEADER.unpack_from(content)[0] :]
+
+    def place(self, index: int) -> str:
+        return f"{self.path}, record {self.keys[index]},"
 
 
 @dataclass(frozen=True, eq=False)
 class RecordIndex:
-    """The records of a file in the order of their keys, with their first two labels, NaN for one that is missing.
+    """The records of a file in the order of their keys, with their first two labels; NaN for a missing label.
 
-    `labels_follow` says whether the labels follow the header, as those of records that hold no image do.
+    `labels_follow` tells which records have labels after the header, as records without an image do.
     """
 
     pixels: RecordPixels
@@ -71,14 +69,14 @@ class RecordIndex:
 
     @property
     def bare(self) -> np.ndarray:
-        """Whether each record is too short for an image: it holds two labels, as those of whole identities do."""
+        """Whether each record has two labels and no image, as the records of identities do."""
         return self.pixels.ends - self.pixels.starts == _FRAME.size + _HEADER.size + 8
 
 
 def read_record_index(path: Path) -> RecordIndex:
-    """Read the `.idx` beside a RecordIO file, lines of key, tab, offset, and the header of every record, but no image.
+    """Read the `.idx` of a RecordIO file (lines of key, tab, offset) and the header of every record, but no image.
 
-    The records must fill the file without a gap, by which truncated files and those of another set are recognised.
+    The records must fill the file without gaps; this detects truncated files and an `.idx` of another file.
     """
     try:
         size = path.stat().st_size
@@ -130,7 +128,7 @@ def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.n
 def _read_headers(
     records: RecordPixels, words: np.ndarray, labels: Float32[np.ndarray, "chunk 2"], labels_follow: np.ndarray
 ) -> None:
-    """Check the frames of records, and fill in their labels."""
+    """Check the frames of records, and write their labels into the given arrays."""
     starts, ends = records.starts, records.ends
     # The smallest record has eight words; labels are the two after it, which the last record may lack.
     places = np.minimum(starts[:, None] // 4 + np.arange(10), len(words) - 1)
@@ -142,7 +140,7 @@ def _read_headers(
     labels[:, 1] = np.where(count > 1, floats[:, 9], np.nan)
     whole = (heads[:, 0] == _MAGIC) & (kind == _WHOLE) & (starts + _FRAME.size + (length + 3) // 4 * 4 == ends)
     sound = whole & (length >= _HEADER.size + 4 * count)
-    for place in (~sound).nonzero()[0].tolist():  # few, or an error at once
+    for place in (~sound).nonzero()[0].tolist():  # few bytes, or an error at once
         try:
             content = _content(words[starts[place] // 4 : ends[place] // 4].tobytes())
             count, label, *_ = _HEADER.unpack_from(content)
@@ -156,7 +154,7 @@ def _read_headers(
 
 
 def _content(raw: bytes) -> bytes:
-    """Return what the one record of some bytes holds, with its parts put together."""
+    """Return the content of the single record in the given bytes, with its parts joined."""
     parts: list[bytes] = []
     place, kind = 0, _FIRST
     while kind in (_FIRST, _MIDDLE):

@@ -1,4 +1,4 @@
-"""Samples in tar shards as WebDataset has them: an index of where each image lies, and images read by it."""
+"""Samples in tar shards of WebDataset: an index of the position of each image, and reading by this index."""
 
 import hashlib
 import io
@@ -14,24 +14,23 @@ from zipfile import BadZipFile
 import numpy as np
 import platformdirs
 from jaxtyping import Int64
-from PIL import Image
 from tqdm import tqdm
 
-from proxemic.data.pixels import Pixels
-from proxemic.data.reading import UnreadableImageError, describe, read_image
+from proxemic.data.pixels import EncodedPixels
+from proxemic.data.reading import describe
 from proxemic.files import readable, write_atomically
 from proxemic.image_formats import ENDINGS
 
-_VERSION = 1  # of what an index holds
-_LARGEST_LABEL = 2**20  # bytes of a file that holds a label; those of JSON may describe more than the class
-_LONGEST_HEADER = 2**16  # bytes of a long name, or of the facts of POSIX about one file
+_VERSION = 1  # of the content of an index
+_LARGEST_LABEL = 2**20  # bytes of a file with a label; JSON files may contain more than the class
+_LONGEST_HEADER = 2**16  # bytes of a long name or of a POSIX header of one file
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zX": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _IMAGES = tuple(ending.removeprefix(".") for ending in ENDINGS)
 
 
 @dataclass(frozen=True, eq=False)
-class ShardPixels(Pixels):
-    """Images at offsets in tar files, read and decoded on access; no file stays open, so that any process can read."""
+class ShardPixels(EncodedPixels):
+    """Images at offsets in tar files, read and decoded on access; no file is kept open, so any process can read."""
 
     per_image = ("shard", "offsets", "sizes")
     shards: tuple[Path, ...]
@@ -39,25 +38,19 @@ class ShardPixels(Pixels):
     offsets: Int64[np.ndarray, " images"]
     sizes: Int64[np.ndarray, " images"]
 
-    def __getitem__(self, index: int) -> Image.Image:
-        return self.load(index)
+    def encoded(self, index: int) -> bytes:
+        # Unbuffered: a buffer would read more than is needed.
+        with self.shards[self.shard[index]].open("rb", buffering=0) as file:
+            file.seek(int(self.offsets[index]))
+            return file.read(int(self.sizes[index]))
 
-    def load(self, index: int, side: int | None = None) -> Image.Image:
-        path, offset = self.shards[self.shard[index]], int(self.offsets[index])
-        try:
-            # Unbuffered: a buffer would read on in vain.
-            with path.open("rb", buffering=0) as file:
-                file.seek(offset)
-                content = file.read(int(self.sizes[index]))
-            return read_image(content, side)
-        except (OSError, UnreadableImageError) as error:
-            why = error.reason if isinstance(error, UnreadableImageError) else describe(error)
-            raise UnreadableImageError(f"{readable(path)}, byte {offset:,},", why) from error
+    def place(self, index: int) -> str:
+        return f"{readable(self.shards[self.shard[index]])}, byte {self.offsets[index]:,},"
 
 
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
-    """The samples of some shards that have an image and a label, and how many have not, with the first few keys."""
+    """Samples with an image and a label; number and first keys of the samples without one of them."""
 
     pixels: ShardPixels
     labels: Int64[np.ndarray, " images"]
@@ -67,10 +60,10 @@ class ShardIndex:
 
 
 def index_shards(shards: Sequence[Path], image: str | None, label: str, folder: Path | None = None) -> ShardIndex:
-    """Find every sample of tar shards, once: the index is kept, for shards of these sizes and times.
+    """Find every sample of tar shards; the index is cached until the size or time of a shard changes.
 
-    `image` and `label` are the endings of their names, as of `WebDatasetShards`; `folder` holds indices, by default in
-    the user's cache folder. `ValueError` if a shard is compressed, damaged, missing or not a tar file, or a label is
+    `image` and `label` are the endings of file names, as in `WebDatasetShards`; `folder` holds the indices, by default
+    in the user's cache folder. `ValueError` if a shard is compressed, damaged, missing or not a tar file, or a label is
     malformed.
     """
     digest = hashlib.sha256(json.dumps([_VERSION, image, label]).encode())
@@ -130,7 +123,7 @@ def _build(shards: Sequence[Path], image: str | None, label: str) -> ShardIndex:
 
 
 class _Headers(io.FileIO):
-    """A tar of which only headers are read: tarfile would hold a name of any length."""
+    """A tar file that refuses to read long headers; tarfile would read a name of any length into memory."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _LONGEST_HEADER:
@@ -159,11 +152,11 @@ def read_members(path: Path) -> Iterator[tarfile.TarInfo]:
                     if member.isreg():
                         yield member
                 end = tar.offset
-        # A damaged header makes tarfile raise whatever its parser raises.
+        # For a damaged header, tarfile may raise any error of its parser.
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, AttributeError, IndexError) as error:
             raise ValueError(f"{path} is not a tar, or damaged ({error}): get it again.") from error
         file.seek(end)
-        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile treats a damaged header as the end
             raise ValueError(f"{path} is cut short or damaged at byte {end:,}: get it again.")
 
 

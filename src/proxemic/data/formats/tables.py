@@ -1,4 +1,4 @@
-"""Tables of rows in CSV and Parquet: one reader with one rule for all commands."""
+"""Read tables in CSV and Parquet, by the same rules for all commands."""
 
 import csv
 import math
@@ -26,8 +26,8 @@ CORNERS = ("x_1", "y_1", "x_2", "y_2")
 IMAGE_COLUMNS = (*ROW_COLUMNS, *CORNERS)
 EMBEDDING_COLUMNS = ("path", "label", "is_query", "is_gallery", "sequence", "category")
 
-_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # under which pandas writes the numbers of rows
-_MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is held in memory
+_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # the name that pandas gives its column of row numbers
+_MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is read into memory
 _AT_ONCE = 65_536  # rows of CSV that are held as objects
 
 Choose = Callable[[Sequence[str]], Sequence[int]]
@@ -36,9 +36,9 @@ Choose = Callable[[Sequence[str]], Sequence[int]]
 def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence[str] = ()) -> Rows:
     r"""Read columns of a .csv or .parquet table as texts.
 
-    White space around names and values is dropped. A cell that is empty, or "nan" in any case, has no value. The
-    columns in which pandas writes the numbers of rows, and lists, are left out with a note. Of the `known` columns,
-    those that are there are read, and the others named in `Rows.unused`; None reads all. Messages name the line or row.
+    White space around names and values is removed. An empty cell, or "nan" in upper or lower case, has no value. Row
+    numbers that pandas wrote, and columns of lists, are left out with a note. Only `known` columns are read, and
+    `Rows.unused` names the others; None reads all columns. Messages name the line or row.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "birds.csv")
@@ -46,7 +46,7 @@ def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence
     >>> read_table(path).labels
     ['owl', None]
     """
-    if not table.is_file():  # a pipe would be waited for, a device read without end
+    if not table.is_file():  # reading a pipe would wait, and a device may never end
         raise ValueError(f"{table} is no regular file: give a .csv or .parquet table.")
     if (size := table.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
@@ -70,7 +70,7 @@ def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence
 
 
 def boxes_of(rows: Rows) -> list[Box | None]:
-    """Return the box of each row in whole pixels, with fractions cut off as OML does; None for the whole image."""
+    """Return the box of each row in whole pixels, rounded down as OML does; None for the whole image."""
     if not all(map(rows.has, CORNERS)):
         return [None] * len(rows)
     boxes: list[Box | None] = []
@@ -93,7 +93,7 @@ def boxes_of(rows: Rows) -> list[Box | None]:
 
 
 def unused_note(source: object, rows: Rows) -> tuple[str, ...]:
-    """Return the notes of rows, and one about columns that were not read."""
+    """Return the notes of rows, and a note about unread columns."""
     unused = (f"{source} has columns that are not used: {', '.join(rows.unused)}.",) if rows.unused else ()
     return (*rows.notes, *unused)
 
@@ -147,11 +147,11 @@ def _read_parquet(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[s
     types = pa.types
     try:
         schema = pyarrow.parquet.read_schema(table)
-        # As a dictionary, a text that comes again and again is in memory once.
+        # As a dictionary column, repeated texts are in memory only once.
         texts = [field.name for field in schema if types.is_string(field.type) or types.is_large_string(field.type)]
         with pyarrow.parquet.ParquetFile(table, read_dictionary=texts) as file:
             rows = file.metadata.num_rows
-            if rows > _MOST_ROWS:  # compressed, they may be few bytes
+            if rows > _MOST_ROWS:  # compressed, they may take few bytes
                 raise ValueError(f"{table} has {rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
             chosen = [schema.names[place] for place in choose([name.strip() for name in schema.names])]
             tests = (types.is_nested, types.is_binary, types.is_large_binary)
@@ -172,7 +172,7 @@ def _as_texts(column: pa.ChunkedArray, table: Path) -> pa.ChunkedArray:
     compute: Any = pc
     parts, size = [], 0
     for chunk in (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).chunks:
-        # Python's text of each different value: labels of any type are compared as text.
+        # Labels of any type are compared as text, so each different value is converted by Python.
         known = [None if value is None else str(value) for value in chunk.dictionary.to_pylist()]
         different = _clean(pa.array(known, pa.string()))
         size += compute.sum(compute.binary_length(different).take(chunk.indices)).as_py() or 0

@@ -27,9 +27,9 @@ with optional_dependency("train"):
     import pyarrow.compute as pc
     import pyarrow.parquet
 
-_IN_MEMORY = 2**26  # bytes of vectors in Parquet that need no file of their own
-_VERSION = 1  # of how Parquet is converted
-_AT_ONCE = 65_536  # rows that are read at once
+_IN_MEMORY = 2**26  # bytes; more vectors are converted to a file of their own
+_VERSION = 1  # of the conversion of Parquet files
+_AT_ONCE = 65_536  # rows read at once
 _KINDS: dict[str, FloatType] = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "bfloat16"}
 _DTYPES = {"<f4": "F32", "<i8": "I64", "|b1": "BOOL", "|u1": "U8"}
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
@@ -38,7 +38,7 @@ _TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
 
 
 def check_embedding_name(path: Path) -> str:
-    """Return the ending of the name in lower case; raise `ValueError` if embeddings have no such format."""
+    """Return the ending of a name in lower case; raise `ValueError` if it is not a format of embeddings."""
     suffix = path.suffix.lower()
     instead = "use .safetensors, .npy (numpy.save) or .parquet"
     if suffix in (".pt", ".pth", ".pkl", ".pickle", ".ckpt"):
@@ -51,8 +51,9 @@ def check_embedding_name(path: Path) -> str:
 def open_vectors(path: Path, whole: bool = False) -> VectorReader:
     """Open a file of vectors by the ending of its name.
 
-    Rows of .npy and .safetensors are read where they lie. Parquet, whose pages are encoded, is held in memory if it is
-    small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all are read now.
+    Rows of .npy and .safetensors are read from the file when needed. Parquet, whose pages are encoded, is read into
+    memory if it is small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all
+    rows are read at once.
     """
     suffix = check_embedding_name(path)
     if not path.is_file():
@@ -71,7 +72,7 @@ def open_vectors(path: Path, whole: bool = False) -> VectorReader:
 
 
 def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
-    """Read what a file of vectors, which `open_vectors` opens, says about its rows."""
+    """Read the metadata of the rows of a file of vectors, which `open_vectors` has accepted."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return Rows.of()
@@ -94,7 +95,7 @@ def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
                 f"{path} has labels of {labels.dtype}, {list(labels.shape)}, but integers [rows] are needed."
             )
         parts["labels"] = labels.long()
-        if "class_names" not in parts:  # as in files that were made elsewhere
+        if "class_names" not in parts:  # as in files of other programs
             different, parts["labels"] = labels.unique(return_inverse=True)
             parts["class_names"] = tuple(map(str, different.tolist()))
     try:
@@ -109,7 +110,7 @@ def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Read what a sound file of embeddings says about itself as a whole; nothing for .npy."""
+    """Read the metadata of a whole file of embeddings; empty for .npy."""
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
         with safe_open(path, framework="pt") as file:
@@ -122,9 +123,9 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Map the array of a .npy file into memory, of any shape and any type but objects, which are never unpickled."""
+    """Map the array of a .npy file into memory; objects are refused, as they would have to be unpickled."""
     try:
-        # Mapped, a header that promises more than the file holds is refused before any memory is asked for.
+        # Mapping refuses a header that promises more than the file has, before any memory is allocated.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     # What a broken header raises is up to numpy and its parser of literals: ValueError, TypeError, TokenError, ...
     except Exception as error:
@@ -141,9 +142,9 @@ def read_npy(path: Path) -> np.ndarray:
 def write_safetensors(
     path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
 ) -> None:
-    """Write tensors, the embeddings from one chunk after the other, as `safetensors` does, which wants them whole.
+    """Write tensors as `safetensors` does, but the embeddings chunk by chunk.
 
-    Texts are bytes of JSON among them, as the header may not grow beyond 100 MB.
+    Texts are written as tensors of JSON bytes, since the header is limited to 100 MB.
     """
     parts: dict[str, Any] = dict(vars(rows))
     for numbers, names in _GROUPS.items():
@@ -176,7 +177,7 @@ def write_safetensors(
 def write_parquet(
     path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
 ) -> None:
-    """Write the known text columns, and lists of one length, one row group per chunk."""
+    """Write columns of texts, and the embeddings as lists, one row group per chunk."""
     columns, first, kind = rows.as_rows().columns, 0, pa.list_(pa.float32(), shape[1])
     for name in {"is_query", "is_gallery"} & {*columns.column_names}:
         columns = columns.set_column(columns.column_names.index(name), name, columns[name].cast(pa.bool_()))
@@ -190,7 +191,7 @@ def write_parquet(
 
 
 def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], kind: str = "<f4") -> None:
-    """Write the numbers alone."""
+    """Write the embeddings, without metadata."""
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
         for chunk in embeddings:
@@ -199,7 +200,7 @@ def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, in
 
 @contextmanager
 def sound_file(path: Path, kind: str) -> Iterator[None]:
-    """Turn what readers raise for a file that is not sound into a `ValueError`."""
+    """Turn the errors that readers raise for a damaged file into a `ValueError`."""
     try:
         yield
     except (OSError, SafetensorError, pa.ArrowException) as error:
@@ -250,7 +251,7 @@ def _open_parquet(path: Path, whole: bool) -> VectorReader:
     _check(path, True, kind, (rows, dim))
     chunks = _parquet_chunks(path, dim)
     if whole or rows * dim * np.dtype(kind).itemsize <= _IN_MEMORY:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite and are refused
             parts = [chunk.astype(np.float32) if whole else chunk for chunk in chunks]
         return VectorArray(torch.from_numpy(np.concatenate(parts)), readable(path.absolute()))
     status = path.stat()
@@ -264,12 +265,12 @@ def _open_parquet(path: Path, whole: bool) -> VectorReader:
 
 
 def open_parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
-    """Open a file that is read through a buffer: a row group, which may be as large as it, need not be in memory."""
+    """Open a Parquet file with buffered reading, so that a large row group need not fit into memory."""
     return pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True)
 
 
 def _parquet_shape(path: Path) -> tuple[int, int, str]:
-    """Return the rows, the numbers of each, and NumPy's name of the type of the column `embedding`."""
+    """Return the number of rows, their dimension, and the NumPy type of the column `embedding`."""
     with sound_file(path, "Parquet"), open_parquet_file(path) as file:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
         if "embedding" not in names:

@@ -1,7 +1,7 @@
 """Image sources that need no download: the user's own folders and tables, glyphs, digits, and folds of any source.
 
-`check` reports what is in a folder or table, and `load_query_gallery`, `load_query_gallery_vectors` and
-`join_query_gallery` put queries and a gallery from two places together.
+`check` reports the content and flaws of a folder or table. `load_query_gallery`, `load_query_gallery_vectors` and
+`join_query_gallery` join queries and a gallery from two places.
 """
 
 from proxemic.data.sources.check import DatasetReport, check

@@ -1,4 +1,4 @@
-"""Check a user's folder or table: list its content and its flaws."""
+"""Check a user's folder or table, and report its content and flaws."""
 
 import hashlib
 from collections import Counter
@@ -13,12 +13,12 @@ from proxemic.data.sources.listing import examine_images, list_images
 from proxemic.data.sources.own_source import SPLIT_NAMES, given_splits
 from proxemic.files import readable
 
-_SHOWN = 10  # of each list
+_SHOWN = 10  # entries of each list
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Files of the same content and box, their different labels, of which one is right, and their different splits."""
+    """Files with the same content and box, their labels (at most one can be right) and their splits."""
 
     paths: tuple[str, ...]
     labels: tuple[str, ...]
@@ -41,16 +41,16 @@ class DatasetReport:
         root: The folder or table.
         images: Number of images.
         classes: Number of classes.
-        splits: Number of images and of classes of each split that is given.
+        splits: Number of images and of classes of each given split.
         images_per_class: Minimum, median and maximum.
         single_image_classes: Classes with one image.
         shared_classes: Classes in more than one split.
         duplicates: Groups of files with the same content.
         formats: Number of images of each file format.
-        widths: Minimum and maximum in pixels, of the boxes where there are some.
+        widths: Minimum and maximum in pixels, of boxes if there are boxes.
         heights: Likewise.
         unreadable: Files that cannot be decoded and folders that cannot be listed, with reasons.
-        ignored: Files that are in no class folder, or not of a known format by name.
+        ignored: Files outside class folders, or without the ending of a known format.
         unused: Columns of the table that are not used.
         notes: Further facts, one sentence each.
     """
@@ -103,7 +103,7 @@ class DatasetReport:
 
 
 def check(root: Path) -> DatasetReport:
-    """Decode every image of a folder or table, in the layouts `OwnImages` reads, and report what is there.
+    """Decode every image of a folder or table, in the layouts of `OwnImages`, and report content and flaws.
 
     Raises:
         ValueError: If there is no such folder or table, its table is malformed, or it has no readable image.

@@ -7,16 +7,16 @@ import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.splits import check_fraction, check_seed
 from proxemic.extras import optional_dependency
+from proxemic.ranges import SEEDS, check_fields
 
 
 @dataclass(frozen=True)
 class Digits(ImageSource):
     """1,797 handwritten digits of 8 by 8 pixels, bright on black, which scikit-learn brings along.
 
-    The test has the classes of the training, but other images, so that its figures say nothing about retrieval of
-    unseen classes: use it for plots of embeddings in two or three dimensions.
+    Training and test have the same classes, so the results say nothing about retrieval of unseen classes: use this data
+    set for plots of embeddings in two or three dimensions.
 
     Args:
         validation_fraction: Part of the training images held out for validation, 0 (none) to below 1.
@@ -36,8 +36,7 @@ class Digits(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
-        check_fraction("validation_fraction", self.validation_fraction)
+        check_fields(self, "data", split_seed=SEEDS, validation_fraction="[0, 1)")
 
     def load(self) -> Splits:
         with optional_dependency("train"):

@@ -11,19 +11,20 @@ import numpy as np
 import torch
 
 from proxemic.data.formats.recordio import RecordIndex, read_record_index
-from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.images import ImageSet, ImageSource, Splits, require_root
 from proxemic.data.pixels import FilePixels
 from proxemic.data.sources.own_source import anything_to_find
-from proxemic.data.splits import check_fraction, check_seed, hold_out
+from proxemic.data.splits import hold_out
 from proxemic.files import readable
 from proxemic.image_formats import ENDINGS, is_hidden, is_picture_name
+from proxemic.ranges import SEEDS, check_fields
 
-_LARGEST = 2**24  # the whole numbers up to it are float32s
+_LARGEST = 2**24  # all whole numbers up to this are exact in float32
 
 
 @dataclass(frozen=True)
 class _Faces(ImageSource):
-    """Identities, all of which are trained on but for those that validate."""
+    """Base class of sources of identities, which train on all but those held out for validation."""
 
     how_to_evaluate: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
 
@@ -32,8 +33,7 @@ class _Faces(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
-        check_fraction("validation_fraction", self.validation_fraction)
+        check_fields(self, "data", split_seed=SEEDS, validation_fraction="[0, 1)")
 
     @property
     def has_test(self) -> bool:
@@ -41,9 +41,7 @@ class _Faces(ImageSource):
         return False
 
     def load(self) -> Splits:
-        if self.root is None:
-            raise ValueError("data.root is missing: give the folder of the faces (--data.root DIR).")
-        root = Path(self.root)
+        root = require_root(self.root, "the folder of the faces")
         if not root.is_dir():
             raise ValueError(f"{root} is no folder: give the folder of the faces (--data.root DIR).")
         images, notes = self._read(root)
@@ -65,10 +63,10 @@ class _Faces(ImageSource):
 class RecordFaces(_Faces):
     """The training sets of insightface: `train.rec` with `train.idx`, such as MS1MV2 in the folder `faces_emore`.
 
-    Where record 0 has labels a and b, the images are the records 1 to a - 1, and the records after them list the
-    images of each identity; where it has one label, every record is an image. The first label of an image is its
-    identity. A file `property` (`identities,height,width`) is compared with what is found. On loading, the header of
-    every record is read, but no image is decoded.
+    If record 0 has two labels a and b, the images are the records 1 to a - 1, and the records after them list the
+    images of each identity; if it has one label, every record is an image. The first label of an image is its identity.
+    A file `property` (`identities,height,width`) must agree. Loading reads the header of every record, but decodes no
+    image.
 
     Args:
         root: The folder.
@@ -160,14 +158,14 @@ class FaceFolders(_Faces):
 
 
 def _image_records(index: RecordIndex) -> np.ndarray:
-    """Return which records hold images."""
+    """Return the indices of the records with images."""
     keys = index.pixels.keys
     if keys[0] != 0 or not index.labels_follow[0]:
         return np.arange(len(keys))
     end = float(index.labels[0, 0])
     if _LARGEST <= end < math.inf:
         end = _end_of_images(int(end), index.bare)
-    # The keys ascend from 0 without one twice: the images are all there if the last of them is where it belongs.
+    # The keys ascend from 0 without repetition, so all images exist if the last key has the right position.
     if not (2 <= end <= len(keys) and end == int(end) and keys[int(end) - 1] == end - 1):
         raise ValueError(
             f"{index.pixels.path}: record 0 says that the images are the records 1 to {end - 1:.0f}, but not all of "
@@ -177,9 +175,9 @@ def _image_records(index: RecordIndex) -> np.ndarray:
 
 
 def _end_of_images(rounded: int, bare: np.ndarray) -> int:
-    """Find the first record after the images; the header gives its number rounded to a float32.
+    """Find the first record after the images; the header has its number rounded to float32.
 
-    It is off by up to a part in 2**24. The records of identities, which are `bare` of images, follow the images.
+    The rounding error is up to one part in 2**24. The records of identities, which are `bare`, follow the images.
     """
     slack = rounded // _LARGEST
     near = bare[rounded - slack : rounded + slack]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from proxemic.data.images import ImageSource, Splits
-from proxemic.data.splits import check_seed
+from proxemic.ranges import SEEDS, check_fields
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class Fold(ImageSource):
     in every fold.
 
     Args:
-        source: Where images come from; it holds no classes out for validation itself (validation_fraction 0).
+        source: Source of the images, with ``validation_fraction=0``.
         folds: Number of parts, 2 or more.
-        fold: Which of them validates, 0 to ``folds - 1``.
+        fold: The part that validates, 0 to ``folds - 1``.
         split_seed: Seed of the random split.
 
     Raises:
@@ -38,11 +38,7 @@ class Fold(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
-        if self.folds < 2:
-            raise ValueError(f"folds is {self.folds}, but at least 2 are needed: one validates while the others train.")
-        if not 0 <= self.fold < self.folds:
-            raise ValueError(f"fold is {self.fold}, but folds={self.folds} are numbered 0 to {self.folds - 1}.")
+        check_fields(self, "data", folds="[2, inf)", fold=f"[0, {self.folds})", split_seed=SEEDS)
 
     @property
     def has_test(self) -> bool:

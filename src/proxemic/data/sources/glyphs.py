@@ -1,4 +1,4 @@
-"""Glyphs: real type rendered from the fonts that matplotlib brings, a data set without a download."""
+"""Glyphs: characters rendered from matplotlib's fonts, a data set without a download."""
 
 import hashlib
 import unicodedata
@@ -19,10 +19,11 @@ from torch import Tensor
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
 from proxemic.data.rows import RowGroups
-from proxemic.data.splits import check_seed, hold_out
+from proxemic.data.splits import hold_out
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_atomically
+from proxemic.ranges import SEEDS, check_fields
 
 FACES = tuple(
     f"DejaVu{family}{style}"
@@ -33,6 +34,9 @@ FACES = tuple(
 
 _SIZE = 32
 _FORMAT_VERSION = 1
+_RANGES = {
+    "train_classes": "[2, inf)", "test_classes": "[2, inf)", "validation_fraction": "[0, 1)", "split_seed": SEEDS,
+}  # fmt: skip
 
 Codes = Int64[np.ndarray, " characters"]
 Rasters = UInt8[np.ndarray, "characters faces height width"]
@@ -42,11 +46,11 @@ Rasters = UInt8[np.ndarray, "characters faces height width"]
 class Glyphs(ImageSource):
     """Characters as classes, each in the 12 DejaVu typefaces: bright on black, 32 by 32 pixels.
 
-    The classes are the letters, numbers and symbols that all 12 faces have, centred by their text boxes. Of characters
-    that share an image in any face (Latin A, Greek Α, Cyrillic А), only the one with the lowest code point is kept, so
-    that no image belongs to two classes and a perfect score is possible. Half of the characters, always the same, are
-    for training and the other half for the test. The attributes of the images are those of the typefaces: ``family``,
-    ``weight`` and ``slant``.
+    The classes are the letters, numbers and symbols of all 12 faces, centred by their text boxes. If several characters
+    share an image in any face (Latin A, Greek Α, Cyrillic А), only the one with the lowest code point is kept, so that
+    no image belongs to two classes and a perfect score is possible. A fixed half of the characters is for training, the
+    other half for the test. The attributes of the images are those of the typefaces: ``family``, ``weight`` and
+    ``slant``.
 
     Args:
         train_classes: Characters to take from the training half; None for all.
@@ -70,8 +74,7 @@ class Glyphs(ImageSource):
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
-        check_class_counts(self.train_classes, self.test_classes)
+        check_fields(self, "data", **_RANGES)
 
     def load(self) -> Splits:
         codes, rasters, notes = draw_characters(self.cache_dir)
@@ -89,17 +92,10 @@ class Glyphs(ImageSource):
         return Splits(train, validation, test, (note, *notes))
 
 
-def check_class_counts(train_classes: int | None, test_classes: int | None) -> None:
-    """Raise `ValueError` unless each number of classes is None, for all, or at least 2."""
-    for name, count in (("train_classes", train_classes), ("test_classes", test_classes)):
-        if count is not None and count < 2:
-            raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
-
-
 def _first_of_halves(keys: Sequence[bytes], counts: Mapping[str, int | None], what: str) -> list[list[int]]:
-    """Halve the places of some keys by hash, as code points in order would put whole scripts into one half.
+    """Split the indices of keys into halves by hash, since halves by code point would separate whole scripts.
 
-    Of each half, as many are returned as is counted; None is all.
+    ``counts`` says how many indices of each half to return; None returns all.
     """
     order = sorted(range(len(keys)), key=lambda place: hashlib.sha256(keys[place]).digest())
     halves = [order[: len(order) // 2], order[len(order) // 2 :]]
@@ -142,7 +138,7 @@ def image_set(
 
 
 def draw_characters(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
-    """Return code points and images of all characters, from the folder's cache if there is one, and notes on it."""
+    """Return code points and images of all characters, from a cache in the folder if possible, and notes."""
     fonts = _font_files()
     digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
     digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
@@ -182,7 +178,7 @@ def _font_files() -> list[Path]:
 
 
 def render(fonts: Sequence[Path]) -> tuple[Codes, Rasters]:
-    """Draw, in each font, the characters that all fonts have and that look like no other, in order of code points."""
+    """Draw in each font the characters that all fonts have, in order of code points, without look-alikes."""
     from matplotlib.ft2font import FT2Font
 
     shared = set.intersection(*(set(FT2Font(str(font)).get_charmap()) for font in fonts))
@@ -218,11 +214,11 @@ _CASES = {"Lu": "upper", "Ll": "lower", "Lt": "title"}
 class GlyphLetters(ImageSource):
     """Letters as classes, each of several characters: its upper and lower case, plain and with accents.
 
-    For losses with several proxies per class, as the images of a class have several known centres. The characters and
-    typefaces are those of `Glyphs`. The class of a character is its base letter: A, a, À and ǻ are in one class. Two
-    characters never share an image: of those that do, as the capitals of Latin B and Greek β, only the one with the
-    lowest code point is kept, so that some letters of the later scripts lack a capital. Half of the classes, always the
-    same, are for training and the other half for the test.
+    This data set is for losses with several proxies per class, as each class has several known centres. The characters
+    and typefaces are those of `Glyphs`. The class of a character is its base letter: A, a, À and ǻ are in one class. If
+    characters share an image, such as the capitals of Latin B and Greek β, only the one with the lowest code point is
+    kept, so some letters of later scripts lack a capital. A fixed half of the classes is for training, the other half
+    for the test.
 
     The attributes of the images are ``character``, ``case``, ``accent`` (all combining marks together), and the
     ``family``, ``weight`` and ``slant`` of the typeface.
@@ -230,7 +226,7 @@ class GlyphLetters(ImageSource):
     Args:
         train_classes: Letters to take from the training half; None for all.
         test_classes: Letters to take from the test half; None for all.
-        min_characters: Letters of fewer characters than this are left out; at least 1.
+        min_characters: Least number of characters of a letter, at least 1; letters with fewer are left out.
         validation_fraction: Part of the training letters held out for validation, 0 (none) to below 1.
         split_seed: Seed of the random choice of those that validate.
         cache_dir: Folder for the rendered characters; None for the user's cache folder.
@@ -251,10 +247,7 @@ class GlyphLetters(ImageSource):
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
-        check_class_counts(self.train_classes, self.test_classes)
-        if self.min_characters < 1:
-            raise ValueError(f"min_characters is {self.min_characters}, but a letter has at least 1 character.")
+        check_fields(self, "data", min_characters="[1, inf)", **_RANGES)
 
     def load(self) -> Splits:
         codes, rasters, notes = draw_characters(self.cache_dir)
@@ -286,7 +279,7 @@ def base_letter(character: str) -> str:
     >>> [base_letter(letter) for letter in "ÁǻΐЙςßø"]
     ['a', 'a', 'ι', 'и', 'σ', 'ss', 'ø']
     """
-    # Marks first, as case folding makes a letter of the Greek iota below others; and again those that folding brings.
+    # Marks are removed before case folding, which makes a letter of the Greek iota below another, and again after it.
     return _unmarked(_unmarked(character).casefold())
 
 

@@ -1,4 +1,4 @@
-"""The user's own images or vectors in a data set of Hugging Face, on this machine."""
+"""The user's own images or vectors in a local data set of Hugging Face."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64
-from PIL import Image
 from torch import Tensor
 
 from proxemic.data.formats.tables import SPLITS
-from proxemic.data.pixels import Pixels
-from proxemic.data.reading import UnreadableImageError, read_image
+from proxemic.data.images import require_root
+from proxemic.data.pixels import EncodedPixels
 from proxemic.data.rows import Rows
-from proxemic.data.sources.own_source import OwnSource, check_classes
+from proxemic.data.sources.own_source import OwnSource
 from proxemic.data.vectors import UnreadableVectorsError, Vectors
 from proxemic.extras import optional_dependency
 
@@ -26,17 +25,17 @@ _ENDINGS = (".arrow", ".parquet")
 class HuggingFaceDataset(OwnSource):
     """A data set of Hugging Face with images or vectors, and labels: a folder on this machine, of any size.
 
-    Rows are read from Arrow files as they are needed, without a network connection; Parquet files are first turned into
-    Arrow, once, in the cache of `datasets`. Images are decoded from the bytes in the data set, as `read_image` does, or
-    from files on this machine that it names, never from an address. Splits called train, validation (or val) and test,
-    two of them or three, are used as they are. Otherwise whole classes are held out, as by `OwnImages`.
+    Rows are read from Arrow files when needed, without a network connection; Parquet files are first converted to Arrow
+    in the cache of `datasets`. Images are decoded, as by `read_image`, from bytes in the data set or from local files
+    that it names, never from an address. Two or three splits called train, validation (or val) and test are used
+    directly. Otherwise whole classes are held out, as by `OwnImages`.
 
     Args:
         root: A folder that `save_to_disk` wrote, or one with .arrow or .parquet files whose names begin with the split,
             as `train-00000-of-00004.parquet`, or one such file.
         column: The column of images, or of vectors (lists of floats of one length); None for the only one.
         label: The column of labels: classes, numbers or names. Rows without a label are left out and counted.
-        test_fraction: As of `OwnImages`, likewise the following.
+        test_fraction: As in `OwnImages`; the following, too.
         validation_fraction: Part of the remaining classes, or rows, held out for validation.
         hold_out: Classes for an open set, images (or vectors) for a closed one.
         split_seed: Seed of the random split.
@@ -55,7 +54,7 @@ class HuggingFaceDataset(OwnSource):
     column: str | None = None
     label: str = "label"
 
-    def read(self) -> Rows:
+    def read_rows(self) -> Rows:
         parts = self._parts()
         tables = [table for _, table in parts]
         content = self._content(tables, self.column or self._only_column(tables[0]))
@@ -65,11 +64,9 @@ class HuggingFaceDataset(OwnSource):
         kept = [row for row, name in enumerate(columns["label"]) if name is not None]
         if not kept:
             raise ValueError(f"{self.root} has no label in its column {self.label}.")
-        rows = Rows.of(content, **columns).take(kept)
-        notes = check_classes(Path(str(self.root)), rows)
-        if missing := len(content) - len(kept):
-            notes = (f"Left out: {missing:,} rows without a label.", *notes)
-        return replace(rows, notes=notes)
+        missing = len(content) - len(kept)
+        notes = (f"Left out: {missing:,} rows without a label.",) if missing else ()
+        return replace(Rows.of(content, **columns).take(kept), notes=notes)
 
     def _labels(self, table: Any) -> list[str | None]:
         if self.label not in table.features:
@@ -89,10 +86,8 @@ class HuggingFaceDataset(OwnSource):
         return [None if place is None else words[place] for place in encoded.indices.to_pylist()]
 
     def _parts(self) -> list[tuple[str, Any]]:
-        """Return the splits by their names; one alone, whatever it is called, is no split."""
-        if self.root is None:
-            raise ValueError("data.root is missing: give a folder of a data set of Hugging Face (--data.root PATH).")
-        root = Path(self.root)
+        """Return the parts of the data set by name; a single part is not a split, whatever its name."""
+        root = require_root(self.root, "a folder of a data set of Hugging Face")
         if not root.exists():
             raise ValueError(
                 f"{root} does not exist: give a folder on this machine, which data sets on the hub are brought into by "
@@ -107,7 +102,7 @@ class HuggingFaceDataset(OwnSource):
             else:
                 loaded: Any = datasets.load_from_disk(str(root))
                 found = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
-        except Exception as error:  # datasets raises what its readers raise
+        except Exception as error:  # datasets raises any error of its readers
             message = " ".join(str(error).split())[:200].rstrip(".")
             raise ValueError(f"{root} cannot be read as a data set of Hugging Face: {message}.") from error
         if len(found) > 1 and (unknown := [name for name in found if name.lower() not in SPLITS]):
@@ -187,7 +182,7 @@ def _as_text(value: object, feature: Any) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class ArrowPixels(Pixels):
+class ArrowPixels(EncodedPixels):
     """Images in a column of a data set, decoded on access."""
 
     per_image = ("rows",)
@@ -196,25 +191,21 @@ class ArrowPixels(Pixels):
     name: str
     rows: Int64[np.ndarray, " images"]
 
-    def __getitem__(self, index: int) -> Image.Image:
-        return self.load(index)
-
-    def load(self, index: int, side: int | None = None) -> Image.Image:
-        row = int(self.rows[index])
-        value = self.table[row][self.column] or {}
+    def encoded(self, index: int) -> bytes | Path:
+        value = self.table[int(self.rows[index])][self.column] or {}
         content, path = value.get("bytes"), value.get("path")
-        try:
-            if content is not None:
-                return read_image(content, side)
-            if path is None or not Path(path).is_file():
-                raise UnreadableImageError("", f"it has no bytes, and {path or 'no path'} is no file on this machine")
-            return read_image(path, side)
-        except UnreadableImageError as error:
-            raise UnreadableImageError(f"{self.name}, row {row},", error.reason) from error
+        if content is not None:
+            return content
+        if path is None or not Path(path).is_file():
+            raise ValueError(f"it has no bytes, and {path or 'no path'} is no file on this machine")
+        return Path(path)
+
+    def place(self, index: int) -> str:
+        return f"{self.name}, row {self.rows[index]},"
 
 
 class ArrowVectors:
-    """Vectors in a column of a data set in Arrow tables; only the rows of a batch are read."""
+    """Vectors in a column of a data set; only the rows of a batch are read."""
 
     def __init__(self, table: Any, column: str, name: str) -> None:
         self.table, self.column, self.name = table, column, name

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from proxemic.data.formats.tables import IMAGE_COLUMNS, unused_note
+from proxemic.data.images import require_root
 from proxemic.data.rows import Rows, first_few
 from proxemic.data.sources.listing import examine_images, identities, list_images
-from proxemic.data.sources.own_source import OwnSource, check_classes, given_splits
+from proxemic.data.sources.own_source import OwnSource
 from proxemic.files import readable
 from proxemic.image_formats import ENDINGS
 
@@ -21,16 +22,16 @@ class OwnImages(OwnSource):
     Open Metric Learning: `split`, `is_query`, `is_gallery`, `sequence`, `category`, and the box `x_1`, `y_1`, `x_2`,
     `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text and numbered in its sorted order.
 
-    Where no split is given, whole classes are held out by `split_seed`, as retrieval is evaluated on unseen classes,
-    and a given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each
-    class are held out: the model is evaluated on new images of the classes that it was trained on (a closed set). Where
-    only train and validation are given, the latter is the test, and validation is held out from the former.
+    If no split is given, whole classes are held out by `split_seed`, as retrieval is evaluated on unseen classes; a
+    given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each class
+    are held out: the model is evaluated on new images of its training classes (a closed set). If only train and
+    validation are given, the latter is the test, and validation is held out from the former.
 
     Args:
         root: The folder or the table.
-        test_fraction: Part of the classes, or of the images of each class, held out for the test where it is not given,
-            0 to below 1; 0 for a final model on all classes, or where every image is given to train.
-        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 to below 1.
+        test_fraction: Part of the classes, or of the images of each class, held out for the test if no test is given,
+            0 to below 1; 0 for a final model on all classes, or if the given split has only training images.
+        validation_fraction: Part of the remaining ones held out for validation if none is given, 0 to below 1.
         hold_out: Classes for an open set, images for a closed one.
         split_seed: Seed of the random split.
         strict: Refuse unreadable images; otherwise they are left out and counted in the notes.
@@ -51,13 +52,8 @@ class OwnImages(OwnSource):
 
     strict: bool = False
 
-    def read(self) -> Rows:
-        if self.root is None:
-            raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
-        root = Path(self.root)
-        rows = read_images(root, self.strict)
-        given_splits(rows)
-        return replace(rows, notes=(*rows.notes, *check_classes(root, rows)))
+    def read_rows(self) -> Rows:
+        return read_images(require_root(self.root, "a folder of class folders or a table"), self.strict)
 
     def class_names(self) -> Sequence[str]:
         assert self.root is not None
@@ -68,7 +64,7 @@ class OwnImages(OwnSource):
 
 
 def read_images(root: Path, strict: bool, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
-    """List the images of a folder or table that can be decoded, with notes on other files and columns not `known`."""
+    """List the readable images of a folder or table, with notes on other files and on columns not `known`."""
     listed = list_images(root, known)
     rows, _ = examine_images(listed)
     unreadable = _unreadable(listed, rows)
@@ -100,7 +96,7 @@ def _unreadable(listed: Rows, rows: Rows) -> str:
 
 
 def _join_repeated(rows: Rows) -> Rows:
-    """Make one row of those that name the same picture; raise `ValueError` if they contradict each other."""
+    """Merge rows that name the same picture; raise `ValueError` if they contradict each other."""
     first: dict[object, int] = {}
     again = {row: of for row, key in enumerate(identities(rows.pixels)) if (of := first.setdefault(key, row)) != row}
     for column in ("label", "split", "sequence", "category", "subclass"):

@@ -1,4 +1,4 @@
-"""The pictures that folders, tables, patterns and lists of files name, before any is opened."""
+"""List the pictures that folders, tables, patterns and lists of files name, without opening them."""
 
 import glob
 import os
@@ -35,30 +35,34 @@ _KINDS = "a folder, a .csv or .parquet table, a picture, a pattern, or a .txt fi
 
 
 def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Rows:
-    """List the pictures that folders, tables, patterns and files name, in that order, each once, before any is opened.
+    """List the pictures that folders, tables, patterns and files name, in that order, each once, without opening them.
 
-    The label of a picture in a folder is the name of the folder within it that holds it, at any depth, as `train` and
-    `evaluate` have it, or in folders `train`, `validation` and `test` that of the folder below, with a column `split`;
-    pictures that lie in the folder itself have none. A table has the column `path`, relative to its folder, and perhaps
-    `label`, a box (`x_1`, `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
+    The label of a picture in a folder is the name of the subfolder that holds it, at any depth. Below folders `train`,
+    `validation` and `test`, it is the name of the next subfolder, and a column `split` is added. Pictures in the folder
+    itself have no label. A table has the column `path`, relative to its folder, and optionally `label`, a box (`x_1`,
+    `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
 
     Args:
         sources: Each a folder, a .csv or .parquet table, a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
             folders), or a .txt file with a path on each line, relative to its folder. All of these may be addresses
             that fsspec knows, such as ``s3://bucket/photos``, and the paths in tables and lists, too; ``s3://`` needs
             s3fs, ``gs://`` gcsfs.
-        missing: Whether a path where there is nothing is listed, too, as a picture that cannot be read.
+        missing: List a path that does not exist, too, as a picture that cannot be read.
 
     Returns:
         Rows with `FilePixels` as their content. Folders that cannot be listed are in ``unreadable``.
 
     Raises:
-        UserError: If a source does not exist and is not to be listed, or there are no pictures.
+        UserError: If a source does not exist (without ``missing``), or there are no pictures.
         ValueError: If a table is not valid.
     """
     named = [path_or_address(source) for source in sources]
     parts = [_list_address(place, missing) if isinstance(place, str) else _list(str(place), missing) for place in named]
-    listed = _once(join_files(parts))
+    joined = join_files(parts)
+    first: dict[tuple[str, Box | None], int] = {}  # through links and other names, too
+    for row, picture in enumerate(identities(joined.pixels)):
+        first.setdefault(picture, row)
+    listed = joined if len(first) == len(joined) else joined.take([*first.values()])
     if not len(listed) and not listed.unreadable:
         given = ", ".join(readable(str(source)) for source in sources)
         raise UserError(
@@ -71,7 +75,7 @@ def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Ro
 def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
     """List labelled pictures: a folder of class folders, such folders in `train`, `validation` and `test`, or a table.
 
-    Pictures that are in no class folder are among those ignored.
+    Pictures outside class folders are in ``ignored``.
     """
     if root.is_dir():
         listed = _list_folder(root)
@@ -107,10 +111,10 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
 
 
 def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
-    """Decode every file once, in threads: better now than in the middle of training.
+    """Decode every file once, in threads, to find damaged files before training.
 
-    Returns the readable rows, with the others in ``unreadable``, and the format of the file and the width and height,
-    of the box if there is one, of each. A box that leaves its image is a `ValueError`.
+    Returns the readable rows, with the others in ``unreadable``, and for each the format of its file, and the (width,
+    height) of its box or else of the image. `ValueError` if a box exceeds its image.
     """
 
     def outcome(path: Path) -> tuple[str, Size] | UnreadableImageError:
@@ -143,7 +147,7 @@ def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
 
 
 def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
-    """Identify each picture, however it is named: by its resolved path or address, and its box."""
+    """Identify each picture by its resolved path or address, and its box."""
     # Several boxes may be of one file.
     real = {path: path if isinstance(path, str) else os.path.realpath(path) for path in {*files.paths}}
     return [(real[path], box) for path, box in zip(files.paths, files.boxes, strict=True)]
@@ -157,13 +161,13 @@ def roots_of_rows(rows: Rows) -> tuple[str, ...]:
 def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
     """Return a fingerprint (name, size, time) of each picture, or of the file of vectors, to detect changes.
 
-    Size and time are -1 for a picture behind an address, or one that is not there.
+    Size and time are -1 for a picture at an address, or a missing one.
     """
 
     @cache  # several boxes may be of one file
     def stamp(path: Path | str) -> tuple[int, int]:
         try:
-            # Asking for each address would take as long as reading it.
+            # Checking each address would take as long as reading it.
             status = None if isinstance(path, str) else path.stat()
         except OSError:
             status = None
@@ -176,16 +180,16 @@ def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
 
 
 def absolute(name: str) -> str:
-    """Return a path from the root; an address stays as it is."""
+    """Return an absolute path, or an address unchanged."""
     if "://" in name:
         return name
     path = Path(name).absolute()
-    # What lies above a link is only known to the file system.
+    # Only the file system knows the parent folder of a link's target.
     return str(path.parent.resolve() / path.name if ".." in path.parts else path)
 
 
 def join_files(parts: Sequence[Rows]) -> Rows:
-    """Put rows of files one after another."""
+    """Concatenate rows of files."""
     if len(parts) == 1:
         return parts[0]
     paths = [path for part in parts for path in part.pixels.paths]
@@ -218,13 +222,13 @@ def _list(source: str, missing: bool) -> Rows:
 
 
 def _matches(pattern: str, found: Sequence[str]) -> list[str]:
-    """Sort what a pattern matches, without folders of operating systems that it does not name itself."""
+    """Sort the matches of a pattern, without system folders that the pattern does not name."""
     named = {*PurePath(pattern).parts}
     return sorted(name for name in found if SYSTEM_FOLDERS.isdisjoint(map(str.lower, {*PurePath(name).parts} - named)))
 
 
 def _list_address(source: str, missing: bool) -> Rows:
-    """List what is behind an address; a table or a list is read as a copy."""
+    """List the pictures at an address; a table or list is copied first."""
     system, path = open_filesystem(source)
     with remote_errors(source):
         if system.isdir(path):
@@ -252,9 +256,9 @@ def _list_address(source: str, missing: bool) -> Rows:
 
 
 def _list_named(file: Path, folder: Path | str) -> Rows | None:
-    """List the pictures that a table or a list of lines names; None for another file.
+    """List the pictures that a table or a list of paths names; None for another file.
 
-    A table keeps all its columns except the number of rows that pandas or a gallery has called id.
+    A table keeps all its columns except id, in which pandas or a gallery has numbered the rows.
     """
     suffix = file.suffix.lower()
     if suffix == ".txt":
@@ -291,11 +295,11 @@ def _of_folder(root: Path | str, listed: Sequence[Path | str], inside: Sequence[
 
 
 def _check_split_folders(root: Path, listed: Rows) -> None:
-    """Raise `ValueError` if some folders are called like splits, and others are not."""
+    """Raise `ValueError` if some folders have names of splits, and others do not."""
     inside = [path.relative_to(root).parts for path in (*listed.pixels.paths, *listed.ignored)]
     folders = sorted({parts[0] for parts in inside if len(parts) > 1})
     named = [name for name in folders if name.lower() in SPLITS]
-    if 1 < len(named) < len(folders):  # one alone may be a class: trains, say
+    if 1 < len(named) < len(folders):  # a single one may be a class, such as trains
         other = next(name for name in folders if name not in named)
         raise ValueError(
             f"{root} has folders for splits ({', '.join(named)}) and others ({other}): move the others away, or put "
@@ -304,25 +308,17 @@ def _check_split_folders(root: Path, listed: Rows) -> None:
 
 
 def list_files(paths: Sequence[Path | str], **columns: Sequence[str | None]) -> Rows:
-    """Make rows of files, known by their paths, with further columns."""
+    """Make rows of files, named by their paths, with further columns."""
     pixels = FilePixels(paths)
     return Rows.of(pixels, path=pixels.names, **columns)
-
-
-def _once(rows: Rows) -> Rows:
-    """Keep the first of those that are the same file and box, through links and other names, too."""
-    first: dict[tuple[str, Box | None], int] = {}
-    for row, picture in enumerate(identities(rows.pixels)):
-        first.setdefault(picture, row)
-    return rows if len(first) == len(rows) else rows.take([*first.values()])
 
 
 def files_below(root: Path, unreadable: dict[Path, str]) -> Iterator[Path]:
     """Yield all files in a folder and those below it, sorted by name, except hidden ones.
 
-    Links to folders elsewhere are followed. A link to a folder inside `root`, or around it, is yielded like a file,
-    since the files in that folder are listed anyway. Folders that cannot be listed are added to `unreadable`, with the
-    reason.
+    Links to folders elsewhere are followed. A link to a folder inside `root`, or to one that contains it, is yielded
+    like a file, since the files in that folder are listed anyway. Folders that cannot be listed are added to
+    `unreadable`, with the reason.
     """
     listed = {root.resolve()}
     around = {*root.resolve().parents}

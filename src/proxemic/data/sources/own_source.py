@@ -1,8 +1,8 @@
-"""The user's own data, of whatever kind: splits that are given, or held out by a seed."""
+"""Base class of the user's own data, with given splits or splits held out by a seed."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,8 +14,9 @@ from torch import Tensor
 from proxemic.data.formats.tables import SPLITS, SplitName
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.rows import Rows, first_few
-from proxemic.data.splits import check_fraction, check_seed, hold_out
+from proxemic.data.splits import hold_out
 from proxemic.data.vectors import Vectors
+from proxemic.ranges import SEEDS, check_fields
 
 SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
 _SPLIT_PLACES = {text: SPLIT_NAMES.index(name) for text, name in SPLITS.items()}
@@ -23,13 +24,13 @@ _SPLIT_PLACES = {text: SPLIT_NAMES.index(name) for text, name in SPLITS.items()}
 
 @dataclass(frozen=True)
 class OwnSource(ImageSource):
-    """The base class of a user's own data; its subclasses say how all of them are read.
+    """Base class of a user's own data; subclasses implement `read_rows`.
 
     Args:
-        root: Where the data are.
-        test_fraction: Part of the classes, or of the images of each class, held out for the test where it is not given,
-            0 to below 1; 0 for a final model on all classes, or where every image is given to train.
-        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 to below 1.
+        root: Path of the data.
+        test_fraction: Part of the classes, or of the images of each class, held out for the test if no test is given,
+            0 to below 1; 0 for a final model on all classes, or if the given split has only training images.
+        validation_fraction: Part of the remaining ones held out for validation if none is given, 0 to below 1.
         hold_out: Classes for an open set, images for a closed one.
         split_seed: Seed of the random split.
 
@@ -44,27 +45,29 @@ class OwnSource(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_seed("data.split_seed", self.split_seed)
-        for name in ("test_fraction", "validation_fraction"):
-            check_fraction(name, getattr(self, name))
-        if self.hold_out not in ("classes", "images"):
-            raise ValueError(f"hold_out is {self.hold_out!r}, but it must be classes or images.")
+        check_fields(self, "data", test_fraction="[0, 1)", validation_fraction="[0, 1)", split_seed=SEEDS)
 
     @abstractmethod
+    def read_rows(self) -> Rows:
+        """Read all rows, which all have a label, and all or none a split."""
+
     def read(self) -> Rows:
-        """Read all rows: every one with a label, and with a split if one has."""
+        """Read all rows and check their classes and splits; add a note about classes with a single row."""
+        rows = self.read_rows()
+        given_splits(rows)
+        return replace(rows, notes=(*rows.notes, *_check_classes(self.root, rows)))
 
     def class_names(self) -> Sequence[str]:
         """Return the names of all classes."""
         return self.read().numbers("label")[1]
 
     def gives_splits(self) -> bool:
-        """Return whether the data say which images are for training, validation and test."""
+        """Return whether the data assign images to training, validation and test."""
         return self.root is not None and self.read().has("split")
 
     @property
     def has_test(self) -> bool:
-        """Whether a test is held out; with a test_fraction of 0 there may still be one that is given."""
+        """Whether a test is held out; with a test_fraction of 0, the data may still have a given test."""
         return self.test_fraction > 0
 
     def load(self) -> Splits:
@@ -89,7 +92,7 @@ class OwnSource(ImageSource):
         return Splits(train, validation, test, (*notes, *torn, *rows.notes))
 
     def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
-        """Read all images as one set, to evaluate a model that has seen none of them; with notes as in `Splits`."""
+        """Read all images as one set, to evaluate a model on them; return it with notes, as in `Splits`."""
         rows = self.read()
         images = ImageSet.of(rows)
         self._check_part("only", images)
@@ -98,7 +101,7 @@ class OwnSource(ImageSource):
     def load_split(self, split: SplitName) -> tuple[ImageSet, tuple[str, ...]]:
         """Read the images that the data assign to a split, with notes; other splits may be empty.
 
-        Where no image is assigned to test, the validation split is the test, as in `load`.
+        If the data have no test split, the validation split is the test, as in `load`.
         """
         rows = self.read()
         given = given_splits(rows)
@@ -174,15 +177,15 @@ class OwnSource(ImageSource):
 
 
 def given_splits(rows: Rows) -> Int64[Tensor, " rows"] | None:
-    """Return the place in `SPLIT_NAMES` of each row's split; None if the data give no splits."""
+    """Return the index in `SPLIT_NAMES` of each row's split; None if the data have no splits."""
     if not rows.has("split"):
         return None
     rows.require("split")
     return rows.meanings("split", _SPLIT_PLACES, "train, validation (or val) or test")
 
 
-def check_classes(root: Path, rows: Rows) -> tuple[str, ...]:
-    """Raise `ValueError` if classes cannot be distinguished or found; return a note about classes of one image."""
+def _check_classes(root: Path | None, rows: Rows) -> tuple[str, ...]:
+    """Raise `ValueError` if there is one class, or no class with two images; return a note on single images."""
     images = ImageSet.of(rows, flagged=False)
     kind, counts = images.kind, images.labels.bincount()
     if images.num_classes == 1:
@@ -199,7 +202,7 @@ def check_classes(root: Path, rows: Rows) -> tuple[str, ...]:
 
 def anything_to_find(images: ImageSet) -> bool:
     """Return whether any query has another image of its class, and of another sequence, in the gallery."""
-    # What is in no sequence is one of its own.
+    # An image without a sequence is a sequence of its own.
     sequences, count = torch.arange(len(images)), len(images)
     if images.sequences is not None:
         numbers, known = images.sequences.numbers, len(images.sequences.names)

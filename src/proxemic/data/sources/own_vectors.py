@@ -5,25 +5,26 @@ from pathlib import Path
 
 from proxemic.data.embeddings import open_rows
 from proxemic.data.formats.tables import ROW_COLUMNS, unused_note
+from proxemic.data.images import require_root
 from proxemic.data.rows import Rows, check_distinct
-from proxemic.data.sources.own_source import OwnSource, check_classes, given_splits
+from proxemic.data.sources.own_source import OwnSource
 
 
 @dataclass(frozen=True)
 class OwnVectors(OwnSource):
-    """Vectors that a model has made before, of images, texts, sounds or anything else, one per row of a file.
+    """Vectors from another model, of images, texts, sounds or anything else, one per row of a file.
 
-    A Parquet file has them in the column `embedding` (lists of one length), beside `label` and perhaps those of tables
-    of images: `split`, `path`, `is_query`, `is_gallery`, `sequence`, `category` and `subclass`. A `.safetensors` file
-    has the only tensor of two dimensions, or the one called `embeddings`, and may have `labels`; a `.npy` file has the
-    vectors alone. `labels` names a table with the same columns, or a `.npy` file of labels, in the order of vectors.
-    Only the rows of a batch are read, so that a file may be larger than the memory; docs/vectors.md says more.
+    A Parquet file has them in the column `embedding` (lists of one length), beside `label` and optionally other columns
+    of image tables: `split`, `path`, `is_query`, `is_gallery`, `sequence`, `category` and `subclass`. A `.safetensors`
+    file has a tensor called `embeddings`, or a single two-dimensional tensor, and may have `labels`; a `.npy` file has
+    only the vectors. `labels` names a table with the same columns, or a `.npy` file of labels, in the order of vectors.
+    Only the rows of a batch are read, so the file may be larger than the memory; see docs/vectors.md.
 
     Classes are held out, and given splits used, as by `OwnImages`.
 
     Args:
         root: The file of vectors: .parquet, .npy or .safetensors.
-        test_fraction: As of `OwnImages`, likewise the following.
+        test_fraction: As in `OwnImages`; the following, too.
         validation_fraction: Part of the remaining classes held out for validation, 0 to below 1.
         hold_out: Classes for an open set, images (here vectors) of each class for a closed one.
         split_seed: Seed of the random split.
@@ -45,27 +46,9 @@ class OwnVectors(OwnSource):
 
     labels: Path | None = None
 
-    def read(self) -> Rows:
-        rows = self.read_rows()
-        given_splits(rows)
-        return replace(rows, notes=(*rows.notes, *check_classes(self._root(), rows)))
-
     def read_rows(self) -> Rows:
-        """Read all rows, of which nothing need be told apart or found."""
-        root = self._root()
+        root = require_root(self.root, "a file of vectors, .parquet, .npy or .safetensors")
         rows = open_rows(root, self.labels, known=ROW_COLUMNS)
-        self._check_labels(rows)
-        check_distinct(rows.names, self.labels or root)
-        return replace(rows, notes=unused_note(self.labels or root, rows))
-
-    def _root(self) -> Path:
-        if self.root is None:
-            raise ValueError(
-                "data.root is missing: give a file of vectors, .parquet, .npy or .safetensors (--data.root FILE)."
-            )
-        return Path(self.root)
-
-    def _check_labels(self, rows: Rows) -> None:
         if not rows.has("label"):
             raise ValueError(
                 f"{self.root} has no labels: give a table with the column label, or a .npy file of labels, in the "
@@ -73,3 +56,5 @@ class OwnVectors(OwnSource):
                 "--gallery-labels."
             )
         rows.require("label")
+        check_distinct(rows.names, self.labels or root)
+        return replace(rows, notes=unused_note(self.labels or root, rows))

@@ -1,4 +1,4 @@
-"""Queries from one place that search a gallery in another."""
+"""Join queries and a gallery from two places."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,12 +22,12 @@ from proxemic.data.vectors import JoinedVectors, Vectors
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
     """Read queries and a gallery of images as one set, with notes as in `Splits`.
 
-    Classes, sequences and categories are matched by name. A file that is in both places, with the same box if it has
-    one, is one image, which does not find itself.
+    Classes, sequences and categories are matched by name. A file in both places, with the same box if any, is a single
+    image, which does not find itself.
 
     Args:
-        query: A folder of class folders or a table, as `OwnImages` reads.
-        gallery: Likewise. Columns of splits and flags, and folders of splits, are ignored.
+        query: A folder of class folders or a table, as for `OwnImages`.
+        gallery: The same. Columns of splits and flags, and folders of splits, are ignored.
         strict: Refuse unreadable images.
 
     Raises:
@@ -45,11 +45,11 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
     """Join the embeddings of queries and of a gallery, as rows of one set.
 
-    Classes are matched by name. A row of the gallery whose path is that of a query is the query itself.
+    Classes are matched by name. A row of the gallery with the path of a query is the query itself.
 
     Raises:
-        ValueError: If one of the two has no labels or has a path twice, they differ in dimension, or a path of both
-            has two labels.
+        ValueError: If one of the two has no labels or has a path twice, they differ in dimension, or a path has two
+            labels.
 
     >>> from proxemic.data.rows import number_labels
     >>> query = LabelledEmbeddings(torch.zeros(1, 2), number_labels(["owl"]))
@@ -67,16 +67,16 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
 def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[ImageSet, tuple[str, ...]]:
     """Read the vectors of queries and of a gallery as one set, with notes as in `Splits`.
 
-    Classes, sequences and categories are matched by name. A vector of the gallery whose path is that of a query is the
-    query itself. Splits and flags are ignored.
+    Classes, sequences and categories are matched by name. A vector of the gallery with the path of a query is the query
+    itself. Splits and flags are ignored.
 
     Args:
         query: A file of vectors, with its labels.
-        gallery: Likewise.
+        gallery: The same.
 
     Raises:
         ValueError: If one of the two cannot be read, has no labels or has a path twice, they differ in dimension, a
-            path of both has two labels, or no query has anything to find.
+            path has two labels, or no query has a match.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -113,7 +113,7 @@ def _check_dims(query: int, gallery: int) -> None:
 
 
 def _join_named(query: Rows, gallery: Rows) -> tuple[Rows, Rows]:
-    """Join rows that are known by their paths; rows without paths are all different."""
+    """Join rows by their paths; rows without paths are all different."""
     if not (query.has("path") and gallery.has("path")):
         keys = [("query", row) for row in range(len(query))]
         return _join(query.without("path"), gallery.without("path"), keys, range(len(gallery)))
@@ -127,10 +127,10 @@ def _join_named(query: Rows, gallery: Rows) -> tuple[Rows, Rows]:
 
 
 def _join(query: Rows, gallery: Rows, asked: Sequence[object], searched: Sequence[object]) -> tuple[Rows, Rows]:
-    """Join queries and a gallery by the keys of their rows, where a row of the gallery that is a query counts once.
+    """Join queries and a gallery by keys of their rows; a row of both is kept once.
 
     Returns:
-        The joined rows, without their content, and those rows of the gallery that are not queries.
+        The joined rows, without their content, and the rows of the gallery that are not queries.
     """
     for of, rows in (("the queries", query), ("the gallery", gallery)):
         if None in rows.labels:

@@ -1,7 +1,7 @@
 """The user's own images in tar shards, as WebDataset writes them."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from proxemic.data.formats.shards import index_shards
 from proxemic.data.formats.tables import SPLITS
+from proxemic.data.images import require_root
 from proxemic.data.rows import Rows, first_few
 from proxemic.data.sources.listing import files_below
-from proxemic.data.sources.own_source import OwnSource, check_classes
+from proxemic.data.sources.own_source import OwnSource
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 
@@ -23,23 +24,23 @@ _SHARD = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz)$")  # compressed ones are 
 class WebDatasetShards(OwnSource):
     """Images in tar shards of WebDataset: neighbouring files such as `0001.jpg` and `0001.cls` are a sample.
 
-    A tar that is not compressed has every image at a known place: one pass over the headers and labels finds them, and
-    is kept as an index in the user's cache folder. From then on any image is read by itself, as from files of its own,
-    so that batches, samplers and resuming are those of any other source; nothing is unpacked, and images are first
-    decoded when they are needed. The index takes 32 bytes of memory per image.
+    In a tar without compression, every image has a known position. One pass over the headers and labels finds these
+    positions, and stores them as an index in the user's cache folder. Afterwards any image can be read by itself, so
+    that batches, samplers and resuming work as for other sources; nothing is unpacked, and images are decoded when they
+    are needed. The index takes 32 bytes of memory per image.
 
-    Shards that all lie in folders `train`, `validation` (or `val`) and `test`, two of them or three, give these splits.
+    If all shards lie in two or three folders called `train`, `validation` (or `val`) and `test`, these are the splits.
     Otherwise whole classes are held out, as by `OwnImages`.
 
     Args:
         root: A folder with shards at any depth, one shard, or a pattern in braces, as `shards/train-{000..146}.tar`,
             which needs the extra `webdataset`.
-        image: Ending of the images' names after the first dot, such as `left.jpg`, needed only where samples have
-            several; None for the usual endings of JPEG, PNG, WebP, BMP, GIF and TIFF.
+        image: Ending of the images' names after the first dot, such as `left.jpg`, needed only if samples have several
+            images; None for the usual endings of JPEG, PNG, WebP, BMP, GIF and TIFF.
         label: Ending of the labels' names: `cls` or `txt`, which hold a number or a name; or `json.` and the key of
             the class, as `json.label`.
         strict: Refuse samples without an image or a label; otherwise they are left out and counted in the notes.
-        test_fraction: As of `OwnImages`, likewise the following.
+        test_fraction: As in `OwnImages`; the following, too.
         validation_fraction: Part of the remaining classes, or images, held out for validation.
         hold_out: Classes for an open set, images for a closed one.
         split_seed: Seed of the random split.
@@ -70,7 +71,7 @@ class WebDatasetShards(OwnSource):
     label: str = "cls"
     strict: bool = False
 
-    def read(self) -> Rows:
+    def read_rows(self) -> Rows:
         shards = self._shards()
         index = index_shards(shards, self.image, self.label)
         notes: tuple[str, ...] = ()
@@ -90,13 +91,10 @@ class WebDatasetShards(OwnSource):
         splits = [SPLITS.get(shard.absolute().parent.name.lower()) for shard in shards]
         if None not in splits and len({*splits}) > 1:  # folders of two splits or three
             columns["split"] = pa.DictionaryArray.from_arrays(index.pixels.shard, pa.array(splits))
-        rows = Rows(pa.table(columns), index.pixels)
-        return replace(rows, notes=(*notes, *check_classes(Path(str(self.root)), rows)))
+        return Rows(pa.table(columns), index.pixels, notes=notes)
 
     def _shards(self) -> list[Path]:
-        if self.root is None:
-            raise ValueError("data.root is missing: give a folder of shards, or a pattern (--data.root PATH).")
-        text = str(self.root)
+        text = str(require_root(self.root, "a folder of shards, or a pattern"))
         if Path(text).is_dir():
             unreadable: dict[Path, str] = {}
             found = sorted(path for path in files_below(Path(text), unreadable) if _SHARD.search(path.name))
@@ -111,7 +109,7 @@ class WebDatasetShards(OwnSource):
                 raise ValueError(f"{text} is no pattern of shards: {error}.") from error
         else:
             found = [Path(text)]
-        first: dict[Path, Path] = {}  # a shard that is named again, perhaps through a link, has the same images
+        first: dict[Path, Path] = {}  # a shard listed twice, perhaps through a link, has the same images
         for path in found:
             first.setdefault(path.resolve(), path)
         found = [*first.values()]

@@ -1,4 +1,4 @@
-"""The average of the network's weights, kept and evaluated while the network is trained."""
+"""The average of the network's weights over the training."""
 
 from itertools import chain
 from typing import Any
@@ -18,15 +18,15 @@ from proxemic.training.module import EmbeddingTask
 
 
 class WeightAverage(Callback):
-    """Averages the weights of a network that is trained, and evaluates the average after each epoch.
+    """Averages the weights of a network during training and evaluates the average after each epoch.
 
-    ``latest`` are the last metrics, None before the average begins or where there is no evaluator.
+    ``latest`` are the last metrics, or None before averaging begins and if nothing is evaluated.
     """
 
     def __init__(self, averaging: Averaging, model: EmbeddingModel, evaluator: RetrievalCallback | None) -> None:
         self.averaging, self.evaluator = averaging, evaluator
         self.latest: RetrievalMetrics | None = None
-        # Now, as processes that train together put layers into the network that cannot be copied.
+        # Copied here, before layers for several processes are added that cannot be copied.
         self._average = AveragedModel(model, use_buffers=True)
         self._average.requires_grad_(False)
 
@@ -48,11 +48,9 @@ class WeightAverage(Callback):
         self._average.load_state_dict(state_dict)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.network.to(pl_module.device)  # the count of what was averaged stays on the CPU, where it is read
+        self.network.to(pl_module.device)  # the number of averaged weights stays on the CPU, where it is read
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if self.averaging.decay is not None:
             self._update(trainer, pl_module)
 
@@ -61,7 +59,7 @@ class WeightAverage(Callback):
             self._update(trainer, pl_module)
         if not self.has_begun:
             return
-        if dist.group.WORLD is not None:  # on CPUs, batch norm of each process has statistics of its own
+        if dist.group.WORLD is not None:  # on CPUs, batch norm has different statistics on each process
             share_first(self.network.buffers(), dist.group.WORLD)
         if self.evaluator is not None:
             self.latest = self.evaluator.evaluate(trainer, self.network)
@@ -79,7 +77,7 @@ class WeightAverage(Callback):
         copied: tuple[list[Tensor], list[Tensor]] = [], []
         tensors = (chain(network.parameters(), network.buffers()) for network in (self.network, task.model))
         for average, weight in zip(*tensors, strict=True):
-            averages, weights = averaged if count and average.is_floating_point() else copied  # no mean of counters
+            averages, weights = averaged if count and average.is_floating_point() else copied  # counters are copied
             averages.append(average)
             weights.append(weight)
         if averaged[0]:

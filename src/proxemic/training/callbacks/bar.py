@@ -9,21 +9,20 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm
 
-from proxemic.training.recipe import Recipe
-from proxemic.training.record import Record
+from proxemic.training.record import Session
 
-_SHOWN = 0.2  # seconds that the bar stands: drawing it takes longer than a small step, and the loss waits for a GPU
+_SHOWN = 0.2  # seconds between updates: drawing takes longer than a small step, and reading the loss waits for a GPU
 
 
 class TrainingBar(TQDMProgressBar):
-    """Lightning's bar with the loss, samples per second, the last validation metric and the time left of the run."""
+    """Lightning's progress bar; it shows the loss, samples per second, the last validation metric and the time left."""
 
-    # Without tqdm's time that remains, which is that of the epoch.
+    # Without tqdm's remaining time, which is only for the epoch.
     BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
-    def __init__(self, recipe: Recipe, record: Record) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self.recipe, self.record = recipe, record
+        self.session = session
         self._began, self._first_step = 0.0, 0
         self._loss: Tensor | float = math.nan
         self._drawn = -_SHOWN
@@ -42,11 +41,11 @@ class TrainingBar(TQDMProgressBar):
             self.train_progress_bar.close()
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
         self._loss = outputs["loss"]
         if trainer.is_last_batch or time.monotonic() - self._drawn >= _SHOWN:
-            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            super().on_train_batch_end(trainer, pl_module, outputs, *args, **kwargs)
             self._drawn = time.monotonic()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
@@ -57,8 +56,9 @@ class TrainingBar(TQDMProgressBar):
             items["left"] = tqdm.format_interval(left * (time.monotonic() - self._began) / steps)
         items["loss"] = float(self._loss)
         rate = self.train_progress_bar.format_dict["rate"] or 0.0
-        items[f"{self.recipe.kind}/s"] = f"{rate * self.recipe.batches.size:.0f}"
-        metric, rows = self.recipe.evaluation.metric, self.record.rows
+        recipe, rows = self.session.recipe, self.session.record.rows
+        items[f"{recipe.kind}/s"] = f"{rate * recipe.batches.size:.0f}"
+        metric = recipe.evaluation.metric
         if rows and metric in rows[-1]:
             items[metric] = f"{rows[-1][metric]:.3f}"
         return items

@@ -1,4 +1,4 @@
-"""The history of a run: a row per epoch, by which the epoch is chosen and phases end."""
+"""The history of a run: a row of values per epoch, which decides on the chosen epoch and the end of phases."""
 
 import json
 import math
@@ -11,34 +11,24 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from proxemic.files import write_json
-from proxemic.runs.directory import RunDirectory
 from proxemic.training.callbacks.average import WeightAverage
 from proxemic.training.callbacks.measures import EpochMeasure
 from proxemic.training.callbacks.retrieval import RetrievalCallback
 from proxemic.training.data_module import TrainingData
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import EndedPhase, ended_phases
-from proxemic.training.recipe import Recipe
-from proxemic.training.record import Record, Times
+from proxemic.training.record import Session
 
 
 class History(Callback):
-    """Adds a row to the record after each epoch, chooses the better one, and ends phases at their plateau.
+    """After each epoch, adds a row to the record, keeps the epoch if it is the best, and ends a phase at its plateau.
 
-    It comes after all callbacks that evaluate something, and tells the batches each epoch, by which their order and
-    augmentation follow. Without an evaluator, the last epoch is chosen.
+    It must come after all callbacks that evaluate something. Before each epoch it passes its number to the batches,
+    whose order and augmentation depend on it. Without an evaluator, the last epoch is chosen.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        recipe: Recipe,
-        record: Record,
-        evaluator: RetrievalCallback | None,
-        average: WeightAverage | None,
-        times: Times,
-    ) -> None:
-        self.run, self.recipe, self.record, self.times = run, recipe, record, times
+    def __init__(self, session: Session, evaluator: RetrievalCallback | None, average: WeightAverage | None) -> None:
+        self.session, self.recipe, self.record = session, session.recipe, session.record
         self.evaluator, self.average = evaluator, average
         self.loss_sum: Tensor | float = 0.0
         self.batches = 0
@@ -57,24 +47,24 @@ class History(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         before = {name: value for measure in _measures(trainer) for name, value in measure.before.items()}
         if before and trainer.is_global_zero:
-            write_json(self.run.measured_before, before)
+            write_json(self.session.run.measured_before, before)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.monotonic()
         data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
-        data.batches.set_epoch(trainer.current_epoch)  # Lightning tells the epoch only to its own samplers
+        data.batches.set_epoch(trainer.current_epoch)  # Lightning sets the epoch only in its own samplers
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
-        # Summed where it is: no waiting for a GPU.
+        # Summed on its device, without waiting for a GPU.
         self.loss_sum, self.batches = outputs["loss"].detach() + self.loss_sum, self.batches + 1
         self._epoch_ended = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = self._epoch_ended - self._epoch_began
-        self.times.add("training", seconds)
-        self.times.add("validation", time.monotonic() - self._epoch_ended)
+        self.session.times.add("training", seconds)
+        self.session.times.add("validation", time.monotonic() - self._epoch_ended)
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         row["loss"] = float(self.loss_sum) / self.batches
         self.loss_sum, self.batches = 0.0, 0
@@ -82,14 +72,14 @@ class History(Callback):
         values = {name: part.latest for name, part in parts.items() if part is not None and part.latest is not None}
         row |= values.get("epoch", {})
         if self.average is not None and values:
-            average = values.get("average") or dict.fromkeys(values["epoch"], math.nan)  # where it has not begun
+            average = values.get("average") or dict.fromkeys(values["epoch"], math.nan)  # if it has not begun
             row |= {f"average_{name}": value for name, value in average.items()}
         measured = {name: value for measure in _measures(trainer) for name, value in measure.latest.items()}
         row |= measured | {"seconds": round(seconds, 3)}
         self.record.rows.append(row)
         assert isinstance(pl_module, EmbeddingTask)
         if self.recipe.evaluation.metric in row and pl_module.plateau is not None:
-            # Now, as Lightning would do so after the checkpoint, which would then lack it.
+            # Here, because Lightning would do it after the checkpoint, which would not include it.
             pl_module.plateau.step(row[self.recipe.evaluation.metric])
         self._choose(row, values, measured)
         self._end_phases(trainer)
@@ -105,7 +95,7 @@ class History(Callback):
             self.record.kept = kept
 
     def _end_phases(self, trainer: Trainer) -> None:
-        """Begin the second phase, or end the training, where the present phase has come to its plateau."""
+        """Begin the second phase, or end the training, once the metric of the present phase has reached a plateau."""
         until, rows = self.recipe.training.until_plateau, self.record.rows
         if until is None or not rows:
             return

@@ -1,4 +1,4 @@
-"""What is measured while a run trains, beside its loss: columns of ``history.csv``, and snapshots for plots."""
+"""Values measured during training, as columns of ``history.csv``, and snapshots of embeddings for plots."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,6 +19,7 @@ from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.similarity import Cosine, unit
 from proxemic.losses.user_defined import Loss, loss_name
 from proxemic.metrics.proxies import average_distance_to_proxy
+from proxemic.ranges import check_range
 from proxemic.training.beginning import embed_training_images
 from proxemic.training.data_module import TrainingData
 from proxemic.training.module import EmbeddingTask, check_embeddings
@@ -46,11 +47,11 @@ class EpochMeasure(Callback, ABC):
 
     @abstractmethod
     def check(self, loss: Loss) -> None:
-        """Raise `UserError` if the loss has no such values; called with the losses of both phases before training."""
+        """Raise `UserError` if this cannot be measured for a loss; called with each phase's before training."""
 
     @abstractmethod
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
-        """Give the values of the present weights, by the names in ``names``."""
+        """Return the values for the present weights, by the names in ``names``."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:
@@ -62,17 +63,17 @@ class EpochMeasure(Callback, ABC):
 
     def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
         assert isinstance(task, EmbeddingTask)
-        task.check_weights()  # a clearer reason than what a measure would say of them
+        task.check_weights()  # this error is clearer than one of the measure
         values = self.measure(task, trainer.datamodule)  # type: ignore[attr-defined] # Lightning sets it in fit
         return {name: float(values[name]) for name in self.names}
 
 
 class ProxyGap(EpochMeasure):
-    """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
+    """Logs how far from their proxies the softmax loss wants embeddings to be, and the bounds of the mean-proxy paper.
 
-    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns: ``gap``, the mean over
-    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
-    lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
+    It takes `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns are: ``gap``, the
+    mean over classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper; its bounds ``gap_lower`` and ``gap_upper`` by
+    `GapBounds`; ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
     """
 
     names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
@@ -98,7 +99,7 @@ class ProxyGap(EpochMeasure):
 class DistanceToProxy(EpochMeasure):
     """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
 
-    The images go through no augmentation. Losses of cosines compare directions: there both have unit length.
+    The images are not augmented. For losses that compare cosines, embeddings and proxies are scaled to unit length.
     """
 
     names = ("avg_dtp",)
@@ -131,8 +132,7 @@ class Snapshots(Callback):
     """
 
     def __init__(self, every_n_epochs: int = 1) -> None:
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        check_range("every_n_epochs", every_n_epochs, "[1, inf)")
         self.every_n_epochs = every_n_epochs
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -160,14 +160,14 @@ class Snapshots(Callback):
 def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
     try:
         return float(squared_gaps(proxies, scale=scale).mean())
-    except ValueError:  # of proxies that collapsed, no reason to end a training
+    except ValueError:  # if proxies have collapsed, which does not end a training
         return math.nan
 
 
 def as_compared(
     loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Return embeddings and proxies as the loss compares them, unit vectors for cosines; None without proxies."""
+    """Return embeddings and proxies, of unit length if the loss compares cosines; None if it has no proxies."""
     if not isinstance(loss, ProxyLoss):
         return embeddings, None
     proxies = loss.proxies.detach().float().cpu()
@@ -180,5 +180,5 @@ def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
     """Return the embeddings of all training images, and the proxies."""
-    embeddings = embed_training_images(task.model, data.images, data.recipe, task.processes)
+    embeddings = embed_training_images(task.model, data.images, data.recipe)
     return as_compared(task.loss, embeddings)

@@ -1,4 +1,4 @@
-"""What happens to proxies as a run goes on: they are spread over the clusters of their class, or pooled otherwise."""
+"""Changes of proxies between epochs: spreading them over the clusters of their class, or changing their pooling."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ from proxemic.training.recipe import Recipe
 
 
 def proxy_callbacks(recipe: Recipe, images: ImageSet, loss: object) -> Iterator[Callback]:
-    """Build the callbacks that a recipe asks for, for its training images and its loss."""
+    """Build the callbacks of a recipe that change proxies between epochs."""
     if recipe.training.spread_after > 0:
         yield SpreadProxies(recipe, images)
     if recipe.training.anneal_gamma is not None:
@@ -26,9 +26,9 @@ def proxy_callbacks(recipe: Recipe, images: ImageSet, loss: object) -> Iterator[
 
 
 class SpreadProxies(Callback):
-    """Moves the proxies of a class as one for the first epochs, then spreads them over the clusters of its images.
+    """Moves all proxies of a class alike for the first epochs, then spreads them over the clusters of its images.
 
-    Both follow from the epoch and the weights alone, so that a resumed run goes on as it would have gone on.
+    Both depend only on the epoch and the weights, so a resumed run gives the same result.
     """
 
     def __init__(self, recipe: Recipe, images: ImageSet) -> None:
@@ -40,7 +40,7 @@ class SpreadProxies(Callback):
         gradient = pl_module.proxies.grad
         if trainer.current_epoch < self.after and gradient is not None:
             values = gradient._values() if gradient.is_sparse else gradient
-            values.copy_(values.sum(1, keepdim=True).expand_as(values))  # that of one proxy in K places
+            values.copy_(values.sum(1, keepdim=True).expand_as(values))  # the gradient of one proxy for all K
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.current_epoch != self.after:
@@ -48,20 +48,20 @@ class SpreadProxies(Callback):
         task = pl_module
         assert isinstance(task, EmbeddingTask)
         assert isinstance(task.loss, ProxyLoss)
-        embeddings = embed_training_images(task.model, self.images, self.recipe, task.processes)
+        embeddings = embed_training_images(task.model, self.images, self.recipe)
         check_embeddings(embeddings, "training", task, trainer.current_epoch)
         task.loss.begin_at_clusters(embeddings, self.labels, seed=cluster_seed(self.recipe))
-        trainer.optimizers[0].state.pop(task.proxies, None)  # which was gathered in other places
+        trainer.optimizers[0].state.pop(task.proxies, None)  # it belongs to the old proxies
 
 
 class AnnealGamma(Callback):
-    """Sets the softness of the pooling in each epoch, as `GammaAnnealing` says, until it is that of the recipe."""
+    """Sets γ, the softness of the pooling, for each epoch, as `GammaAnnealing` describes."""
 
     def __init__(self, annealing: GammaAnnealing, end: float) -> None:
         self.annealing, self.end = annealing, end
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        # In every step, as an epoch that is resumed in its middle is not begun anew.
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        # In every step, because no start of an epoch is called when it is resumed in its middle.
         task = pl_module
         assert isinstance(task, EmbeddingTask)
         if not task.in_second_phase:

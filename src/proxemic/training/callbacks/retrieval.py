@@ -1,8 +1,7 @@
-"""Held-out images evaluated while a model is trained."""
+"""Evaluation of held-out images during training."""
 
 from typing import Any
 
-import torch.distributed as dist
 from jaxtyping import Float
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
@@ -11,27 +10,28 @@ from torch.utils.data import DataLoader, Dataset
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
 from proxemic.metrics import RetrievalMetrics
-from proxemic.runs.embed import embed_dataset, embed_images, join_shares
+from proxemic.ranges import check_range
+from proxemic.runs.embed import embed_dataset, embed_images
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 from proxemic.training.module import check_embeddings
 
 
 class RetrievalCallback(Callback):
-    """After training epochs, embed held-out data with the module and log how well they are retrieved.
+    """After each epoch, embeds held-out data with the module and logs retrieval metrics.
 
-    For any `LightningModule` whose ``forward`` takes inputs, such as images ``[B, C, H, W]``, to embeddings ``[B, D]``.
-    The values are logged as ``validation/recall@1`` and so on, for ``EarlyStopping(monitor="validation/map@r",
-    mode="max")`` or ``ModelCheckpoint`` (with ``save_on_train_epoch_end=True`` where the module has validation batches
-    of its own).
+    It works with any `LightningModule` whose ``forward`` turns inputs, such as images ``[B, C, H, W]``, into
+    embeddings ``[B, D]``. The values are logged as ``validation/recall@1`` and so on, for
+    ``EarlyStopping(monitor="validation/map@r", mode="max")`` or ``ModelCheckpoint`` (with
+    ``save_on_train_epoch_end=True`` if the module has validation batches of its own).
 
-    The module is evaluated in evaluation mode and in ``evaluation.precision``, whatever it is trained in. If no query
-    has a match, the values are NaN, with a warning. The processes of a run share an `ImageSet`, batch by batch; any
-    other data each of them embeds as a whole. All get the values that one process would get.
+    The module is evaluated in evaluation mode and in ``evaluation.precision``, also if it is trained in another one. If
+    no query has a match, the values are NaN, with a warning. Several processes share the batches of an `ImageSet`; any
+    other data each of them embeds as a whole. All get the same values as a single process.
 
     Args:
         images: Labelled images of classes that are not trained on: an `ImageSet`, or any data set or `DataLoader`
             whose samples have a label, as `embed_dataset` takes.
-        preprocessing: Preparation of the images of an `ImageSet`; other data need none.
+        preprocessing: Preprocessing of the images of an `ImageSet`; not used for other data.
         evaluation: The metrics, and the number of images per batch.
         workers: Processes that load images, for each process of the run.
         every_n_epochs: Evaluate after each n-th epoch, at least 1.
@@ -63,8 +63,7 @@ class RetrievalCallback(Callback):
         every_n_epochs: int = 1,
         prefix: str = "validation/",
     ) -> None:
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        check_range("every_n_epochs", every_n_epochs, "[1, inf)")
         if isinstance(images, ImageSet) and preprocessing is None:
             raise ValueError("preprocessing is None, but an ImageSet needs one: give a proxemic.data.Preprocessing.")
         self.images, self.preprocessing, self.evaluation = images, preprocessing, evaluation
@@ -75,12 +74,12 @@ class RetrievalCallback(Callback):
         if (trainer.current_epoch + 1) % self.every_n_epochs:
             return
         self.latest = self.evaluate(trainer, pl_module)
-        # The largest of equal values, so that all processes log the same one, exactly.
+        # The values are equal up to rounding; the maximum makes all processes log exactly the same one.
         values = {f"{self.prefix}{name}": value for name, value in self.latest.items()}
         pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
 
     def evaluate(self, trainer: Trainer, network: nn.Module) -> RetrievalMetrics:
-        """Compute the metrics of any network on the held-out images, the same on all processes."""
+        """Evaluate any network on the held-out images; all processes return the same metrics."""
         rows: ImageSet | RowLabels
         if isinstance(self.images, ImageSet):
             embeddings, rows = self.embed(network), self.images
@@ -99,20 +98,16 @@ class RetrievalCallback(Callback):
         return evaluate_embeddings(embeddings, rows, self.evaluation, or_nan=True)
 
     def embed(self, network: nn.Module) -> Float[Tensor, "images dim"]:
-        """Embed the images of an `ImageSet` by any network; the processes share them, and all get all embeddings."""
+        """Embed an `ImageSet` with any network; the processes share the work, and each gets all embeddings."""
         assert isinstance(self.images, ImageSet)
         assert self.preprocessing is not None
-        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        size = self.evaluation.batch_size
-        embeddings = embed_images(
+        return embed_images(
             network,
             self.images,
             self.preprocessing,
-            batch_size=size,
+            batch_size=self.evaluation.batch_size,
             workers=self.workers,
             description="validation",
-            rank=rank,
-            world=world,
+            shared=True,
             precision=self.evaluation.precision,
         )
-        return join_shares(embeddings, len(self.images), size, world)

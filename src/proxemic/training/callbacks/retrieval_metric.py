@@ -21,24 +21,24 @@ _STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequenc
 
 
 class RetrievalMetric(Metric):
-    """`retrieval_metrics` of embeddings that come in batches, on any number of processes.
+    """Computes `retrieval_metrics` of embeddings that come in batches, on any number of processes.
 
-    Every process is given its own samples by ``update``; ``compute`` gathers them and gives each process the value
-    that one process with all samples would get, exactly, also where processes hold different numbers of samples or
-    none. Samplers that hand out whole rounds, as `torch.utils.data.DistributedSampler` and so Lightning's validation
-    do, repeat some samples: give ``indexes``, by which repeats are dropped.
+    Every process adds its own samples by ``update``; ``compute`` gathers them and returns on each process exactly the
+    value that a single process with all samples would return. Processes may hold different numbers of samples, or
+    none. Samplers such as `torch.utils.data.DistributedSampler`, which Lightning uses for validation, repeat some
+    samples to give each process equally many: pass ``indexes``, by which repeats are dropped.
 
-    Calling the metric is calling ``update``: no batch is evaluated alone.
+    Calling the metric is the same as calling ``update``; no batch is evaluated alone.
 
     The arguments up to ``average`` are those of `retrieval_metrics`.
 
     Args:
         compute_on_cpu: Keep what is collected in main memory, and compute there.
-        process_group: The processes to gather from; None is all.
+        process_group: The processes to gather from; None for all.
 
     Attributes:
         latest: The last result of ``compute``, as `RetrievalMetrics`, with the numbers of queries used and left out;
-            None before, and after ``reset``.
+            None before it and after ``reset``.
 
     Raises:
         ValueError: If a setting is not allowed.
@@ -82,7 +82,7 @@ class RetrievalMetric(Metric):
             "distance": distance, "recall_at": recall_at, "precision_at": precision_at, "map_at": map_at,
             "map_divisors": map_divisors, "ndcg_at": ndcg_at, "map": map, "mrr": mrr, "nmi": nmi, "average": average,
         }  # fmt: skip
-        # Refuses settings now rather than after an epoch.
+        # Refuses wrong settings here rather than after an epoch.
         retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **self.settings)
         for name in _STATES:
             self.add_state(name, [], dist_reduce_fx="cat")
@@ -97,16 +97,16 @@ class RetrievalMetric(Metric):
         is_gallery: Bool[Tensor, " batch"] | None = None,
         sequences: Shaped[Tensor, " batch"] | None = None,
     ) -> None:
-        """Collect a batch, as float32.
+        """Add a batch; embeddings are kept as float32.
 
         Args:
             embeddings: One row per sample.
             labels: One integer per sample.
-            indexes: The index of each sample in its data set, from 0; None where no sample comes twice.
-            is_query: Whether a sample is a query; None where all are.
-            is_gallery: Whether a sample is in the gallery; None where all are.
-            sequences: The number of each sample's sequence, the same on all processes, below 0 for none: a query does
-                not see the gallery rows of its own sequence. None where there are no sequences.
+            indexes: The index of each sample in its data set, from 0; None if no sample comes twice.
+            is_query: Whether a sample is a query; None if all are.
+            is_gallery: Whether a sample is in the gallery; None if all are.
+            sequences: The number of each sample's sequence, the same on all processes, or below 0 for none: a query is
+                not compared with gallery rows of its own sequence. None if there are no sequences.
 
         Raises:
             ValueError: If the parts do not fit together or to earlier batches.
@@ -136,19 +136,19 @@ class RetrievalMetric(Metric):
             getattr(self, name).append(part.to(device, copy=True))
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        """Collect a batch, as ``update`` does; torchmetrics would evaluate it alone, without the images to find."""
-        # In a collection, metrics that have collected the same share their lists, and each of them is called.
+        """Add a batch, as ``update`` does; torchmetrics would also evaluate the batch alone."""
+        # In a collection, metrics with the same samples share their lists, but each of them is called.
         for name in _STATES:
             setattr(self, name, list(getattr(self, name)))
         self.update(*args, **kwargs)
 
     def reset(self) -> None:
-        """Forget what was collected, and the last result."""
+        """Remove all samples and the last result."""
         super().reset()
         self.latest = None
 
     def compute(self) -> dict[str, Tensor]:
-        """Evaluate all collected samples, on all processes.
+        """Evaluate the samples of all processes.
 
         Returns:
             The values of `retrieval_metrics` as float64 scalars on the CPU. If no query has a match, as in Lightning's

@@ -1,4 +1,4 @@
-"""What a run saves: its checkpoint, and the files that follow from it."""
+"""Saves a run's checkpoint and the files that are derived from it."""
 
 import time
 from typing import Any
@@ -6,35 +6,25 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from proxemic.runs.directory import RunDirectory
 from proxemic.tables import percent
 from proxemic.training.callbacks.average import WeightAverage
 from proxemic.training.callbacks.stopping import Signals
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Record, write_chosen
+from proxemic.training.record import Session, write_chosen
 
 
 class SaveRun(Checkpoint):
-    """Saves a run such that it can be killed at any moment and resumed with the same result.
+    """Saves a run so that it can be killed at any moment and resumed with the same result.
 
-    After each epoch, the checkpoint is written; then, if the epoch is chosen, the model and the proxies; then the
-    history. All of these follow from the checkpoint: a run that is killed between two of the writes makes up for the
-    missing ones when it is resumed, and one that is killed before the checkpoint evaluates again. The first process
-    writes, and all processes stop after the same step. Lightning calls checkpoint callbacks after all others.
+    After each epoch, it writes the checkpoint; then, if the epoch is chosen, the model and the proxies; then the
+    history. The later files can be written from the checkpoint: a run killed between two writes makes up for the
+    missing files when it is resumed, and one killed before the checkpoint repeats the evaluation. Only the first
+    process writes, and all processes stop after the same step. Lightning calls checkpoint callbacks after all others.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        recipe: Recipe,
-        record: Record,
-        average: WeightAverage | None,
-        display: Display,
-        signals: Signals,
-    ) -> None:
-        self.run, self.recipe, self.record = run, recipe, record
-        self.average, self.display, self.signals = average, display, signals
+    def __init__(self, session: Session, average: WeightAverage | None, signals: Signals) -> None:
+        self.session, self.average, self.signals = session, average, signals
+        self.run, self.recipe, self.record = session.run, session.recipe, session.record
         self._stops_after_epoch = False
         self._saved_at = time.monotonic()
 
@@ -45,7 +35,7 @@ class SaveRun(Checkpoint):
         vars(self.record).update(state_dict)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # A kill may have come between the checkpoint and what is written after it.
+        # The run may have been killed between the checkpoint and the files after it.
         if self.record.best is not None and self.record.best["step"] == self.record.step:
             self._write_best(pl_module)
         if self.record.rows and trainer.is_global_zero:
@@ -57,14 +47,12 @@ class SaveRun(Checkpoint):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _flush_logs(trainer)
         if self._stops_after_epoch:
-            # Not at its end: Lightning has logged its values only now.
+            # Not at the end of the epoch, as Lightning has logged its values only now.
             self.signals.leave(f"after epoch {trainer.current_epoch}")
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            return  # the end of the epoch is at hand, and saves
+            return  # the epoch is about to end and save
         due = time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes
         stopping, due = self.signals.processes.any(self.signals.stopping, due)
         if stopping or due:
@@ -74,21 +62,21 @@ class SaveRun(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         row = self.record.rows[-1]
-        with self.display.times.of("saving"):
+        with self.session.times.of("saving"):
             self._save(trainer)
             if self.record.best is not None and self.record.best["step"] == row["step"]:
                 self._write_best(pl_module)
             if trainer.is_global_zero:
                 self._write_history()
-        self.display.report(self._line(row, trainer))
+        self.session.report(self._line(row, trainer))
         if sum(phase.epochs for phase in self.record.ended) == len(self.record.rows):
-            self.display.report(self._why_ended())
+            self.session.report(self._why_ended())
         (self._stops_after_epoch,) = self.signals.processes.any(self.signals.stopping)
-        if self.display.on_epoch is not None and not self._stops_after_epoch:
+        if self.session.on_epoch is not None and not self._stops_after_epoch:
             try:
-                self.display.on_epoch(row)
+                self.session.on_epoch(row)
             except Exception as error:
-                self.display.raised = error
+                self.session.raised = error
                 raise
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -111,7 +99,7 @@ class SaveRun(Checkpoint):
         if task.processes.is_first:
             is_average = self.average is not None and self.record.kept == "average"
             model = self.average.network if is_average else task.model  # type: ignore[union-attr]
-            write_chosen(self.run, self.recipe, self.record.kept, model, task.loss, task.shards)
+            write_chosen(self.session, model, task.loss, task.shards)
 
     def _write_history(self) -> None:
         rows, ended = self.record.rows, self.record.ended
@@ -145,6 +133,6 @@ class SaveRun(Checkpoint):
 
 
 def _flush_logs(trainer: Trainer) -> None:
-    # What a run that is resumed from the checkpoint will not log again.
+    # These values are not logged again by a run that is resumed from the checkpoint.
     for logger in trainer.loggers:
         logger.save()

@@ -1,61 +1,52 @@
-"""The network of before the first step, which an epoch has to be better than."""
+"""The network before the first step; an epoch is only chosen if it is better."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from proxemic.data import ImageSet
 from proxemic.models import save_model
-from proxemic.runs.directory import RunDirectory
 from proxemic.runs.starts import BothStarts, better_start, evaluate_starts
 from proxemic.tables import percent
 from proxemic.training.callbacks.retrieval import RetrievalCallback
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.recipe import Recipe
-from proxemic.training.record import Display, Record, write_chosen
+from proxemic.training.record import Session, write_chosen
 
 
 class KeepStart(Callback):
-    """Keeps the network of before the first step, and evaluates it, also without its new head, for selection.
+    """Keeps the network before the first step and evaluates it, with and without its new head, for selection.
 
-    A run that is killed before its first checkpoint does so again.
+    A run that is killed before its first checkpoint repeats this.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        recipe: Recipe,
-        record: Record,
-        evaluator: RetrievalCallback | None,
-        display: Display,
-    ) -> None:
-        self.run, self.recipe, self.record = run, recipe, record
-        self.evaluator, self.display = evaluator, display
+    def __init__(self, session: Session, evaluator: RetrievalCallback | None) -> None:
+        self.session, self.evaluator = session, evaluator
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        task, evaluation = pl_module, self.recipe.evaluation
+        session, task = self.session, pl_module
+        recipe, evaluation, record = session.recipe, session.recipe.evaluation, session.record
         assert isinstance(task, EmbeddingTask)
         if trainer.global_step > 0:
             return
-        wanted = evaluation.start or evaluation.untrained or self.recipe.training.interpolate
+        wanted = evaluation.start or evaluation.untrained or recipe.training.interpolate
         if task.processes.is_first and wanted:
-            save_model(self.run.start, task.model, self.recipe.preprocessing)
+            save_model(session.run.start, task.model, recipe.preprocessing)
         if self.evaluator is None or not evaluation.start:
             return
         assert isinstance(self.evaluator.images, ImageSet)
-        with self.display.times.of("validation"):
+        with session.times.of("validation"):
             network = BothStarts(task.model)
             embeddings = self.evaluator.embed(network).split([*network.widths.values()], dim=1)
             parts = dict(zip(network.widths, embeddings, strict=True))
             starts = evaluate_starts(parts, self.evaluator.images, evaluation)
-        self.record.starts, metric = starts, evaluation.metric
+        record.starts, metric = starts, evaluation.metric
         # The first process decides for all: the last digits may differ between machines.
         if better := task.processes.broadcast(better_start(starts, metric)):
             if better == "untrained" and task.shards is not None:
                 task.shards.save_start(task.proxies)
-            self.record.best, self.record.kept = {"epoch": 0, "step": 0, **starts[better]}, better
+            record.best, record.kept = {"epoch": 0, "step": 0, **starts[better]}, better
             if task.processes.is_first:
-                write_chosen(self.run, self.recipe, better, task.model, task.loss, task.shards)
+                write_chosen(session, task.model, task.loss, task.shards)
         shown = {name: percent(values[metric]) for name, values in starts.items()}
         line = f"start  validation {metric} {shown.get('start', 'not finite')}"
-        if self.recipe.model.head != "none":
+        if recipe.model.head != "none":
             line += f", with its head {shown.get('untrained', 'not finite')}"
-        self.display.report(line)
+        session.report(line)

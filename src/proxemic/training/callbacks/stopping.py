@@ -1,4 +1,4 @@
-"""How a training stops when a signal asks for it."""
+"""Stops a training on a signal."""
 
 import os
 import signal
@@ -13,10 +13,10 @@ from proxemic.runs.processes import Processes
 
 
 class Signals:
-    """Takes Ctrl-C, SIGTERM and SIGUSR1 (which SLURM can be asked to send) for a request to save and stop.
+    """Treats Ctrl-C, SIGTERM and SIGUSR1 (which SLURM can send before its time limit) as a request to save and stop.
 
     Attributes:
-        stopping: Whether this process was asked to; all processes agree on it after each step.
+        stopping: Whether this process has received one; all processes agree on it after each step.
     """
 
     def __init__(self, run: RunDirectory, processes: Processes) -> None:
@@ -26,10 +26,10 @@ class Signals:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Handle signals in this block.
+        """Handle signals while the block runs.
 
-        Enter it before the data workers start, which SLURM (``--signal=USR1@90``) sends SIGUSR1 too and would end, and
-        leave it once Lightning has restored the handlers that it found.
+        Enter it before the data workers start: SLURM (``--signal=USR1@90``) also sends them SIGUSR1, which would end
+        them. Leave it after Lightning has restored the handlers that it found.
         """
         numbers = [signal.SIGINT, signal.SIGTERM]
         if hasattr(signal, "SIGUSR1"):  # not on Windows
@@ -48,11 +48,11 @@ class Signals:
                 signal.signal(number, signal.SIG_IGN if stopped else handler)
 
     def heed_sigterm(self) -> None:
-        """Replace the handler that Lightning puts in place when it begins to fit."""
+        """Replace the SIGTERM handler that Lightning installs when it begins to fit."""
         signal.signal(signal.SIGTERM, self._stop)
 
     def leave(self, where: str) -> NoReturn:
-        """Raise `Interrupted` once all is saved."""
+        """Raise `Interrupted`, after everything is saved."""
         self._left = True
         raise Interrupted(
             f"Stopped {where}, everything is saved: continue with proxemic train --resume {self.run.path}"
@@ -60,14 +60,14 @@ class Signals:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process or self._left:
-            return  # one that loads images, or a signal too late
+            return  # a process that loads images, or a signal that comes too late
         if self.stopping:
-            # Not KeyboardInterrupt, which Lightning takes for its own and ends the process without a word.
+            # Not KeyboardInterrupt, for which Lightning ends the process without a message.
             raise Interrupted(
                 f"Stopped at once: continue from the last checkpoint with proxemic train --resume {self.run.path}"
             )
         self.stopping = True
         if not self.processes.is_first or (number == signal.SIGTERM and self.processes.world > 1):
             return  # torchrun also sends SIGTERM when another process is lost: nothing will be saved then
-        # Not print: a signal may come in the middle of one, and it cannot be entered twice.
+        # Not print: the signal may interrupt a print, which cannot be entered again.
         os.write(1, b"\nStopping: saving first; once more stops at once.\n")

@@ -1,3 +1,3 @@
-"""Training by several processes: Lightning's view of them, and sharded proxies in checkpoints."""
+"""Training by several processes: their strategy for Lightning, and sharded proxies in checkpoints."""
 
 __all__: list[str] = []

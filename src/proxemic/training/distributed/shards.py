@@ -1,4 +1,4 @@
-"""Sharded proxies beside the checkpoints of a run, in files that any number of processes can read."""
+"""Sharded proxies in files beside the checkpoints of a run, readable by any number of processes."""
 
 import shutil
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ _PROXIES = "loss.proxies"
 
 @dataclass
 class ProxyShards:
-    """Saves and loads sharded proxies, with their optimiser state, in a folder of files beside each checkpoint.
+    """Saves and loads sharded proxies and their optimiser state, in a folder beside each checkpoint.
 
-    The checkpoint names the folder, which is complete before the checkpoint exists; ``latest`` is the last one.
+    The checkpoint names its folder, which is complete before the checkpoint is written; ``latest`` is the last folder.
     """
 
     folder: Path
@@ -28,7 +28,7 @@ class ProxyShards:
     latest: str = ""
 
     def save(self, checkpoint: dict[str, Any], optimizer: Optimizer, proxies: nn.Parameter, step: int) -> None:
-        """Move the shard of this process from a checkpoint to files; every process calls this."""
+        """Move this process's shard from a checkpoint to files; every process must call this."""
         everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         index = next((number for number, item in enumerate(everything) if item is proxies), None)
         tensors = {_PROXIES: checkpoint["state_dict"].pop(_PROXIES)}
@@ -37,7 +37,7 @@ class ProxyShards:
             rows = {
                 name: value for name, value in states[index].items() if getattr(value, "shape", None) == proxies.shape
             }
-            # A copy: the optimiser's own goes on being used.
+            # A copy, as the optimiser still uses its own.
             states[index] = {name: value for name, value in states[index].items() if name not in rows}
             tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
         self._write(tensors, step)
@@ -45,7 +45,7 @@ class ProxyShards:
         checkpoint["shards"] = {"folder": self.latest, "index": index, "types": types}
 
     def save_start(self, proxies: nn.Parameter) -> None:
-        """Write the proxies alone, before there is a checkpoint; every process calls this."""
+        """Write the proxies without a checkpoint, before the first step; every process must call this."""
         self._write({_PROXIES: proxies.detach()}, 0)
 
     def _write(self, tensors: dict[str, Tensor], step: int) -> None:
@@ -54,7 +54,7 @@ class ProxyShards:
         save_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
 
     def load(self, checkpoint: dict[str, Any], proxies: nn.Parameter) -> None:
-        """Move the shard of this process from files into a checkpoint."""
+        """Move this process's shard from files into a checkpoint."""
         kept = checkpoint["shards"]
         self.latest = kept["folder"]
         tensors = {name: torch.empty(proxies.shape, dtype=kind) for name, kind in kept["types"].items()}
@@ -65,11 +65,11 @@ class ProxyShards:
             state |= {name.removeprefix("optimizer."): value for name, value in tensors.items()}
 
     def whole(self) -> Tensor:
-        """Load all proxies of the latest checkpoint on this process."""
+        """Load the proxies of all classes, as in the latest checkpoint."""
         return load_whole(self.folder / self.latest, _PROXIES)
 
     def drop_others(self) -> None:
-        """Remove the files of other checkpoints, also incomplete ones that a kill has left."""
+        """Remove the files of other checkpoints, including incomplete ones that a killed run has left."""
         for path in self.folder.glob("proxies-*"):
             if path.name != self.latest:
                 shutil.rmtree(path, ignore_errors=True)

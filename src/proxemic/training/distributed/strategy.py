@@ -1,4 +1,4 @@
-"""The processes of a run as Lightning sees them."""
+"""The Lightning strategy of a run with several processes."""
 
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -7,10 +7,10 @@ from proxemic.runs.processes import Processes
 
 
 class OneOfSeveral(SingleDeviceStrategy):
-    """Train on the device of this process; only the first process writes logs and checkpoints.
+    """Trains on the device of this process; only the first process writes logs and checkpoints.
 
-    `EmbeddingTask` exchanges gradients itself, and `Processes` agrees on all else, so that Lightning starts no
-    processes and handles no signals by collectives of its own.
+    `EmbeddingTask` exchanges gradients and `Processes` everything else, so Lightning neither starts processes nor
+    handles signals by collectives of its own.
     """
 
     def __init__(self, device: torch.device, processes: Processes) -> None:
