@@ -1,14 +1,14 @@
-"""Whether W processes give the value and the gradients of one: the worst relative error of every loss.
+"""Compare the loss and the gradients of W processes with one process: the worst relative error of every loss.
 
     uv run python benchmarks/equality.py
     uv run python benchmarks/equality.py --processes 2 4 --json
 
-Every process embeds its own part of a batch by a linear network under DistributedDataParallel, and takes one loss, with
-replicated, sharded or sampled proxies. One step accumulates two batches of other, uneven sizes. Beside it, one process
-does the same with the joined batches. There are as many classes as leave the processes different numbers of them, and
-the last of four none. "Weighed" is with sample weights, "one by one" with some function of the values of the samples,
-of which the processes' mean is trained. An error is the largest difference over the largest value, of the loss and its
-moving averages, of the gradient of the network and of that of the proxies (of all that the loss learns).
+Every process embeds its part of a batch by a linear network under DistributedDataParallel, and computes a loss with
+replicated, sharded or sampled proxies. A step accumulates two batches of different, uneven sizes. One process does the
+same with the joined batches. The processes have different numbers of classes, and the last of four has none. "Weighed"
+stands for sample weights, and "one by one" for a function of the values per sample, whose mean over the processes is
+trained. An error is the largest difference divided by the largest value: of the loss and its moving averages, of the
+gradient of the network, and of the gradient of the proxies (all parameters of the loss).
 """
 
 import contextlib

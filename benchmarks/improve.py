@@ -1,4 +1,4 @@
-r"""How much a head over stored features gains by labels, by wrong labels, and by correcting these.
+r"""Measure how much a head over stored features gains with more labels, and by correcting wrong ones.
 
     proxemic embed MODEL photos --out features.safetensors      # labelled pictures, embedded once
     python benchmarks/improve.py features.safetensors           # five seeds, minutes

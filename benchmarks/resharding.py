@@ -1,4 +1,4 @@
-"""Sharded proxies from 4 processes to 1, to 3 and back to 4: what of them changes, and the losses that follow.
+"""Reshard proxies from 4 processes to 1, to 3 and back to 4, and compare the tensors and the following losses.
 
     uv run python benchmarks/resharding.py
 

@@ -4,7 +4,6 @@ import copy
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -15,7 +14,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, AdamW
 
 import proxemic.losses
 from gpu_rows.rows import Row, Rows
@@ -23,7 +21,6 @@ from losses import LOSSES as COMMON
 from proxemic.losses import MaxPooling, MeanProxyNorm, ProxyLoss
 from proxemic.losses.scores import sampling
 from proxemic.losses.scores.products import Precision
-from proxemic.optim import clip_norm
 
 ROOT = Path(__file__).parents[2]
 OTHERS = ("SphereFaceLoss", "CosFaceLoss", "MagFaceLoss", "AdaFaceLoss", "ElasticFaceLoss", "ProxyNCAPlusPlusLoss")
@@ -46,7 +43,6 @@ def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
         rows.add(f"errors: {name}", partial(errors, name, device, classes, batch))
     for name in () if smoke else COMPILED:
         rows.add(f"errors, compiled: {name}", partial(errors, name, device, 2_000, batch, compiled=True))
-    rows.add("waits", partial(waits, device))
     if not smoke:
         rows.add("tests", partial(run_tests, device, 120), 125)
 
@@ -107,35 +103,15 @@ def choosing(index: Tensor | None) -> Iterator[None]:
 
 
 @contextmanager
-def not_waited_for(device: torch.device, mode: str = "error") -> Iterator[None]:
-    """Fail, or warn, where something would wait for a GPU."""
-    if device.type != "cuda":
-        yield
-        return
-    torch.cuda.set_sync_debug_mode(mode)
+def not_waited_for(device: torch.device) -> Iterator[None]:
+    """Fail if something waits for a GPU."""
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-def waits(device: torch.device) -> Row:
-    """Count how often the processor waits for a GPU in a step with clipping, by optimiser and share of classes."""
-    found: dict[str, int] = {}
-    for rate, (name, optimizer) in product((1.0, 0.1), {"SGD": SGD, "AdamW": AdamW}.items()):
-        loss = proxemic.losses.ProxyAnchorLoss(2_000, 32, sample_rate=rate).to(device)
-        steps: Any = optimizer(loss.parameters(), lr=0.1, fused=None if rate < 1 else True)
-        x = torch.randn(40, 32, device=device, requires_grad=True)
-        y = torch.randint(2_000, (40,), device=device)
-        for warm in (True, False):
-            with warnings.catch_warnings(record=True) as said, not_waited_for(device, "default" if warm else "warn"):
-                warnings.simplefilter("always")
-                steps.zero_grad()
-                loss(x, y).backward()
-                clip_norm(loss.parameters(), 1.0)
-                steps.step()
-            found[f"{name}, sample_rate {rate}"] = sum("synchroniz" in str(item.message) for item in said)
-    return found
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def check_labels(device: torch.device) -> Row:

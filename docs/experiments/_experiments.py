@@ -8,6 +8,7 @@ check. No search or run that is there is made again.
 import csv
 import json
 import subprocess
+import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -204,29 +205,36 @@ def searched(dataset: str) -> list[str]:
     return [name for name, search in SEARCHES.items() if f"{dataset}/{search.recipe}" in recipes]
 
 
-def parser_of(doc: str | None, datasets: Iterable[str], out: str, **choices: Iterable[str]) -> ArgumentParser:
-    """Make the parser of a script: a data set, further words with their choices, losses, and where things lie."""
+def run_script(
+    doc: str | None,
+    train: Callable[[Namespace, Kept], object],
+    tables: Callable[[Namespace, Kept], Mapping[str, Table]],
+    datasets: Iterable[str],
+    out: str,
+    **choices: Iterable[str],
+) -> None:
+    """Run a script: read its command line, and train, or with --table write its tables by the names of their files.
+
+    The command line has a data set, a word for each of ``choices``, losses, and where things lie. A `UserError` ends
+    the script by its sentence.
+    """
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
     for name, values in {"dataset": datasets, **choices}.items():
-        parser.add_argument(name, choices=values)
+        parser.add_argument(name, choices=[*values])
     parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of the losses (all)")
     parser.add_argument("--root", type=Path, metavar="PATH", help="Omniglot's images, or the features of cars.py")
     parser.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help="for searches and runs")
     parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
     parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
-    return parser
-
-
-def parse(parser: ArgumentParser) -> tuple[Namespace, Kept]:
-    """Read the words of a script, and find what is kept of its data set."""
     arguments = parser.parse_intermixed_args()
-    return arguments, Kept(arguments.kept / arguments.dataset)
-
-
-def run_script(main: Callable[[], None]) -> None:
-    """Run a script; what is the matter with its arguments or files ends it by a sentence."""
+    known = Kept(arguments.kept / arguments.dataset)
     try:
-        main()
+        if arguments.table is None:
+            train(arguments, known)
+            return
+        words = " ".join([Path(sys.argv[0]).name, *(getattr(arguments, name) for name in ("dataset", *choices))])
+        for name, table in tables(arguments, known).items():
+            keep_table(table, arguments.table / f"{name}.csv", words)
     except UserError as error:
         raise SystemExit(str(error)) from None
 
@@ -271,10 +279,11 @@ def place_of(root: Path | None) -> dict[str, object]:
     return {} if root is None else {"data.root": str(root)}
 
 
-def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> None:
+def run_search(known: Kept, name: str, out: Path, root: Path | None) -> None:
     """Search for a loss on a data set, or go on; a search that is kept is not made again."""
     if known.recipe(name).exists():
         return
+    dataset = known.folder.name
     print(f"{dataset}: {name}", flush=True)
     search, size, folder = (SEARCHES | OTHER_NORM)[name], DATA_SETS[dataset], out / dataset / name
     norm = {} if search.layer_norm is None else {"model.layer_norm": search.layer_norm}
@@ -289,16 +298,16 @@ def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kep
             around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
             budget=size.budget,
             seeds=size.trial_seeds,
-            first=first_trials(dataset, name, out, root, known),
+            first=first_trials(known, name, out, root),
             pruner="halving",
             report=_print,
         )
     known.keep_search(name, folder)
 
 
-def first_trials(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> list[str | Path]:
+def first_trials(known: Kept, name: str, out: Path, root: Path | None) -> list[str | Path]:
     """Return the recipes whose values the first trials take, after the recipe's own."""
-    search = (SEARCHES | OTHER_NORM)[name]
+    search, dataset = (SEARCHES | OTHER_NORM)[name], known.folder.name
     if dataset == PHOTOGRAPHS:
         # What the same loss came to on the features; the rates of a head are not those of a whole network.
         found = Kept(known.folder.with_name(FEATURES)).recipe(name)
@@ -314,7 +323,7 @@ def first_trials(dataset: str, name: str, out: Path, root: Path | None, known: K
     # The best values of the family's first loss, whose search is made before, or finished together with others.
     head = [sibling for sibling in search.siblings[:1] if sibling + search.suffix != name]
     for sibling in head:
-        run_search(dataset, sibling + search.suffix, out, root, known)
+        run_search(known, sibling + search.suffix, out, root)
     first: list[str | Path] = [known.recipe(sibling + search.suffix) for sibling in head]
     # The values that a search has found on glyphs-small, if it has the loss.
     tuned = [recipe for recipe in (f"{AROUND}/{search.recipe}",) if recipe in list_recipes()]

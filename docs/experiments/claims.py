@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table, read_rows, run_script
+from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table, read_rows
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
 from proxemic.tables import MISSING, Table
@@ -240,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()
