@@ -1,13 +1,13 @@
-"""Measure all that a GPU is to show, in two starts of some minutes, one row after the other.
+"""Measure losses, correctness, training and metrics on a GPU, row by row, in two starts of some minutes.
 
     python benchmarks/gpu.py --out gpu.json --part losses      # 400 s: a step of the losses in every way
     python benchmarks/gpu.py --out gpu.json --part rest        # 350 s: errors, tests, training, metrics
     python benchmarks/gpu.py --table docs/measured/*.json      # Markdown, as docs/benchmarks.md shows it
     python benchmarks/gpu.py --out rehearsed.json --device cpu --smoke
 
-Every row is written to the file as soon as it is there, and has its own limit of seconds. A second start goes on with
-what is missing or has failed. A machine without a network needs no environment of its own: ``make gpu-packages``
-here puts what it lacks into .cache/gpu, and there
+Every row has its own time limit and is written to the file as soon as it is measured. A second start measures missing
+and failed rows. A machine without a network needs no environment: ``make gpu-packages`` on another machine puts the
+missing packages into .cache/gpu, and then
 
     PYTHONPATH=src:.cache/gpu python3 benchmarks/gpu.py --out gpu.json --part losses
 """
@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[float, Sequence[Callable[..., None]]]] = {
     "losses": (400, [steps.add]),
     "rest": (350, [training.add, correctness.add]),
 }
-"""Each with its seconds and what adds its rows, the most telling first."""
+"""Parts with their time limits in seconds, and the functions that add their rows, the most important first."""
 
 
 def measure(path: Path, part: str, device: torch.device, seconds: float | None, *, smoke: bool) -> None:
@@ -109,7 +109,7 @@ def main(
     smoke: bool = False,
     table: Sequence[Path] = (),
 ) -> None:
-    """Measure the parts, in which no row begins after so many seconds, or print the tables of files."""
+    """Measure the parts, in which no row starts after ``seconds``, or print the tables of files."""
     if table:
         print(tables(table))
         return

@@ -307,7 +307,7 @@ def searched(folder: Path, recipe: str, root: str | None = None) -> None:
     space = [{"search": {"optim.lr": {"factor": 10}}}]
     options = TuningOptions(recipe, [], space, recipe, None, "tpe", "halving", None, "s", 0, budget=2.0)
     text = read_recipe(find_recipe(recipe), [] if root is None else [f"--data.root={root}"]).yaml
-    directory.begin(options, text)
+    directory.begin(options, {directory.base: text})
     directory.write_trials([[FinishedTrial(n, "complete", 0.5 + n / 10, {}, 1.0, steps=20) for n in range(3)]])
     directory.best_recipe.write_text("# Found by proxemic tune: map@r 0.7.\n" + text, encoding="utf-8")
 
@@ -583,7 +583,7 @@ def test_makers_are_held_out_and_models_are_the_centres(centres: Any, features: 
 def test_what_is_no_file_of_features_is_one_sentence(centres: Any, tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "a page.md").write_text("# A page\n" * 10)
     out = tmp_path / "makers.parquet"
-    with pytest.raises(UserError, match=rf"{name} is no file of features \(.*{reason}.*: python docs/"):
+    with pytest.raises(UserError, match=rf"{name} is not a file of features \(.*{reason}.*: python docs/"):
         centres.join_classes(tmp_path / name, out)
     assert not out.exists()
 

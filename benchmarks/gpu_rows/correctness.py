@@ -1,4 +1,4 @@
-"""Whether a GPU computes what a CPU computes in float64, and without the processor waiting for it."""
+"""Check that losses on a GPU agree with float64 on a CPU, and that the processor does not wait for the GPU."""
 
 import copy
 import os
@@ -30,9 +30,9 @@ LOSSES["mean proxy"] = "NormalizedSoftmaxLoss", {"regularizers": (MeanProxyNorm(
 LOSSES["sub-centers"] = "ArcFaceLoss", {"pooling": MaxPooling()}
 COMPILED = ("NormalizedSoftmaxLoss", "ArcFaceLoss", "ProxyAnchorLoss", "MultiProxyAnchorLoss")
 BOUNDS: dict[Precision, float] = {"float32": 1e-5, "split": 5e-5, "tf32": 3e-3, "half": 3e-3}
-"""The largest relative error of the loss and of each gradient, as vectors."""
+"""The largest relative error of the loss and of each gradient, by norm."""
 ROUGH = {"CurricularFaceLoss": 2e-2}
-"""Of losses in which rounding decides, as about which negatives are hard."""
+"""Bounds of losses in which rounding has discrete effects, such as on which negatives are hard."""
 
 
 def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
@@ -48,7 +48,7 @@ def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
 
 
 def errors(name: str, device: torch.device, classes: int, batch: int, *, compiled: bool = False) -> Row:
-    """Return the largest errors of a loss by precision with their settings, and what is beyond its bound."""
+    """Return the largest errors of a loss by precision, with their settings, and the precisions beyond their bounds."""
     worst: dict[Precision, tuple[float, str]] = {}
     for proxies, rate in product((1, 3), (1.0,) if compiled else (1.0, 0.3)):
         torch.manual_seed(0)
@@ -76,7 +76,7 @@ def errors(name: str, device: torch.device, classes: int, batch: int, *, compile
 
 
 def make(name: str, classes: int, proxies: int, rate: float) -> ProxyLoss:
-    """Create a loss in evaluation mode, so that no average moves."""
+    """Create a loss in evaluation mode, which updates no averages."""
     kind, options = LOSSES[name]
     # Proxies are as long as embeddings: their distances have no digits to lose.
     options = options | {"proxies_per_class": proxies, "sample_rate": rate, "init": torch.nn.init.normal_}
@@ -91,20 +91,20 @@ def results(call: Any, proxies: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, .
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Return a dense tensor of the CPU in float64."""
+    """Convert to a dense float64 tensor on the CPU."""
     return (tensor.to_dense() if tensor.is_sparse else tensor).cpu().double()
 
 
 @contextmanager
 def choosing(index: Tensor | None) -> Iterator[None]:
-    """Let sampled losses look at these classes, which else each device draws for itself."""
+    """Let sampled losses use these classes; otherwise, each device would draw its own."""
     with nullcontext() if index is None else patch.object(sampling, "choose_classes", lambda *_: index):
         yield
 
 
 @contextmanager
 def not_waited_for(device: torch.device) -> Iterator[None]:
-    """Fail if something waits for a GPU."""
+    """Fail if the processor waits for a GPU in the block."""
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:

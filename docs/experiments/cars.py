@@ -1,4 +1,4 @@
-"""Cars196 for the experiments: the photographs with their splits, and what an ImageNet-trained network sees in them.
+"""Prepare Cars196 for the experiments: the photographs with their splits, and features of an ImageNet network.
 
     python docs/experiments/cars.py --data.root cars196.tar --out runs/cars
 
@@ -11,7 +11,7 @@ classes 1 to 98 and test for 99 to 196. In --out it leaves
   photographs squeezed to 224 pixels, with the same splits;
 - all-training.csv, for the reality check (--data.labels), which makes folds of all training classes.
 
-About four minutes on one core. A command that was stopped goes on where it was.
+It takes about four minutes on one core. The same command continues after a stop.
 """
 
 import argparse

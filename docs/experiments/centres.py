@@ -1,13 +1,13 @@
-"""Classes of several known centres: does K > 1 help, do proxies find the centres, and which start matters?
+"""Train on classes with several known centres: does K > 1 help, do proxies find the centres, and does the start matter?
 
     python docs/experiments/centres.py makers --root runs/cars/features.parquet
     python docs/experiments/centres.py letters
     python docs/experiments/centres.py makers --table docs/experiments
 
-Each loss is searched at each K with each start of its proxies, with the same budget, on validation classes; the best
-recipe is trained with several seeds, tested, and asked what its proxies have found. Cells that are finished are kept
-beside this script, and the same command goes on where it was stopped; several processes share the work if each is
-given other losses. --table trains nothing, and writes the tables of what is kept.
+Each loss is searched for each K and each start of its proxies with the same budget on validation classes; the best
+recipe is trained with several seeds and tested, and the information in its proxies is measured. Finished cells are kept
+beside this script, and the same command continues. Several processes share the work if each is given other losses.
+--table trains nothing, and writes the tables of the kept cells.
 
 The classes are the makers of cars, whose centres are models, and the letters of GlyphLetters, whose centres are its
 characters. docs/experiments/cars.py makes the file for --root.
@@ -41,7 +41,7 @@ MAKERS_OF_TWO_WORDS = ("AM General", "Aston Martin", "Land Rover")
 
 @dataclass(frozen=True)
 class Experiment:
-    """What the cells of one data set have in common; ``center`` is the attribute that proxies are to find."""
+    """The common settings of a data set's cells; ``center`` is the attribute that proxies should find."""
 
     recipes: str
     center: str
@@ -51,7 +51,7 @@ class Experiment:
     values: Mapping[str, object] = field(default_factory=dict)
 
     def start(self, name: str) -> dict[str, object]:
-        """The values of a recipe that make a start."""
+        """Return the overrides of a recipe for a start of the proxies."""
         later = self.epochs // 4
         return {
             "drawn": {},
@@ -69,14 +69,14 @@ EXPERIMENTS = {
 
 
 def starts(loss: str, k: int) -> tuple[str, ...]:
-    """The starts that differ: of one proxy none does, and the largest similarity has no softness to anneal."""
+    """Return the starts that differ: one proxy has a single start, and sub-centers have no gamma to anneal."""
     if k == 1:
         return ("drawn",)
     return STARTS[:3] if loss == "arcface-sub-centers" else STARTS
 
 
 def maker_of(name: str) -> str:
-    """The maker that the name of a class of Cars196 begins with.
+    """Return the maker, with which the name of a class of Cars196 begins.
 
     >>> maker_of("Aston Martin Virage Coupe 2012"), maker_of("smart fortwo Convertible 2012")
     ('Aston Martin', 'smart')
@@ -85,7 +85,7 @@ def maker_of(name: str) -> str:
 
 
 def split_of_makers(models: Sequence[str]) -> dict[str, str]:
-    """The split of each maker: by the number of models, by turns for training (every third: validation) and test."""
+    """Assign makers, sorted by number of models, to training and test in turn; every third of training validates."""
     count = {maker: sum(maker_of(model) == maker for model in models) for maker in map(maker_of, models)}
     order = sorted(count, key=lambda maker: (-count[maker], maker))
     sides = ("train", "test", "train", "test", "validation", "test")
@@ -93,7 +93,7 @@ def split_of_makers(models: Sequence[str]) -> dict[str, str]:
 
 
 def join_classes(features: Path, out: Path) -> str:
-    """Write the features with makers as classes, and the models as their subclasses; return a sentence."""
+    """Write the features with makers as classes and models as subclasses; return a summary."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -116,7 +116,7 @@ Cell = tuple[str, int, str]
 
 
 def name_of(cell: Cell) -> str:
-    """The name of its files."""
+    """Return the name of a cell's files."""
     loss, k, start = cell
     return f"{loss}-k{k}-{start}"
 
@@ -141,8 +141,8 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
         **experiment.start(start),
     }
     if k == 1 and loss != "arcface-sub-centers":
-        values |= {"loss.gamma": 0.1, "loss.center_weight": 0.0}  # which change nothing
-    # The best of one proxy, of the next smaller K with the same start, and of the same K with drawn proxies.
+        values |= {"loss.gamma": 0.1, "loss.center_weight": 0.0}  # without effect for one proxy
+    # Start from the best values of one proxy, the next smaller K with the same start, and the same K drawn.
     smaller = max((smaller for smaller in KS if smaller < k), default=k)
     siblings = dict.fromkeys([(loss, 1, "drawn"), (loss, smaller, start), (loss, k, "drawn")])
     paths = [known.recipe(name_of(sibling)) for sibling in siblings if sibling != cell]
@@ -177,7 +177,7 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
 def row_of(
     experiment: Experiment, run: RunDirectory, metrics: Mapping[str, Any], cell: Cell, seed: int
 ) -> dict[str, Any]:
-    """What a run reached on the test classes, and what its proxies tell about the centres of training images."""
+    """Return the test metrics of a run, and the information of its proxies about the centres of training images."""
     loss, k, start = cell
     row: dict[str, Any] = {"loss": loss, "k": k, "start": start, "seed": seed}
     row |= {name: metrics["test"][name] for name in METRICS} | {"validation": metrics["validation"]["map@r"]}
@@ -191,7 +191,7 @@ def row_of(
 
 
 def read_cells(known: shared.Kept) -> dict[Cell, list[dict[str, str]]]:
-    """Read the rows of the cells that are finished, one for each seed."""
+    """Read the rows of finished cells, one per seed."""
     cells = [(loss, k, start) for loss in LOSSES for k in KS for start in starts(loss, k)]
     return {cell: rows for cell in cells if (rows := shared.read_rows(rows_of(known, cell)))}
 
@@ -202,7 +202,7 @@ def column(rows: Sequence[Mapping[str, str]], name: str) -> dict[int, float]:
 
 
 def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Table:
-    """Tabulate a figure of each loss, K and start: its mean and 95% interval over the seeds."""
+    """Tabulate the mean and 95% interval of a column for each loss, K and start."""
 
     def cell(key: Cell) -> str:
         rows = cells.get(key)
@@ -219,9 +219,9 @@ def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Ta
 
 
 def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
-    """Tabulate what the K and start that validation chooses gain over one proxy in test MAP@R, and starts over drawn.
+    """Tabulate gains in test MAP@R: of the chosen K and start over one proxy, and of other starts over drawn.
 
-    Paired by seed; of the starts, over all K > 1.
+    Gains are paired by seed; those of the starts are over all K > 1.
     """
 
     def difference(*pairs: tuple[Cell, Cell]) -> str:

@@ -1,8 +1,8 @@
-"""The losses with the values that searches found, over seeds; the differences that papers claim; how far seeds spread.
+"""Compare the losses with the values that searches found, over seeds, and test the differences that papers claim.
 
     python docs/experiments/compare.py glyphs-small --table docs/experiments
 
-Losses whose search is not finished are left out; the same command adds them later. Finished runs are kept beside this
+Losses whose search is unfinished are left out; the same command adds them later. Finished runs are kept beside this
 script.
 """
 
@@ -26,13 +26,13 @@ CLAIMS = (
         for loss in ("warp-attracting", "warp-off-first-attracting", "warp", "warp-off-first")
     ),
 )
-"""Pairs of losses of which a paper says that the first is better, or that the results page compares."""
+"""Pairs of losses where a paper says that the first is better, or that the results page compares."""
 ON_CARS = (
     ("proxy-anchor", "soft-triple"),
     *(("mpa-ap", rival) for rival in ("mpa", "mpa-dw")),
     *(("warp-off-first", rival) for rival in ("softmax", "proxy-anchor", "multi-similarity")),
 )
-"""More of them, from the papers' tables of Cars196."""
+"""Further pairs, from the papers' tables of Cars196."""
 Runs = Mapping[str, Mapping[str, Mapping[int, float]]]
 """The test metrics of runs by loss, metric and seed."""
 
@@ -77,7 +77,7 @@ def differences(runs: Runs, pairs: Sequence[tuple[str, str]] = CLAIMS) -> Table:
 
 
 def spread(runs: Runs) -> Table:
-    """Tabulate the deviations of each metric over the seeds of a loss, and of the means of the losses, in percent."""
+    """Tabulate the standard deviation of each metric over seeds, and over the means of the losses, in percent."""
     results = [
         {
             seed: Result({"test": {metric: values[metric][seed] for metric in shared.METRICS}}, 0, "validation", 0.0)

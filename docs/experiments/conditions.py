@@ -1,10 +1,10 @@
-"""What becomes of each loss where labels are wrong, images few, batches small or K another; and how it verifies pairs.
+"""Train each loss with wrong labels, few images, small batches or other K, and evaluate its verification of pairs.
 
     python docs/experiments/conditions.py cars-features wrong-labels --root runs/cars/features.parquet
     python docs/experiments/conditions.py cars-features wrong-labels --table docs/experiments
 
-Every loss has the values that its search found; the runs under no condition are those of compare.py. Losses whose
-search is not finished are left out, and added by the same command later. Finished runs are kept beside this script.
+Every loss has the values that its search found; compare.py makes the runs without a condition. Losses whose search is
+unfinished are left out; the same command adds them later. Finished runs are kept beside this script.
 """
 
 import math
@@ -29,12 +29,12 @@ WHOSE = {
     "verification": (*LOSSES, "cosface", "magface", "adaface", "curricularface", "elasticface"),
     "proxies": ("soft-triple", "mpa", "mpa-dw", "mpa-ap"),
 }
-"""The losses of a condition that are not `LOSSES`."""
+"""The losses of conditions that do not use `LOSSES`."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What is changed of a recipe; with few ``images`` of each class it makes as many steps as with all."""
+    """A change of a recipe; with few ``images`` per class, epochs grow so that the number of steps stays the same."""
 
     name: str
     overrides: dict[str, object] = field(default_factory=dict)
@@ -50,7 +50,7 @@ CONDITIONS = {
 }
 SEEDS = range(5)
 COMPARED = {"proxies": ("K=8", "K=1")}
-"""Two conditions whose difference is shown: the paper's K and one proxy; of others, that of the last to none."""
+"""Two conditions whose difference is shown; by default, the last condition and no condition."""
 
 
 def train(arguments: Namespace, known: shared.Kept) -> None:
@@ -78,7 +78,7 @@ def losses_of(arguments: Namespace) -> list[str]:
 def run(
     known: shared.Kept, loss: str, condition: Condition, seeds: Sequence[int], out: Path, root: Path | None
 ) -> None:
-    """Train the best recipe of a loss under a condition with each seed, or go on, and keep the test metrics."""
+    """Train the best recipe of a loss under a condition with each seed, and keep the test metrics."""
     overrides = dict(condition.overrides)
     if condition.name == "verification":
         distance = read_yaml(known.recipe(loss))["evaluation"]["distance"]
@@ -91,7 +91,7 @@ def run(
 
 
 def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
-    """Write features with the first ``count`` training images of each class; return how many times fewer these are."""
+    """Write features with the first ``count`` training images per class; return how many times fewer these are."""
     import pyarrow.parquet as pq
 
     rows = shared.read_features(features)
@@ -108,7 +108,7 @@ def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
 
 
 def more_epochs(recipe: Path, times: float) -> dict[str, object]:
-    """Return so many times the epochs of a recipe, for each phase."""
+    """Return the epochs of each phase of a recipe, multiplied by a factor."""
     content = read_yaml(recipe)
     phases = {"training": content["training"], "second_phase": content["second_phase"] or {}}
     epochs = {f"{name}.epochs": phase["epochs"] for name, phase in phases.items() if "epochs" in phase}
@@ -116,7 +116,7 @@ def more_epochs(recipe: Path, times: float) -> dict[str, object]:
 
 
 def table(known: shared.Kept, condition: str, losses: Sequence[str], seeds: range) -> Table:
-    """Tabulate the test MAP@R of each loss under none and each of the conditions, and a difference, paired by seed.
+    """Tabulate the test MAP@R of each loss without and under each condition, and a difference, paired by seed.
 
     For verification, the table shows the share of pairs that a loss accepts.
     """

@@ -4,9 +4,9 @@
     python docs/experiments/norm.py omniglot --root DIR
     python docs/experiments/norm.py glyphs-small --table docs/experiments
 
-Each recipe on characters has the norm or has it not; search.py and compare.py tune and train it so. This script tunes
-and trains the other one. A stopped search continues by the same command, and finished searches and runs are kept beside
-this script. --table writes a table of both, with the differences.
+Each recipe on characters is either with or without the norm, and search.py and compare.py tune and train this variant.
+This script tunes and trains the other variant. The same command continues a stopped search, and finished searches and
+runs are kept beside this script. --table writes a table of both variants with their differences.
 """
 
 from argparse import Namespace

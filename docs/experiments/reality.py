@@ -1,11 +1,11 @@
-"""A reality check: losses tuned alike on class-disjoint folds, tested with several seeds, after Musgrave et al. (2020).
+"""Run reality checks after Musgrave et al. (2020): tune losses alike on class-disjoint folds, and test several seeds.
 
     python docs/experiments/reality.py glyphs-small softmax
     python docs/experiments/reality.py cars-features --root runs/cars/features.parquet
     python docs/experiments/reality.py cars-features --table docs/experiments
 
-The check of each loss goes on by the same command where it was stopped, and is kept beside this script when it is
-finished. With --table nothing is trained.
+The same command continues the check of each loss, which is kept beside this script when it is finished. With --table
+nothing is trained.
 """
 
 from argparse import Namespace
@@ -21,12 +21,12 @@ from proxemic.tables import Table
 METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}
 KINDS = ("separated", "concatenated", "complete")
 WARP, CONTROL = "warp", "euclidean-softmax-two-phases"
-"""Both have the same phases; their repetitions have the same seeds."""
+"""Two losses with the same phases and seeds."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """The losses of a data set, and the size of the check."""
+    """The losses of a check, and its size."""
 
     losses: tuple[str, ...]
     trials: int
@@ -57,7 +57,7 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 
 def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object], known: shared.Kept) -> None:
-    """Tune a loss on folds and test it, or go on, and keep the metrics of the repetitions."""
+    """Run or continue the check of a loss, and keep the metrics of the repetitions."""
     check = CHECKS[dataset]
     result = proxemic.reality_check(
         [f"{dataset}/{shared.SEARCHES[loss].recipe}"],
@@ -72,7 +72,7 @@ def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object
 
 
 def table(check: Check, known: shared.Kept) -> Table:
-    """Tabulate the test metrics of each kind of embedding, in percent, and what the warp adds to its control."""
+    """Tabulate the test metrics of each kind of embedding, in percent, and the gain of the warp over its control."""
     columns = [(kind, metric) for kind in KINDS for metric in METRICS]
     found = {loss: values for loss in check.losses if (values := known.check(loss))}
     shared.check_kept(found, "finished check", known)

@@ -1,13 +1,12 @@
-"""Searches for the hyper-parameters of every loss, with the same budget, ranges and kinds of first trials.
+"""Search the hyper-parameters of every loss with the same budget, ranges and kinds of first trials.
 
     python docs/experiments/search.py glyphs-small softmax
     python docs/experiments/search.py omniglot --root DIR softmax
     python docs/experiments/search.py cars-features --root runs/cars/features.parquet softmax
     python docs/experiments/search.py glyphs-small --table docs/experiments
 
-A search that was stopped goes on by the same command. What it has found is kept beside this script, and a search that
-is kept is not made again, unless --kept names another folder. --table writes the table, curves and plot of what is
-kept.
+The same command continues a stopped search. Finished searches are kept beside this script, or in the folder --kept, and
+are not repeated. --table writes the table, curves and plot of the kept searches.
 """
 
 from argparse import Namespace
@@ -25,7 +24,7 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
-    """Tabulate finished searches: how many trials, what they found, and what shorter ones would have found."""
+    """Tabulate finished searches: number of trials, best value, and expected best of shorter searches."""
     dataset = known.folder.name
     curves = [known.curve(name) for name in shared.SEARCHES if known.recipe(name).exists()]
     shared.check_kept(curves, "finished search", known)
