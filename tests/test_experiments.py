@@ -583,7 +583,7 @@ def test_makers_are_held_out_and_models_are_the_centres(centres: Any, features: 
 def test_what_is_no_file_of_features_is_one_sentence(centres: Any, tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "a page.md").write_text("# A page\n" * 10)
     out = tmp_path / "makers.parquet"
-    with pytest.raises(UserError, match=rf"{name} is not a file of features \(.*{reason}.*: python docs/"):
+    with pytest.raises(UserError, match=rf"{name} is not a file of features \(.*{reason}.*: create it with python"):
         centres.join_classes(tmp_path / name, out)
     assert not out.exists()
 

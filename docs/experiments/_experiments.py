@@ -270,7 +270,7 @@ def read_features(file: Path, columns: Sequence[str] | None = None) -> Any:
     except (OSError, pa.ArrowInvalid) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(
-            f"{file} is not a file of features ({reason}): create it by python docs/experiments/cars.py."
+            f"{file} is not a file of features ({reason}): create it with python docs/experiments/cars.py."
         ) from None
 
 

@@ -286,7 +286,7 @@ def test_what_a_flag_gives_is_not_searched(recipe: Path, space: Path, tmp_path: 
     trials = [yaml.safe_load(path.read_text()) for path in (out / "trials").glob("*/recipe.yaml")]
     assert [trial["loss"]["init_args"]["alpha"] for trial in trials] == [20]
     words = ["--recipe", recipe, "--space", space, "--loss.alpha=20", "--optim.lr=1", "--out", tmp_path / "other"]
-    assert_refused(here("tune", *words), ["Flags give optim.lr, loss.alpha", "leave one of them"])
+    assert_refused(here("tune", *words), ["Flags give optim.lr, loss.alpha", "leave out one of these flags"])
 
 
 REFUSED: dict[str, tuple[list[str], list[str]]] = {
@@ -295,7 +295,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no trials": (["--recipe", "tiny.yaml", "--trials", "0"], ["--trials is 0", "at least 1"]),
     "no budget": (["--recipe", "tiny.yaml", "--budget", "0"], ["--budget is 0.0", "complete trials above 0"]),
     "budget and trials": (["--recipe", "tiny.yaml", "--budget", "4", "--trials", "8"], ["--budget and --trials both"]),
-    "budget of a grid": (["--recipe", "tiny.yaml", "--budget", "4", "--sampler", "grid"], ["--sampler grid both say"]),
+    "budget of a grid": (["--recipe", "tiny.yaml", "--budget", "4", "--sampler", "grid"], ["--sampler grid both set"]),
     "no seeds": (["--recipe", "tiny.yaml", "--seeds", "0"], ["--seeds is 0, but must be at least 1"]),
     "seeds and median": (["--recipe", "tiny.yaml", "--seeds", "2", "--pruner", "median"], ["--pruner halving, or one"]),
     "no workers": (["--recipe", "tiny.yaml", "--workers", "0"], ["--workers is 0", "at least 1"]),

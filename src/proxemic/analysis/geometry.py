@@ -222,7 +222,7 @@ class Hubness:
 
     @property
     def antihubs(self) -> float:
-        """The share of rows that are no row's neighbour, in [0, 1)."""
+        """The share of rows that no other row has among its neighbours, in [0, 1)."""
         return float((self.occurrences == 0).double().mean())
 
     @property
