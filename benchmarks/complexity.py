@@ -1,12 +1,12 @@
-"""How the cost of a loss grows with the batch M, the classes C and the proxies a class P: MPA paper, table 2.
+"""Measure how the cost of a loss grows with batch M, classes C and proxies per class P (MPA paper, table 2).
 
     python benchmarks/complexity.py            # a minute on two cores
     python benchmarks/complexity.py --smoke    # small sizes, seconds
 
-A size is doubled while the others stay, and the exponent is the slope of a line through the logarithms. Operations are
-counted, forward and backward: multiply-adds of matrix products, and the elements that all others write. In brackets the
-exponent of the median seconds. The paper counts M over all training images; a step has the M of its batch. The centre
-term of SoftTriple and MPA, C·P² whatever M is, is left out.
+One size is doubled while the others stay the same, and the exponent is the slope of a line through the logarithms. It
+counts the operations of forward and backward: multiply-adds of matrix products, and elements that other operations
+write. Brackets hold the exponent of the median seconds. The paper counts M over all training images; here, M is the
+batch. The centre term of SoftTriple and MPA, which costs C·P² for any M, is left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,14 +33,14 @@ LOSSES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "MPA-DW": ("O(MCP²)", losses.DataWiseMultiProxyAnchorLoss, {"center_weight": 0.0}),
     "MPA-AP": ("O(MCP²)", losses.AllPairMultiProxyAnchorLoss, {"center_weight": 0.0}),
 }
-"""What the paper says, the loss and its keywords."""
+"""The paper's complexity, the loss and its keywords."""
 BASE, SMOKE = {"M": 256, "C": 512, "P": 4}, {"M": 16, "C": 32, "P": 2}
-"""From where each size is doubled, and the others."""
-TRIPLETS = 32  # of the batch from which a loss of M³ begins
+"""The smallest sizes."""
+TRIPLETS = 32  # the smallest batch of a loss of M³
 
 
 class Counted(TorchDispatchMode):
-    """Counts the operations made inside."""
+    """Count the operations in the block."""
 
     operations = 0
 
@@ -55,7 +55,7 @@ class Counted(TorchDispatchMode):
 
 
 def step(name: str, sizes: dict[str, int]) -> Callable[[], None]:
-    """Make a forward and backward on a random batch; losses of pairs get four classes, so that triplets are M³."""
+    """Return a forward and backward on a random batch; pair losses get four classes, so that triplets are M³."""
     torch.manual_seed(0)
     x, y = torch.randn(sizes["M"], DIM, requires_grad=True), torch.arange(sizes["M"])
     _, kind, keywords = LOSSES[name]
@@ -74,7 +74,7 @@ def count(call: Callable[[], None]) -> int:
 
 
 def grow(name: str, key: str, base: dict[str, int], doublings: int, rounds: int) -> str:
-    """Return the exponents of one size of one loss."""
+    """Return the exponents of a loss in one size."""
     start = min(base[key], TRIPLETS) if name == "Triplet" else base[key]
     values = [start * 2**power for power in range(doublings + 1)]
     calls = {str(value): step(name, base | {key: value}) for value in values}

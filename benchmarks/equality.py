@@ -1,14 +1,14 @@
-"""Whether W processes give the value and the gradients of one: the worst relative error of every loss.
+"""Compare the loss and the gradients of W processes with one process: the worst relative error of every loss.
 
     uv run python benchmarks/equality.py
     uv run python benchmarks/equality.py --processes 2 4 --json
 
-Every process embeds its own part of a batch by a linear network under DistributedDataParallel, and takes one loss, with
-replicated, sharded or sampled proxies. One step accumulates two batches of other, uneven sizes. Beside it, one process
-does the same with the joined batches. There are as many classes as leave the processes different numbers of them, and
-the last of four none. "Weighed" is with sample weights, "one by one" with some function of the values of the samples,
-of which the processes' mean is trained. An error is the largest difference over the largest value, of the loss and its
-moving averages, of the gradient of the network and of that of the proxies (of all that the loss learns).
+Every process embeds its part of a batch by a linear network under DistributedDataParallel, and computes a loss with
+replicated, sharded or sampled proxies. A step accumulates two batches of different, uneven sizes. One process does the
+same with the joined batches. The processes have different numbers of classes, and the last of four has none. "Weighed"
+stands for sample weights, and "one by one" for a function of the values per sample, whose mean over the processes is
+trained. An error is the largest difference divided by the largest value: of the loss and its moving averages, of the
+gradient of the network, and of the gradient of the proxies (all parameters of the loss).
 """
 
 import contextlib
@@ -69,7 +69,7 @@ LOSSES: list[tuple[str, type[L.ProxyLoss], dict[str, Any]]] = [
 
 
 def cases() -> dict[str, tuple[list[str], Callable[..., Any]]]:
-    """By name, the layouts and the maker of every loss, dense with one proxy and in chunks with three, and of PML's."""
+    """Return layouts and factory by name of every loss, dense with one proxy and chunked with three, and of PML."""
     from pytorch_metric_learning import losses as pml
     from pytorch_metric_learning import miners
 
@@ -91,7 +91,7 @@ def cases() -> dict[str, tuple[list[str], Callable[..., Any]]]:
 
 
 def scalar(name: str, loss: nn.Module, x: Tensor, y: Tensor, share: int = 1) -> Tensor:
-    """Return what is trained: the loss, or this process's share of some function of the values one by one."""
+    """Return the trained value: the loss, or this process's share of a function of the values per sample."""
     keywords = {"weights": x.detach().square().sum(1)} if "weighed" in name else {}
     if "one by one" not in name:
         return loss(x, y, **keywords)
@@ -101,7 +101,7 @@ def scalar(name: str, loss: nn.Module, x: Tensor, y: Tensor, share: int = 1) -> 
 def compare(
     parallel: DistributedDataParallel, name: str, make: Callable[..., Any], layout: str, classes: int
 ) -> dict[str, float]:
-    """Return the errors of a step of all processes, on this process."""
+    """Run a step on all processes, and return the errors of this process."""
     rank, world = dist.get_rank(), dist.get_world_size()
     network = parallel.module
     network.zero_grad()
@@ -155,7 +155,7 @@ def _worst(found: list[Tensor], expected: list[Tensor], scales: list[Tensor] | N
 
 
 def work(rank: int, world: int, folder: str) -> None:
-    """Compare on one process; the first writes the worst errors of all."""
+    """Compare on one process; the first process writes the worst errors."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-{world}", rank=rank, world_size=world)
@@ -178,7 +178,7 @@ def work(rank: int, world: int, folder: str) -> None:
 def main(*, processes: Sequence[int] = (1, 2, 4), json_: bool = False) -> None:
     """Print the worst errors over batches, classes and processes, by loss and layout."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # What each process would import for itself is imported before they fork.
+    # Import before the processes fork, so that they need not.
     cases()
     importlib.import_module("torch._dynamo")
     with tempfile.TemporaryDirectory() as folder:

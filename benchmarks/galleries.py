@@ -1,13 +1,13 @@
-"""What galleries of rising size take, in each store with each index: the figures of `proxemic plan --gallery`.
+"""Measure galleries of several sizes in each store with each index, for `proxemic plan --gallery`.
 
     python benchmarks/galleries.py --out src/proxemic/retrieval/measured_galleries.csv    # an hour or more
     python benchmarks/galleries.py --stores folder --rows 100000                          # some of it
     python benchmarks/galleries.py --smoke
 
-Vectors of 128 numbers in 32 dimensions, around 1,000 centres. A row of the file is a gallery: the bytes that a process
-holds more after 100 queries than before it opened the gallery (of servers: what they have on disk), the bytes on disk,
-the seconds to add all rows and to make the index, and those of one of the queries by one thread. Rows that the file has
-are kept: killed, it goes on. Galleries lie in --folder, and are removed.
+Vectors have 128 numbers in 32 dimensions, around 1,000 centres. A row of the file describes a gallery: the memory that
+a process needs for the gallery and 100 queries (for servers: the bytes on disk), the bytes on disk, the seconds to add
+all rows and build the index, and the seconds of a query with one thread. Rows in the file are kept, so that a killed
+run can continue. Galleries are created in --folder, and removed.
 """
 
 import csv
@@ -39,7 +39,7 @@ INDEXES: dict[str, tuple[IndexKind, ...]] = {
 
 
 def vectors(rows: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """Yield vectors around centres, in parts; other seeds draw others around the same."""
+    """Yield vectors around centres, in parts; other seeds draw other vectors around the same centres."""
     fixed, rng = np.random.default_rng(0), np.random.default_rng([seed, rows])
     basis, centres = (fixed.standard_normal((count, HIDDEN), np.float32) for count in (DIM, CENTRES))
     for first in range(0, rows, 50_000):
@@ -48,7 +48,7 @@ def vectors(rows: int, seed: int = 0) -> Iterator[np.ndarray]:
 
 
 def build(address: str, rows: int, index: IndexKind) -> float:
-    """Make a gallery, and return the seconds."""
+    """Create a gallery, and return the seconds."""
     torch.set_num_threads(1)
     began = time.perf_counter()
     gallery, first = Gallery.create(address, dim=DIM), 0
@@ -62,7 +62,7 @@ def build(address: str, rows: int, index: IndexKind) -> float:
 
 
 def search(address: str) -> tuple[int, float, np.ndarray]:
-    """Open a gallery, search it, and return the bytes held more, seconds of a query, and the ids that were found."""
+    """Open and search a gallery; return the increase of memory in bytes, the seconds per query, and the found ids."""
     torch.set_num_threads(1)
     queries = next(vectors(QUERIES, seed=1))
     before = resident()
@@ -77,7 +77,7 @@ def search(address: str) -> tuple[int, float, np.ndarray]:
 
 
 def nearest(rows: int) -> np.ndarray:
-    """Return the ids of the nearest rows to each query, compared with all of them."""
+    """Return the ids of the exact nearest rows to each query."""
     queries = normalize(torch.from_numpy(next(vectors(QUERIES, seed=1))), dim=1)
     best, ids, first = torch.empty(QUERIES, 0), torch.empty(QUERIES, 0, dtype=torch.int64), 0
     for part in vectors(rows):
@@ -89,7 +89,7 @@ def nearest(rows: int) -> np.ndarray:
 
 
 def postgresql_bytes(socket: object) -> int:
-    """Return the size of all data of a server."""
+    """Return the size of a server's data."""
     import psycopg
 
     with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:
@@ -98,13 +98,13 @@ def postgresql_bytes(socket: object) -> int:
 
 
 def in_a_process(function: Any, *arguments: Any) -> Any:
-    """Call a function in a new process, so that no memory of others is its own."""
+    """Call a function in a new process, whose memory is its own."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def measure(store: str, index: IndexKind, rows: int, folder: Path) -> Measurement:
-    """Make a gallery in a process, and search it in another one."""
+    """Create a gallery in a process, and search it in another process."""
     server, socket, empty = None, None, 0
     address = f"{'milvus-lite:' * (store == 'milvus-lite')}{folder / 'gallery'}"
     if store == "postgresql":
@@ -121,7 +121,7 @@ def measure(store: str, index: IndexKind, rows: int, folder: Path) -> Measuremen
     else:
         disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     recall = float((ids[:, :, None] == nearest(rows)[:, None]).any(2).mean())
-    # A server's memory is not that of the process: it should hold what it has on disk.
+    # A server should hold its data in memory, as much as it has on disk.
     memory = held if store == "folder" else disk
     return Measurement(store, index, rows, DIM, memory, disk, seconds, query, recall)
 
@@ -134,7 +134,7 @@ def main(
     folder: Path | None = None,
     smoke: bool = False,
 ) -> None:
-    """Measure what the file lacks, and write it after each gallery."""
+    """Measure the galleries that the file lacks, and write the file after each of them."""
     columns, measured = [field.name for field in fields(Measurement)], []
     if out.exists():
         with out.open(encoding="utf-8", newline="") as file:

@@ -1,34 +1,34 @@
-"""Measure all that a GPU is to show, in two starts of some minutes, one row after the other.
+"""Measure losses, correctness, training and metrics on a GPU, row by row, in two starts of some minutes.
 
     python benchmarks/gpu.py --out gpu.json --part losses      # 400 s: a step of the losses in every way
     python benchmarks/gpu.py --out gpu.json --part rest        # 350 s: errors, tests, training, metrics
-    python benchmarks/gpu.py --tables docs/gpu/*.json          # Markdown, as docs/benchmarks.md shows it
+    python benchmarks/gpu.py --table docs/measured/*.json      # Markdown, as docs/benchmarks.md shows it
     python benchmarks/gpu.py --out rehearsed.json --device cpu --smoke
 
-Every row is written to the file as soon as it is there, and has its own limit of seconds. A second start goes on with
-what is missing or has failed. A machine without a network needs no environment of its own: ``make gpu-packages``
-here puts what it lacks into .cache/gpu, and there
+Every row has its own time limit and is written to the file as soon as it is measured. A second start measures missing
+and failed rows. A machine without a network needs no environment: ``make gpu-packages`` on another machine puts the
+missing packages into .cache/gpu, and then
 
     PYTHONPATH=src:.cache/gpu python3 benchmarks/gpu.py --out gpu.json --part losses
 """
 
-import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from gpu_rows import correctness, steps, timing, training
 from gpu_rows.rows import Rows, describe
+from measure import command
 
 PARTS: dict[str, tuple[float, Sequence[Callable[..., None]]]] = {
     "losses": (400, [steps.add]),
     "rest": (350, [training.add, correctness.add]),
 }
-"""Each with its seconds and what adds its rows, the most telling first."""
+"""Parts with their time limits in seconds, and the functions that add their rows, the most important first."""
 
 
 def measure(path: Path, part: str, device: torch.device, seconds: float | None, *, smoke: bool) -> None:
@@ -100,25 +100,25 @@ def _figures(row: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in shown.items() if name not in skipped)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line, measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=[*PARTS], help="one of them (both)")
-    parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the file of the rows")
-    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
-    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing compiled: does it run?")
-    parser.add_argument("--seconds", type=float, help="no row begins after that time (400 and 350)")
-    parser.add_argument("--tables", type=Path, nargs="+", metavar="FILE", help="print tables and measure nothing")
-    args = parser.parse_args(argv)
-    if args.tables:
-        print(tables(args.tables))
+def main(
+    *,
+    part: Sequence[str] = tuple(PARTS),
+    out: Path = Path("gpu.json"),
+    device: Literal["cuda", "cpu"] = "cuda",
+    seconds: float | None = None,
+    smoke: bool = False,
+    table: Sequence[Path] = (),
+) -> None:
+    """Measure the parts, in which no row starts after ``seconds``, or print the tables of files."""
+    if table:
+        print(tables(table))
         return
-    if args.smoke:
+    if smoke:
         torch.set_num_threads(1)
         torch.compile = lambda function, **_: function  # type: ignore[assignment]
-    for part in PARTS if args.part is None else [args.part]:
-        measure(args.out, part, torch.device(args.device), args.seconds, smoke=args.smoke)
+    for name in part:
+        measure(out, name, torch.device(device), seconds, smoke=smoke)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

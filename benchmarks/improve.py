@@ -1,4 +1,4 @@
-r"""How much a head over stored features gains by labels, by wrong labels, and by correcting these.
+r"""Measure how much a head over stored features gains with more labels, and by correcting wrong ones.
 
     proxemic embed MODEL photos --out features.safetensors      # labelled pictures, embedded once
     python benchmarks/improve.py features.safetensors           # five seeds, minutes
@@ -6,15 +6,15 @@ r"""How much a head over stored features gains by labels, by wrong labels, and b
     python benchmarks/improve.py features.safetensors --labels 10 --seeds 10 --table split.csv   # to fine-tune beside
     python benchmarks/improve.py --smoke                        # random features, seconds: does it run?
 
-For each seed half of the classes, drawn at random, are labelled, so many pictures of each; the other half never is.
-A cell is Recall@1 of the classes that were never labelled, each picture among all others of theirs, and then of further
-pictures of the labelled classes, those beyond the first 20 (``--kept``), searched among the labelled ones; means over
-the seeds, in percent. With wrong labels, a share of the labels is drawn from the other classes, and a quarter, a half
-and all of them are corrected: in the order of suspicion on the features as they are (`wrong_label_scores`), on the
-vectors of the head, or at random. What is searched among has the labels as they are then.
+For each seed, some pictures of a random half of the classes are labelled; the other classes have no labels. A cell
+holds Recall@1 of the unlabelled classes, each picture searched among all others of these classes, and then Recall@1 of
+further pictures of the labelled classes (those after the first 20, ``--kept``), searched among the labelled ones. Cells
+are means over the seeds, in percent. With ``--wrong``, a share of the labels is replaced by other classes, and a
+quarter, a half and all of the labels are corrected: in the order of suspicion by the features (`wrong_label_scores`),
+by the vectors of the head, or at random. The searched pictures then have the corrected labels.
 
-``--table`` writes the pictures of one split: labelled ones as ``train``, those of the other classes as ``test``. This
-fine-tunes the whole network on them, and the row *stock features* for all pictures as the run embeds them is its cell:
+``--table`` writes the pictures of one split, labelled pictures as ``train`` and pictures of other classes as ``test``.
+The following commands fine-tune the whole network on them; the result is the row *stock features* of the last command:
 
     proxemic train --recipe own-pretrained --data.root split.csv --data.validation_fraction 0 \
         --evaluation.select_on last --out RUN
@@ -40,7 +40,7 @@ from proxemic.retrieval.improvement import between
 
 
 def drawn(classes: int, per_class: int, dim: int = 64) -> tuple[Tensor, Tensor]:
-    """Draw features of classes for a trial."""
+    """Draw random features of classes."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(classes).repeat_interleave(per_class)
     return torch.randn(classes, dim, generator=generator)[labels] + torch.randn(
@@ -49,7 +49,7 @@ def drawn(classes: int, per_class: int, dim: int = 64) -> tuple[Tensor, Tensor]:
 
 
 class Split:
-    """Rows of a seed: those with a label, further rows of their classes, and the rows of the other classes."""
+    """The labelled rows of a seed, further rows of their classes, and rows of the other classes."""
 
     def __init__(self, labels: Tensor, per_class: int, kept: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -65,7 +65,7 @@ class Split:
         self.generator = generator
 
     def recall(self, embed: Callable[[Tensor], Tensor], features: Tensor, given: Tensor | None = None) -> list[float]:
-        """Recall@1 of new classes, and of further pictures of the labelled ones."""
+        """Return Recall@1 of new classes, and of further pictures of the labelled classes."""
         with torch.no_grad():
             vectors = embed(features)
         found = []
@@ -83,12 +83,12 @@ class Split:
 def head_of(
     features: Tensor, rows: Tensor, given: Tensor, start: EmbeddingModel, share: float, seed: int
 ) -> EmbeddingModel:
-    """Train a head on labelled rows and move it so far."""
+    """Train a head on labelled rows, and interpolate between the start and the head."""
     return between(start, trained_head(start, features[rows], given.unique(return_inverse=True)[1], seed=seed), share)
 
 
 def curves(features: Tensor, labels: Tensor, counts: Sequence[int], kept: int, seeds: Sequence[int]) -> None:
-    """Print what each head gains, by labels for each class."""
+    """Print the recalls of each head by number of labels per class."""
     rows: dict[str, list[str]] = {}
     for count in counts:
         found: dict[str, list[list[float]]] = {}
@@ -114,7 +114,7 @@ def curves(features: Tensor, labels: Tensor, counts: Sequence[int], kept: int, s
 
 
 def write_table(path: Path, read: LabelledEmbeddings, count: int, kept: int, seed: int) -> None:
-    """Write which pictures of a split are labelled and which are of other classes."""
+    """Write the table of a split's labelled pictures and pictures of other classes."""
     rows = read.rows
     assert rows.labels is not None
     assert rows.paths is not None, "the features have no paths of pictures"
@@ -127,7 +127,7 @@ def write_table(path: Path, read: LabelledEmbeddings, count: int, kept: int, see
 
 
 def corrections(features: Tensor, labels: Tensor, count: int, wrong: float, kept: int, seeds: Sequence[int]) -> None:
-    """Print what corrections gain, by the order in which labels are looked at."""
+    """Print the gain of corrections, by the order in which labels are checked."""
     checked = (0.0, 0.25, 0.5, 1.0)
     found: dict[str, list[list[float]]] = {}
     for seed in seeds:
@@ -173,7 +173,7 @@ def main(
     table: Path | None = None,
     smoke: bool = False,
 ) -> None:
-    """Print a table."""
+    """Print a table, or write the table of a split."""
     if smoke or features is None:
         rows, classes = drawn(12, 24)
         labels, seeds = [2, 5], seeds[:1]

@@ -1,11 +1,11 @@
-"""Killing processes that change a gallery in a folder, at random moments: it is as before or as it was to be.
+"""Kill processes at random moments while they change a gallery, and check that it has the old or the new state.
 
     python benchmarks/kills.py                # 30 moments of each change
     python benchmarks/kills.py --moments 3    # seconds
 
-Each time a process changes a copy of the same gallery and is killed (SIGKILL). The rows are then compared one by one,
-with their vectors, `verify` must find nothing, a search must give the right neighbours, and the change, made again,
-must give what it gives undisturbed. Otherwise the script fails. A change that ends before its moment is made again.
+Each time, a process changes a copy of the same gallery and is killed (SIGKILL). Then all rows and vectors are compared,
+`verify` must find no problem, a search must return the right neighbours, and repeating the change must give the same
+gallery as without a kill. Otherwise the script fails. A change that ends before it is killed is repeated.
 """
 
 import multiprocessing
@@ -32,7 +32,7 @@ INFO = GalleryInfo(DIM, "euclidean")
 
 
 def fill(store: LocalStore, rows: int) -> None:
-    """Add rows that follow from their number."""
+    """Add rows whose content follows from their number."""
     numbers = range(len(store), len(store) + rows)
     vectors = np.random.default_rng(numbers.start).standard_normal((rows, DIM), np.float32)
     names, labels = [f"/{number}.jpg" for number in numbers], [f"class {number % 3}" for number in numbers]
@@ -41,14 +41,14 @@ def fill(store: LocalStore, rows: int) -> None:
 
 CHANGES: dict[str, Callable[[str], object]] = {
     "create": lambda folder: LocalStore.create(folder, INFO),
-    "add": lambda folder: fill(LocalStore.open(folder), MORE),  # the rows before are few, and so written again
-    "remove": lambda folder: LocalStore.open(folder).remove({"label": ["class 0", "class 1"]}),  # the others, too
+    "add": lambda folder: fill(LocalStore.open(folder), MORE),  # rewrites the few old rows
+    "remove": lambda folder: LocalStore.open(folder).remove({"label": ["class 0", "class 1"]}),  # rewrites the others
     "index": lambda folder: LocalStore.open(folder).build_index("hnsw", ef_search=64),
 }
 
 
 def work(name: str, folder: Path, connection: Connection) -> None:
-    """Change a gallery, in a process of its own."""
+    """Change a gallery, in its own process."""
     connection.send("begins")
     CHANGES[name](str(folder))
     connection.send("ended")
@@ -68,7 +68,7 @@ def start(name: str, folder: Path) -> tuple[multiprocessing.Process, Connection]
 
 
 def content(folder: Path) -> object:
-    """Return all that a gallery holds, or None where there is none."""
+    """Return the content of a gallery, or None if there is none."""
     try:
         store = LocalStore.open(str(folder))
     except UserError as error:
@@ -87,7 +87,7 @@ def content(folder: Path) -> object:
 
 
 def measure(name: str, moments: int, folder: Path) -> Counter[str]:
-    """Kill at that many moments, and count what is found."""
+    """Kill a change at random moments, and count the states of the gallery."""
     gallery, base = folder / "gallery", folder / "base"
     fill(LocalStore.create(str(base), INFO), ROWS)
 

@@ -1,4 +1,4 @@
-"""Speed and memory of the losses, forward and backward, beside three bare matrix products of the same size.
+"""Measure speed and memory of the losses, forward and backward, relative to three bare matrix products.
 
     python benchmarks/losses.py                      # the table, some minutes on two cores
     python benchmarks/losses.py --memory             # peak memory at 200,000 classes with 4 proxies
@@ -8,23 +8,22 @@
     python benchmarks/losses.py --keep-freed-memory --sizes sop-2
     python benchmarks/losses.py --sizes tiniest tiniest-10   # what a step costs beside its arithmetic
 
-T3 is the median time of the products scores = X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median
-time over T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is
-pytorch-metric-learning's loss of the same name.
+T3 is the median time of the products X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median time
+divided by T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is the loss of
+pytorch-metric-learning with the same name.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+import proxemic
 import proxemic.losses as ours
-from measure import Held, medians, page_faults, resident_peak
-from proxemic import keep_freed_memory
+from measure import Held, command, medians, page_faults, resident_peak
 from proxemic.losses.checks import check_embeddings, check_labels
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.scoring import dense_scores, pair_scores
@@ -32,7 +31,7 @@ from proxemic.losses.scores.scoring import dense_scores, pair_scores
 
 @dataclass(frozen=True)
 class Size:
-    """B, D, C, K and how many rounds the medians are taken over."""
+    """B, D, C, K and the number of rounds."""
 
     batch: int
     dim: int
@@ -72,16 +71,16 @@ LOSSES: dict[str, dict[str, object]] = {
 
 
 def build(name: str, size: Size) -> ours.ProxyLoss:
-    """The loss, of any name in ``LOSSES``."""
+    """Create a loss of `LOSSES`."""
     return getattr(ours, name)(size.classes, size.dim, proxies_per_class=size.proxies, **LOSSES[name])
 
 
 def peer(name: str, size: Size) -> nn.Module | None:
-    """Pytorch-metric-learning's loss of the same name, where it has one that this machine can hold."""
+    """Create the loss of pytorch-metric-learning with the same name; None if there is none, or it is too large."""
     from pytorch_metric_learning import losses as pml
 
     if name == "SoftTripleLoss":
-        if (size.classes * size.proxies) ** 2 * 4 > 2e9:  # it compares all centers with all
+        if (size.classes * size.proxies) ** 2 * 4 > 2e9:  # it compares all pairs of centers
             return None
         return pml.SoftTripleLoss(size.classes, size.dim, centers_per_class=size.proxies)
     makers: dict[str, Callable[[int, int], nn.Module]] = {
@@ -94,7 +93,7 @@ def peer(name: str, size: Size) -> nn.Module | None:
 
 
 def step(loss: nn.Module, x: Tensor, y: Tensor, *, dense: bool = False) -> Callable[[], None]:
-    """One forward and backward."""
+    """Return a function that runs a forward and a backward pass."""
 
     def call() -> None:
         loss.zero_grad()
@@ -108,7 +107,7 @@ def step(loss: nn.Module, x: Tensor, y: Tensor, *, dense: bool = False) -> Calla
 
 
 def dense_loss(loss: Any, x: Tensor, y: Tensor) -> Tensor:
-    """A loss of ours through ordinary autograd."""
+    """Compute one of our losses densely, through ordinary autograd."""
     check_embeddings(x, loss.embedding_size)  # as the loss itself does
     check_labels(y, len(x), loss.num_classes)
     centers = loss.centers(loss.proxies)
@@ -119,7 +118,7 @@ def dense_loss(loss: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def compare(name: str, size: Size, device: str, *, alone: bool = False) -> tuple[dict[str, float], int]:
-    """Median seconds of the bare products, ours, the dense definition and the peer; and the page faults of ours."""
+    """Return the median seconds of the products, our loss, its dense form and the peer; and our page faults."""
     torch.manual_seed(0)
     b, d, rows = size.batch, size.dim, size.classes * size.proxies
     x, w, g = (torch.randn(shape, device=device) for shape in ((b, d), (rows, d), (b, rows)))
@@ -138,7 +137,7 @@ def compare(name: str, size: Size, device: str, *, alone: bool = False) -> tuple
 
 
 def table(names: Sequence[str], sizes: dict[str, Size], device: str, *, alone: bool = False) -> None:
-    """Print one line a size and loss."""
+    """Print a line for each size and loss."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}")
     heads = f"{'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8} {'faults':>7}"
     print(f"{'B, D, C, K':24} {'loss':30} {'chunk':>6} {'T3 ms':>8} {heads}")
@@ -155,11 +154,11 @@ def table(names: Sequence[str], sizes: dict[str, Size], device: str, *, alone: b
             print(line.replace("nan", "  –"), flush=True)
 
 
-def memory(names: Sequence[str], size: Size) -> None:
-    """Print the peaks beyond embeddings, proxies and their gradients, and what the promise allows.
+def print_memory(names: Sequence[str], size: Size) -> None:
+    """Print the peaks of memory beyond embeddings, proxies and their gradients, and the documented limit.
 
-    ``tensors`` counts every tensor; ``resident`` is the process's memory, with the workspaces of the matrix library and
-    what the allocator keeps.
+    ``tensors`` counts all tensors; ``resident`` is the memory of the process, which includes the workspaces of the
+    matrix library and freed memory that the allocator keeps.
     """
     b, c, k, d = size.batch, size.classes, size.proxies, size.dim
     print(f"B={b}, D={d}, C={c}, K={k}; dense scores would take {b * c * k * 4 / 1e9:.2f} GB")
@@ -171,7 +170,7 @@ def memory(names: Sequence[str], size: Size) -> None:
         gradients = 4 * (x.numel() + loss.proxies.numel())
         few = build(name, Size(b, d, 2 * plan.chunk, k, 1))
         few.chunk_size = plan.chunk
-        step(few, torch.randn(b, d, requires_grad=True), y % (2 * plan.chunk))()  # libraries' workspaces are made
+        step(few, torch.randn(b, d, requires_grad=True), y % (2 * plan.chunk))()  # creates the workspaces of libraries
         del few
         with Held(x, y, *loss.parameters()) as tensors:
             torch.autograd.grad(loss(x, y), (x, loss.proxies))
@@ -183,25 +182,24 @@ def memory(names: Sequence[str], size: Size) -> None:
         del loss, x
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="small sizes and few rounds: does it run?")
-    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
-    parser.add_argument("--alone", action="store_true", help="without the dense form and the peer between")
-    parser.add_argument("--keep-freed-memory", action="store_true", help="as every command does")
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES)[2:])
-    parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    args = parser.parse_args(argv)
-    sizes = SMOKE if args.smoke else {name: SIZES[name] for name in args.sizes}
-    if args.keep_freed_memory:
-        keep_freed_memory()
-    if args.memory:
-        memory(args.losses, Size(64, 16, 1_000, 10, 1) if args.smoke else MEMORY)
+def main(
+    *,
+    sizes: Sequence[str] = tuple(SIZES)[2:],
+    losses: Sequence[str] = tuple(LOSSES),
+    memory: bool = False,
+    alone: bool = False,
+    keep_freed_memory: bool = False,
+    device: Literal["cpu", "cuda"] = "cpu",
+    smoke: bool = False,
+) -> None:
+    """Print the table, or the peaks of memory."""
+    if keep_freed_memory:
+        proxemic.keep_freed_memory()
+    if memory:
+        print_memory(losses, Size(64, 16, 1_000, 10, 1) if smoke else MEMORY)
     else:
-        table(args.losses, sizes, args.device, alone=args.alone)
+        table(losses, SMOKE if smoke else {name: SIZES[name] for name in sizes}, device, alone=alone)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

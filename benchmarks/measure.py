@@ -1,6 +1,6 @@
-"""Share what benchmarks need: flags, tables, medians of interleaved runs, peaks of memory, and the bytes that move.
+"""Helpers of the benchmarks: flags, tables, interleaved timings, peaks of memory, transferred bytes and pictures.
 
-Timings on a shared machine are noisy, their ratios less so.
+Timings on a shared machine are noisy; ratios of interleaved timings are less so.
 """
 
 import ctypes
@@ -17,14 +17,16 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from PIL import Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def command(main: Callable[..., None]) -> None:
-    """Call `main` with the command line: keyword-only parameters are flags, others words that may be left out."""
+    """Call `main` with the command line: keyword-only parameters are flags, and others are optional words."""
     parser = ArgumentParser(
         description=vars(inspect.getmodule(main))["__doc__"], formatter_class=RawDescriptionHelpFormatter
     )
@@ -52,14 +54,14 @@ def print_header(*columns: str) -> None:
 
 
 def print_row(*cells: object) -> None:
-    """Print a line of a table."""
+    """Print a row of a table."""
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: bool = False) -> dict[str, float]:
-    """Median seconds of each call; every round runs each once, so that all meet the same machine."""
+    """Return the median seconds of each call; every round runs each call once, so that all see the same machine."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(-1, rounds):  # the first round warms caches up and does not count
+    for number in range(-1, rounds):  # the first round warms up and does not count
         for name, call in calls.items():
             if cuda:
                 torch.cuda.synchronize()
@@ -73,7 +75,7 @@ def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: boo
 
 
 class Held(TorchDispatchMode):
-    """The most bytes that tensors made inside held at once, views of what was there before left out."""
+    """Measure the peak of bytes of all tensors that are created in the block; views of ``before`` do not count."""
 
     def __init__(self, *before: Tensor) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, tuple | list) else (result,):
-            # What a sparse tensor has were dense ones before.
+            # The parts of a sparse tensor were dense tensors before.
             if isinstance(value, Tensor) and func.namespace == "aten" and not value.is_sparse:
                 self._count(value.untyped_storage())
         return result
@@ -103,12 +105,12 @@ class Held(TorchDispatchMode):
 
 
 class Moved:
-    """The collectives called inside, each with the shape of its larger tensor, and the bytes that a process receives.
+    """Record the collectives in the block with the shape of their larger tensor, and the bytes a process receives.
 
-    These are of the usual algorithms, in which W processes pass parts around a ring.
+    The bytes are those of the usual ring algorithms, in which W processes pass parts around.
     """
 
-    # Position of the larger tensor, and how often a process receives its bytes, up to the part that is its own.
+    # Position of the larger tensor, and how often a process receives its bytes, except for its own part.
     COUNTED: ClassVar = {"all_gather_into_tensor": (0, 1), "reduce_scatter_tensor": (1, 1), "all_reduce": (0, 2)}
 
     def __init__(self) -> None:
@@ -136,7 +138,7 @@ class Moved:
 
 
 def page_faults(call: Callable[[], object], rounds: int = 5) -> int:
-    """Pages that the system hands out to one call: each costs the processor what copying some kilobytes does."""
+    """Return the page faults of a call; each costs as much time as copying some kilobytes."""
     call()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(rounds):
@@ -145,8 +147,8 @@ def page_faults(call: Callable[[], object], rounds: int = 5) -> int:
 
 
 def resident_peak(call: Callable[[], object]) -> int:
-    """Bytes by which this process's resident memory rose at its highest while ``call`` ran (Linux with glibc)."""
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before must not be had for nothing
+    """Return the peak increase of resident memory during a call, in bytes (Linux with glibc)."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that was freed before must not be reused
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from now
     before = resident()
     call()
@@ -154,5 +156,19 @@ def resident_peak(call: Callable[[], object]) -> int:
 
 
 def resident(process: int | str = "self", key: str = "VmRSS") -> int:
-    """Bytes of memory that a process holds, files that it has mapped included."""
+    """Return the resident memory of a process in bytes, including mapped files."""
     return int(re.findall(rf"{key}:\s+(\d+)", Path(f"/proc/{process}/status").read_text())[0]) * 1024
+
+
+def write_photographs(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
+    """Write noise of several scales as JPEG files, with as many bytes as photographs of that size have."""
+    rng = np.random.default_rng(0)
+    paths = [folder / f"{number}.jpg" for number in range(count)]
+    for path in paths:
+        picture = np.full((size[1], size[0], 3), 128.0)
+        for cell in (96, 24, 6, 1.5):  # pixels; coarser patterns are stronger, as in photographs
+            coarse = rng.integers(0, 256, (int(size[1] / cell) + 1, int(size[0] / cell) + 1, 3), dtype=np.uint8)
+            smooth = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+            picture += (np.asarray(smooth) / 255 - 0.5) * 20 * cell**0.5
+        Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(path, quality=94)
+    return paths

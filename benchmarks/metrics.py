@@ -1,4 +1,4 @@
-"""Speed and memory of the retrieval metrics, beside the bare matrix product of all pairs.
+"""Measure speed and memory of the retrieval metrics, relative to the bare matrix product of all pairs.
 
     python benchmarks/metrics.py                     # N = 5,000 … 60,502, tens of minutes on two cores
     python benchmarks/metrics.py --sizes 20000
@@ -7,9 +7,9 @@
     python benchmarks/metrics.py --smoke             # small sizes, seconds
 
 The bare product is X Xᵀ of N × 512 float32 numbers, tile by tile into one buffer: writing all of it would be slower.
-A column is a median time over that of the bare product in the same rounds. Embeddings are unit rows about random
-class centres, 5.3 a class as in Stanford Online Products; for MAP and MRR over the whole list so far about them that
-nearly all relevant items must be looked for there.
+A column is a median time divided by that of the bare product in the same rounds. Embeddings are unit rows around random
+class centres, 5.3 per class as in Stanford Online Products. For MAP and MRR over the whole list, they are so far from
+their centres that nearly all relevant items must be searched in the whole list.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,9 +66,9 @@ def table(sizes: Sequence[int], rounds: int, device: str, deep: int) -> None:
 
 
 def measure_memory(n: int, deep: int) -> None:
-    """Print how far resident memory rises beyond the embeddings, and what the promise allows."""
+    """Print the peak of resident memory beyond the embeddings, and the documented limit."""
     points, labels = embeddings(n, noise=FAR)
-    bare(points[:100])  # the matrix library makes its workspaces
+    bare(points[:100])  # creates the workspaces of the matrix library
     for k, more, whole in ((100, (), False), (deep, (deep,), False), (100, (), True)):
         peak = resident_peak(partial(evaluate, points, labels, *more, map=whole, mrr=whole))
         allowed, name = 12 * n * k + 256e6, f"k={k}{' with MAP and MRR' if whole else ''}"
@@ -76,7 +76,7 @@ def measure_memory(n: int, deep: int) -> None:
 
 
 def compare_peers(size: int, small: int, rounds: int) -> None:
-    """Print times beside those of other libraries at the same k, the last on a size that it can hold."""
+    """Print times beside other libraries at the same k, torchmetrics at a size that it can hold."""
     from pytorch_metric_learning.distances import CosineSimilarity
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
     from pytorch_metric_learning.utils.inference import CustomKNN
@@ -116,7 +116,7 @@ def main(
     device: Literal["cpu", "cuda"] = "cpu",
     smoke: bool = False,
 ) -> None:
-    """Print a table of speed, or what is asked for instead."""
+    """Print the table of speed, or of memory or other libraries."""
     sizes, rounds, deep = ((1_200,), 1, 300) if smoke else (sizes, rounds, 1000)
     if memory:
         measure_memory(max(sizes), deep)

@@ -1,4 +1,4 @@
-"""Processes that take their steps in turn: all meet the same machine, each with an allocator of its own."""
+"""Let processes take their steps in turn, so that all see the same machine, each with its own allocator."""
 
 import multiprocessing
 import statistics
@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class Pace:
-    """Counts steps, says how long so many of them took, and waits for its turn to take as many again."""
+    """Count steps, report the time of each ``steps`` of them, and wait for the next turn."""
 
     def __init__(self, connection: Connection, steps: int, *, processor_time: bool) -> None:
         self.connection, self.steps, self.left = connection, steps, steps
@@ -21,7 +21,7 @@ class Pace:
         self.start = self.clock()
 
     def step(self) -> None:
-        """Say that a step was taken."""
+        """Count a step."""
         self.left -= 1
         if self.left == 0:
             if torch.cuda.is_initialized():
@@ -33,7 +33,7 @@ class Pace:
 
 
 class Paced(Callback):
-    """Tells the `Pace` of this process each step of a training."""
+    """Count each step of a training with the `Pace` of this process."""
 
     pace: Pace
 
@@ -51,10 +51,9 @@ def alternate(
     processor_time: bool,
     method: Literal["fork", "spawn"] = "fork",
 ) -> dict[str, float]:
-    """Median seconds of a step of each endless loop, each in a process of its own; the first steps do not count.
+    """Return the median seconds per step of each endless loop in its own process; the first steps do not count.
 
-    Processes that are forked need not import, but then this one must not have computed with torch on several threads,
-    nor used a GPU.
+    Forked processes need no imports, but this process must not have used several threads of torch or a GPU before.
     """
     context: Any = multiprocessing.get_context(method)
     ours: dict[str, Connection] = {}
@@ -65,7 +64,7 @@ def alternate(
             ours[name], theirs = context.Pipe()
             processes.append(context.Process(target=_serve, args=(theirs, loop, steps, processor_time)))
             processes[-1].start()
-            theirs.close()  # so that a process that fails is noticed
+            theirs.close()  # so that a failing process ends the connection
             ours[name].recv()
         for _ in range(rounds):
             for name, connection in ours.items():

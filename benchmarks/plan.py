@@ -1,10 +1,10 @@
-"""What two processes hold and move in a step, counted, beside what `proxemic plan` says.
+"""Count the memory and the transfers of a step of two processes, and compare them with `proxemic plan`.
 
     python benchmarks/plan.py            # 100,000 classes
     python benchmarks/plan.py --smoke    # small sizes, seconds
 
-Of each setting, forward, backward and the optimiser's step: every tensor that is held at the fullest moment, the bytes
-that the collectives move, and the plan over the count.
+For each setting, the script counts the peak of all tensors during forward, backward and optimiser step, and the bytes
+of the collectives, and divides the plan by these counts.
 """
 
 import json
@@ -28,7 +28,7 @@ WORLD = 2
 
 
 def settings(smoke: bool) -> list[Setting]:
-    """Return what is measured."""
+    """Return the settings to measure."""
     classes, dim, batch = (6_000, 32, 64) if smoke else (100_000, 128, 256)
     varied = product((False, True), (False, True), (1.0, 0.1), ("sgd-momentum", "adamw"))
     return [
@@ -38,7 +38,7 @@ def settings(smoke: bool) -> list[Setting]:
 
 
 def measure(setting: Setting) -> dict[str, float]:
-    """Count the bytes held at most, those that a step makes, and those moved, on this process."""
+    """Count the peak of memory, the memory that a step allocates, and the transferred bytes of this process."""
     make = ProxyAnchorLoss if setting.class_wise else NormalizedSoftmaxLoss
     loss = make(setting.classes, setting.dim, proxies_per_class=setting.proxies, sample_rate=setting.sample_rate)
     loss.distribute(sharded=setting.sharded)
@@ -53,7 +53,7 @@ def measure(setting: Setting) -> dict[str, float]:
         loss(x, y).backward()
         optimizer.step()
 
-    step()  # makes the state
+    step()  # creates the state
     optimizer.zero_grad()
     x.grad = None
     kept = [value for value in optimizer.state[loss.proxies].values() if isinstance(value, Tensor)]
@@ -64,7 +64,7 @@ def measure(setting: Setting) -> dict[str, float]:
 
 
 def work(rank: int, folder: str, smoke: bool) -> None:
-    """Measure on one process; the first has the most classes, and writes what it found."""
+    """Measure in one process; the first process has the most classes, and writes the results."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)

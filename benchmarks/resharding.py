@@ -1,9 +1,9 @@
-"""Sharded proxies from 4 processes to 1, to 3 and back to 4: what of them changes, and the losses that follow.
+"""Reshard proxies from 4 processes to 1, to 3 and back to 4, and compare the tensors and the following losses.
 
     uv run python benchmarks/resharding.py
 
-Each training goes three steps further on its own number of processes. The last of them, on 4 again, must go on exactly
-as the first did; the others, which add in another order, within rounding.
+Each stop trains three more steps on its number of processes. The last stop, on 4 processes again, must give exactly the
+losses of the first; the others may differ by rounding, because they sum in another order.
 """
 
 import json
@@ -37,7 +37,7 @@ CASES = {  # fused kernels, which do not take a DTensor
 
 
 def work(rank: int, world: int, stop: int, folder: str, case: str) -> None:
-    """One stop of the journey: take up where the one before was, save, and go three steps further."""
+    """Load the state of the stop before, save it, and train three more steps."""
     torch.set_num_threads(1)
     group = None
     if world > 1:
@@ -68,14 +68,14 @@ def work(rank: int, world: int, stop: int, folder: str, case: str) -> None:
 
 
 def everything(loss: ProxyLoss, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the proxies, and what the optimiser keeps for each."""
+    """Return the proxies and the optimiser's state of them."""
     state = optimizer.state[loss.proxies].items()
     like = {name: value for name, value in state if isinstance(value, Tensor) and value.ndim}
     return {"proxies": loss.proxies.detach(), **like}
 
 
 def train(loss: nn.Module, optimizer: torch.optim.Optimizer, rank: int, world: int, first: int) -> list[float]:
-    """Return the losses of three steps, of which each process has its part of the batches."""
+    """Train three steps with this process's parts of the batches, and return the losses."""
     values = []
     for step in range(first, first + STEPS):
         rng = torch.Generator().manual_seed(step)
@@ -90,7 +90,7 @@ def train(loss: nn.Module, optimizer: torch.optim.Optimizer, rank: int, world: i
 
 
 def travel(case: str) -> dict[str, Any]:
-    """Return whether what was saved is the same at every stop, and the losses that follow each."""
+    """Return whether the saved tensors are equal at every stop, and the losses that follow each stop."""
     with tempfile.TemporaryDirectory() as folder:
         for stop, world in enumerate(JOURNEY):
             mp.start_processes(work, (world, stop, folder, case), world, start_method="fork")
@@ -106,7 +106,7 @@ def travel(case: str) -> dict[str, Any]:
 
 
 def main(*, json_: bool = False) -> None:
-    """Print what came of each case."""
+    """Print the results of each case."""
     table = {case: travel(case) for case in CASES}
     if json_:
         print(json.dumps(table))

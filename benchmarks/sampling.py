@@ -1,10 +1,10 @@
-"""A whole step, forward, backward and optimiser, that looks at a part of the classes beside one that looks at all.
+"""Time a whole step (forward, backward, optimiser) with sampled classes, relative to a step with all classes.
 
     python benchmarks/sampling.py            # 200,000 classes, a few minutes on two cores
     python benchmarks/sampling.py --more     # also two proxies a class, with the regulariser
     python benchmarks/sampling.py --smoke    # small sizes, seconds
 
-A ratio is of the median times of the same rounds.
+Ratios compare median times of the same rounds.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 
 
 def compare(kind: str, optimizer: str, classes: int, dim: int, rounds: int, device: str) -> tuple[float, float]:
-    """Return the median milliseconds of a full and of a sampled step."""
+    """Return the median milliseconds of a full and a sampled step."""
     torch.manual_seed(0)
     make, proxies = LOSSES[kind]
     x = torch.randn(BATCH, dim, device=device, requires_grad=True)

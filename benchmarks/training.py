@@ -1,15 +1,15 @@
-"""Images a second of `proxemic train` and of embedding, beside a plain PyTorch loop and the best one that we can write.
+"""Measure images per second of training and embedding, beside a plain PyTorch loop and the best loop we can write.
 
     python benchmarks/training.py                                  # training; some minutes a network on two cores
     python benchmarks/training.py --evaluation                     # embedding images
     python benchmarks/training.py --networks convnet --smoke       # seconds
 
-All loops of a network read the same images (smooth noise as JPEG files, decoded once into proxemic's cache), crop, flip
-and normalise them alike, and compute the same loss. *Plain* is a loop as tutorials have it; *best* has all that is
-known to help, in float32 and in bfloat16. Each loop has a process of its own, which takes some steps in its turn. A
-figure is of the median time of a step; ``--processor-time`` counts the processor's, on a machine that has other work.
-``--side`` is that of the images in pixels, ``--steps`` how many a loop takes in its turn, and ``--workers`` how many
-processes load the images of each loop.
+All loops of a network read the same images (smooth noise as JPEG files, decoded once into proxemic's cache), apply the
+same transforms, and compute the same loss. *Plain* is a loop as in tutorials; *best* has everything that is known to
+help, in float32 and in bfloat16. Each loop has its own process, and the processes take some steps in turn. Figures are
+from the median time of a step; ``--processor-time`` counts processor time, for a machine with other work. ``--side`` is
+the side of the images in pixels, ``--steps`` the number of steps per turn, and ``--workers`` the number of processes
+that load images for each loop.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
-from loading import write_photographs
-from measure import command, print_header, print_row
+from measure import command, print_header, print_row, write_photographs
 from paced import Pace, alternate
 from proxemic import keep_freed_memory, train
 from proxemic.data import EmbeddingDataset
@@ -36,13 +35,13 @@ from proxemic.runs.embed import embed_images
 from proxemic.training import Recipe
 
 NETWORKS = {"tf_efficientnet_lite0": 32, "resnet50": 32, "convnet": 128}
-"""Each with its images a batch."""
+"""Networks with their batch sizes."""
 CLASSES, PICTURES, EMBEDDING = 8, 128, 128
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A network and the images it is given."""
+    """A network and its images."""
 
     network: str
     folder: Path
@@ -53,14 +52,14 @@ class Setting:
     device: str = "cpu"
 
     def begin(self, *, keep: bool = True) -> None:
-        """Set the number of threads of this process, its seed, and whether it keeps freed memory, as commands do."""
+        """Set threads and seed of this process, and whether it keeps freed memory as the commands do."""
         if keep:
             keep_freed_memory()
         torch.set_num_threads(self.threads)
         torch.manual_seed(0)
 
     def recipe(self, precision: str = "32-true") -> Recipe:
-        """What `proxemic train` is given."""
+        """Return the recipe for `proxemic train`."""
         values: dict[str, Any] = {
             "data.root": str(self.folder / "images"),
             "data.test_fraction": 0,
@@ -83,7 +82,7 @@ class Setting:
         return load("own", **values)
 
     def loader(self, *, training: bool) -> DataLoader[Any]:
-        """The same images, prepared in the same way."""
+        """Load the same images with the same transforms."""
         recipe = self.recipe()
         transform = recipe.augment.training(recipe.images) if training else recipe.images.evaluation()
         data = EmbeddingDataset(recipe.load().train, transform)
@@ -91,7 +90,7 @@ class Setting:
 
 
 class PlainNetwork(nn.Module):
-    """A network of timm, or the ConvNet, and a linear layer, as anyone would write it."""
+    """A plain network of timm, or the ConvNet, with a linear layer."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ class PlainNetwork(nn.Module):
 
 
 def write_images(folder: Path, count: int, side: int) -> None:
-    """Classes of smooth noise; what there is more than `PICTURES` is there several times."""
+    """Write class folders of smooth noise with at most `PICTURES` different pictures."""
     (folder / "pictures").mkdir()
     pictures = write_photographs(folder / "pictures", min(count, PICTURES), (side * 3 // 2, side * 9 // 8))
     for number in range(CLASSES):
@@ -115,7 +114,7 @@ def write_images(folder: Path, count: int, side: int) -> None:
 
 
 def forever(loader: DataLoader[Any]) -> Iterator[Any]:
-    """The batches of one epoch after another."""
+    """Yield the batches of one epoch after another."""
     while True:
         yield from loader
 
@@ -125,11 +124,11 @@ def train_ours(setting: Setting, precision: str, pace: Pace) -> NoReturn:
     setting.begin()
     with TemporaryDirectory(dir=setting.folder) as folder:
         train(setting.recipe(precision), Path(folder) / "run", threads=setting.threads, progress=False, test=False)
-    raise AssertionError("the training ended, of which the steps were to be counted")
+    raise AssertionError("the training ended before its steps were counted")
 
 
 def train_loop(setting: Setting, best: bool, half: bool, pace: Pace) -> NoReturn:
-    """Train in a bare loop: plain, as tutorials have it, or with all that is known to help."""
+    """Train in a bare loop: plain, as in tutorials, or with everything that is known to help."""
     setting.begin(keep=best)
     layout = torch.channels_last if best else torch.contiguous_format
     network, loss = PlainNetwork(setting.network), NormalizedSoftmaxLoss(CLASSES, EMBEDDING)
@@ -158,7 +157,7 @@ def embed_ours(setting: Setting, precision: Literal["32-true", "bf16-mixed"], pa
 
 
 def embed_loop(setting: Setting, best: bool, half: bool, pace: Pace) -> NoReturn:
-    """Embed batches in a bare loop: plain, or with all that is known to help."""
+    """Embed batches in a bare loop: plain, or with everything that is known to help."""
     setting.begin(keep=best)
     layout = torch.channels_last if best else torch.contiguous_format
     network = PlainNetwork(setting.network).eval().to(memory_format=layout)  # type: ignore[call-overload]
@@ -174,7 +173,7 @@ TABLES: dict[str, tuple[Callable[..., NoReturn], Callable[..., NoReturn], tuple[
     "training": (train_ours, train_loop, ("auto", "auto"), "auto"),
     "embedding": (embed_ours, embed_loop, ("bf16-mixed", "bfloat16"), "half"),
 }
-"""Our loop and the bare one; the faster precision and its name, of a column and in ratios."""
+"""Our loop and the bare loop; the faster precision, its column, and its name in ratios."""
 
 
 def main(
@@ -190,7 +189,7 @@ def main(
     processor_time: bool = False,
     smoke: bool = False,
 ) -> None:
-    """Print images a second for each network: those that are named above, or any of timm."""
+    """Print images per second for each network, which may be any of timm."""
     side, steps, rounds = (32, 1, 1) if smoke else (side, steps, rounds)
     table = "embedding" if evaluation else "training"
     ours, bare, (precision, column), name = TABLES[table]
@@ -199,7 +198,7 @@ def main(
     print_header(table, *columns, "ours / plain", f"{name} / plain", f"{name} / best")
     with TemporaryDirectory() as folder:
         batches = {name: 8 if smoke else batch or NETWORKS.get(name, 32) for name in networks}
-        # An epoch that does not end, as epochs of a few seconds would write checkpoints most of the time.
+        # One long epoch: with short epochs, writing checkpoints would take most of the time.
         write_images(Path(folder), max(batches.values()) * (steps * (rounds + 1) + 2), side)
         for network, images in batches.items():
             setting = Setting(network, Path(folder), side, images, threads, workers)

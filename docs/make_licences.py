@@ -1,4 +1,4 @@
-"""Write docs/licences.md: what proxemic depends on, by uv.lock, and its licences, by the metadata of what is installed.
+"""Write docs/licences.md: the dependencies in uv.lock, with the licences that the installed packages declare.
 
 ``python docs/make_licences.py`` writes it anew; the tests compare it with uv.lock and with what is installed.
 """
@@ -51,7 +51,7 @@ READ = {
 
 
 def dependencies(lock: Mapping[str, Any]) -> dict[str, set[str]]:
-    """The names of all packages that a user may get, each with the extras that bring it."""
+    """Return the names of all packages that a user may get, with the extras that bring them."""
     packages = {package["name"]: package for package in lock["package"]}
     own, found = packages["proxemic"], dict[str, set[str]]()
 
@@ -74,7 +74,7 @@ def dependencies(lock: Mapping[str, Any]) -> dict[str, set[str]]:
 
 
 def licence(name: str) -> str | None:
-    """What a package declares; None where it is not installed, as it is for other machines."""
+    """Return the licence that a package declares; None if the package is for other machines."""
     if name in READ:
         return READ[name]
     try:
@@ -90,13 +90,13 @@ def licence(name: str) -> str | None:
 
 
 def read_page() -> dict[str, tuple[str, str]]:
-    """The rows of the page: licence and extras by name."""
+    """Read the rows of the page: licence and extras by name."""
     rows = re.findall(r"^\| `(.+?)` \| (.+?) \| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
     return {name: (kind, extras) for name, kind, extras in rows}
 
 
 def brings(extras: set[str]) -> str:
-    """What brings a package, as the page says it."""
+    """Format the extras that bring a package."""
     return ALWAYS if ALWAYS in extras else ", ".join(f"`{extra}`" for extra in sorted(extras))
 
 

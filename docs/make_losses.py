@@ -22,7 +22,7 @@ BASE = "softmax"
 
 
 class Setting(NamedTuple):
-    """Where losses were measured: its title and page, the data set, and a condition of the runs or a change of them."""
+    """A setting in which losses were measured, with its title and page."""
 
     title: str
     page: str
@@ -36,13 +36,13 @@ class Setting(NamedTuple):
         return TAR if self.condition == "verification" else "map@r"
 
     def runs(self, search: str) -> Mapping[int, float]:
-        """Return the values of a search by seed; none if it was not measured here."""
+        """Return the values of a search by seed; empty if it was not measured here."""
         if self.with_norm and not search.startswith(("euclidean", "warp")):  # whose own recipes have the norm
             search += "-with-norm"
         return Kept(DOCS / "experiments" / "kept" / self.dataset).runs(search, self.condition)[self.metric]
 
     def gain(self, search: str) -> list[float]:
-        """Return the differences to the softmax, paired by seed."""
+        """Return the differences from the softmax, paired by seed."""
         return paired(self.runs(search), self.runs(BASE))
 
     def ranking(self) -> list[str]:
@@ -68,13 +68,13 @@ SETTINGS = [
 
 
 def main() -> None:
-    """Write all pages anew."""
+    """Rewrite all pages."""
     for path in [FOLDER / "README.md", *(FOLDER / f"{name}.md" for name in ADVICE["losses"])]:
         path.write_text(written(path), encoding="utf-8")
 
 
 def written(path: Path) -> str:
-    """Return the text of a page with its blocks written anew."""
+    """Return the text of a page with its blocks replaced."""
     makers = {"use": use, "measured": measured, "situations": situations, "losses": losses}
     text = path.read_text(encoding="utf-8")
     return BLOCK.sub(lambda found: f"{found[1]}\n{makers[found[2]](path.stem)}\n{found[3]}", text)
@@ -97,7 +97,7 @@ def use(loss: str) -> str:
 
 
 def measured(loss: str) -> str:
-    """Tabulate what was measured of a loss."""
+    """Tabulate the measurements of a loss."""
     searches: dict[str, str] = ADVICE["losses"][loss]["searches"]
     rows = []
     for setting in SETTINGS:
@@ -119,7 +119,7 @@ def measured(loss: str) -> str:
 
 
 def situations(_: str) -> str:
-    """Tabulate what to start with by situation."""
+    """Tabulate the recommended loss by situation."""
     rows = []
     for item in ADVICE["situations"]:
         start = f"[`{item['start']}`]({item['start']}.md)" + (f", {item['how']}" if "how" in item else "")
@@ -129,7 +129,7 @@ def situations(_: str) -> str:
 
 
 def losses(_: str) -> str:
-    """Tabulate what every loss does."""
+    """Tabulate all losses."""
     rows = [
         [
             f"[{name}]({name}.md)" + (f" ({item['short']})" if "short" in item else ""),
@@ -166,7 +166,7 @@ def _gain(setting: Setting, search: str) -> str:
 
 
 def _table(columns: list[str], rows: list[list[str]], *, texts: int) -> str:
-    """Write a table whose first columns are texts, and so begin at the left."""
+    """Format a table whose first columns are texts, which are left-aligned."""
     text = Table(columns, rows).text("markdown") + "\n"
     return text.replace("--:", "---", texts - 1)
 

@@ -1,4 +1,4 @@
-"""Runs docs/tutorials/*.py and makes notebooks and pages of them: ``python docs/make_notebooks.py FOLDER [NAME ...]``.
+"""Run docs/tutorials/*.py and make notebooks and pages: ``python docs/make_notebooks.py FOLDER [NAME ...]``.
 
 A tutorial is a script in cells (``# %%``, and ``# %% [markdown]`` for text): ``python docs/tutorials/NAME.py`` runs it.
 ``FOLDER/NAME.ipynb`` and ``FOLDER/NAME.md`` hold the text, the code, what each cell prints, and the picture of a cell
@@ -33,7 +33,7 @@ TUTORIALS = [
 
 
 def run_cell(source: str, names: dict[str, Any], file: str) -> tuple[str, bytes | None]:
-    """Run a cell as a notebook does, and return what it prints, and the picture that it ends in as a PNG file."""
+    """Run a cell as a notebook does; return its output, and the picture of its last line as PNG."""
     *statements, last = ast.parse(source, file).body
     printed, shown = io.StringIO(), None
     with contextlib.redirect_stdout(printed):
@@ -83,7 +83,7 @@ def make(script: Path, folder: Path, *, results: bool = True) -> None:
 
 
 def described(source: str) -> str:
-    """Return the comment behind the last line of a cell, which says what its picture shows."""
+    """Return the comment after the last line of a cell, which describes its picture."""
     comment = re.search(r"  # (.+)$", source)
     assert comment, f"a cell ends in a picture without a comment: {source}"
     return comment[1]

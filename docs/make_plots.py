@@ -1,4 +1,4 @@
-"""Draws docs/losses/*.png, the same to the pixel each time: ``python docs/make_plots.py [NAME ...]``."""
+"""Draw docs/losses/*.png reproducibly: ``python docs/make_plots.py [NAME ...]``."""
 
 import io
 import math
@@ -27,7 +27,7 @@ BLACK, GREY = "#333333", "#999999"
 
 @dataclass(frozen=True)
 class Plot:
-    """How a loss is drawn, and what its curve is compared with, dashed."""
+    """Arguments of a loss, and of a second, dashed curve."""
 
     arguments: dict[str, Any]
     other: dict[str, Any] = field(default_factory=dict)
@@ -153,7 +153,7 @@ def _directions(degrees: Tensor) -> Tensor:
 
 
 def _labels(plot: Plot) -> tuple[str, str]:
-    """The labels of the two curves: what differs."""
+    """Return the labels of the two curves, which name the difference."""
     if plot.radius[0] != plot.radius[1]:
         return f"‖x‖ = {plot.radius[0]:g}", f"‖x‖ = {plot.radius[1]:g}"
     (key,) = (key for key in plot.arguments if plot.arguments[key] != plot.other[key])

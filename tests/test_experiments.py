@@ -209,10 +209,11 @@ def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str]
         keep(known, loss, value)
     keep(known, "softmax", (0.1, 0.1, 0.1), "40% wrong")
     # Standard deviations 2, 2, 3.6056 and 3.4641, and 8.5829 of the means 62, 63, 73 and 52; all metrics are alike.
-    spread = script("compare").spread(known)
+    compare = script("compare")
+    runs = {loss: known.runs(loss) for loss in values}
+    spread = compare.spread(runs)
     assert spread.rows[1] == ["MAP@R", "2.87", "8.58", "3.0", "1.00 (1.00 to 1.00)"]
-    means, differences = script("compare").tables(known)
-    assert {row[0] for row in means.rows} == values.keys()
+    means, differences = compare.means(runs), compare.differences(runs)
     assert [row[0] for row in means.rows] == ["euclidean-softmax", "softmax-mean-proxy", "softmax", "contrastive"]
     assert means.rows[2][2] == "62.00 ± 4.97"
     euclidean, mean_proxy = sorted(differences.rows)
@@ -228,7 +229,7 @@ def test_the_gain_of_a_norm_is_with_it_less_without(script: Callable[[str], Any]
     keep(known, "softmax-with-norm", (0.6, 0.7))
     keep(known, "warp", (0.8, 0.9))
     keep(known, "warp-without-norm", (0.7, 0.8))
-    rows = script("norm").table(known).rows
+    rows = script("norm").tables(None, known)["norm-glyphs-small"].rows
     assert [(row[0], str(row[1])[:5], str(row[2])[:5], str(row[4])[:5]) for row in rows] == [
         ("softmax", "65.00", "55.00", "10.00"),
         ("warp", "85.00", "75.00", "10.00"),
@@ -306,18 +307,24 @@ def searched(folder: Path, recipe: str, root: str | None = None) -> None:
     space = [{"search": {"optim.lr": {"factor": 10}}}]
     options = TuningOptions(recipe, [], space, recipe, None, "tpe", "halving", None, "s", 0, budget=2.0)
     text = read_recipe(find_recipe(recipe), [] if root is None else [f"--data.root={root}"]).yaml
-    directory.begin(options, text)
+    directory.begin(options, {directory.base: text})
     directory.write_trials([[FinishedTrial(n, "complete", 0.5 + n / 10, {}, 1.0, steps=20) for n in range(3)]])
     directory.best_recipe.write_text("# Found by proxemic tune: map@r 0.7.\n" + text, encoding="utf-8")
 
 
 def test_a_finished_search_gives_a_row_and_its_curve(
-    script: Callable[[str], Any], known: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Callable[[str], Any],
+    known: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched(tmp_path / "mpa", "glyphs-small/mpa")
     known.keep_search("mpa", tmp_path / "mpa")
     (tmp_path / "tables").mkdir()
-    script("search").write_table("glyphs-small", known, tmp_path / "tables")
+    words = ["search.py", "glyphs-small", "--kept", str(tmp_path), "--table", str(tmp_path / "tables")]
+    monkeypatch.setattr("sys.argv", words)
+    script("search").main()
     printed = capsys.readouterr().out
     assert MARK.search(printed.replace("commit unknown", "commit 1234567"))
     assert "| mpa | 3 | 6.0 | 70.00 | 60.00 (" in printed
@@ -333,7 +340,7 @@ def test_a_kept_search_is_not_made_again_and_names_no_folder(shared: Any, known:
     assert str(tmp_path) not in kept
     assert kept.startswith("# Found by proxemic tune: map@r 0.7.\n")
     assert yaml.safe_load(read_recipe(known.recipe("softmax")).yaml) == in_full("omniglot/softmax")
-    shared.run_search("omniglot", "softmax", tmp_path / "out", None, known)
+    shared.run_search(known, "softmax", tmp_path / "out", None)
     assert not (tmp_path / "out").exists()
 
 
@@ -366,24 +373,24 @@ def test_a_search_on_characters_begins_with_what_the_first_of_the_family_has_fou
 ) -> None:
     made: list[str] = []
     monkeypatch.setattr(shared, "run_search", lambda *given: made.append(given[1]))
-    first = shared.first_trials("glyphs-small", "mpa", tmp_path, None, known)
+    first = shared.first_trials(known, "mpa", tmp_path, None)
     assert made == ["proxy-anchor"]
     assert first[0] == known.recipe("proxy-anchor")
     assert first[1:] == [*(f"glyphs-small/{name}" for name in ("mpa-dw", "mpa-ap", "soft-triple")), "glyphs-small"]
-    assert shared.first_trials("glyphs-small", "proxy-anchor", tmp_path, None, known)[0] == "glyphs-small/mpa"
+    assert shared.first_trials(known, "proxy-anchor", tmp_path, None)[0] == "glyphs-small/mpa"
 
 
 def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(shared: Any, tmp_path: Path) -> None:
     known = shared.Kept(tmp_path / "cars-pretrained")
     with pytest.raises(SystemExit, match="cars-features mpa-ap comes first"):
-        shared.first_trials("cars-pretrained", "mpa-ap", tmp_path, None, known)
+        shared.first_trials(known, "mpa-ap", tmp_path, None)
     for name in ("mpa-ap", "warp-off-first", "euclidean-softmax-two-phases"):
         found = tmp_path / "cars-features" / "searches" / f"{name}.yaml"
         found.parent.mkdir(parents=True, exist_ok=True)
         recipe = shared.SEARCHES[name].recipe
         text = read_recipe(find_recipe(f"cars-features/{recipe}")).yaml
         found.write_text(text.replace("alpha: 32.0", "alpha: 77.0").replace("alpha: 15.0", "alpha: 9.0"))
-        (first,) = shared.first_trials("cars-pretrained", name, tmp_path / "out", None, known)
+        (first,) = shared.first_trials(known, name, tmp_path / "out", None)
         content = in_full(str(first))
         assert content["optim"] == in_full(f"cars-pretrained/{recipe}")["optim"]
         if name == "mpa-ap":
@@ -394,10 +401,10 @@ def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(shar
 
 
 def test_pairs_are_accepted_by_the_distance_of_a_loss(
-    script: Callable[[str], Any], known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Callable[[str], Any], shared: Any, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conditions, given = script("conditions"), []
-    monkeypatch.setattr(conditions, "make_runs", lambda *arguments: given.append(arguments[-1]))
+    monkeypatch.setattr(shared, "make_runs", lambda *arguments: given.append(arguments[-1]))
     known.recipe("magface").parent.mkdir(parents=True)
     for loss in ("magface", "euclidean-softmax"):
         known.recipe(loss).write_text(read_recipe(find_recipe(f"cars-features/{loss}")).yaml, encoding="utf-8")
@@ -561,8 +568,8 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_makers_are_held_out_and_models_are_the_centres(centres: Any, features: Path, tmp_path: Path) -> None:
-    note = centres.join_classes(features, "makers", tmp_path / "makers.parquet")
-    assert note.startswith("makers: train: 21 photographs of 7 models in 4 classes; validation: ")
+    note = centres.join_classes(features, tmp_path / "makers.parquet")
+    assert note.startswith("train: 21 photographs of 7 models in 4 classes; validation: ")
     splits = OwnVectors(tmp_path / "makers.parquet").load()
     assert splits.validation is not None
     parts = [splits.train, splits.validation, splits.test_images]
@@ -572,22 +579,12 @@ def test_makers_are_held_out_and_models_are_the_centres(centres: Any, features: 
     assert {model for part in parts for model in part.attributes["subclass"].texts()} == {*MODELS}
 
 
-def test_bodies_are_those_of_other_makers(centres: Any, features: Path, tmp_path: Path) -> None:
-    note = centres.join_classes(features, "bodies", tmp_path / "bodies.parquet")
-    assert note.endswith("; 1 models whose names say no body are left out.")
-    splits = OwnVectors(tmp_path / "bodies.parquet", hold_out="images").load()
-    parts = [splits.train, splits.test_images]
-    assert all({"Coupe", "Sedan"} & {*part.class_names} for part in parts)
-    makers = [{centres.maker_of(str(model)) for model in part.attributes["subclass"].texts()} for part in parts]
-    assert not makers[0] & makers[1]
-
-
 @pytest.mark.parametrize(("name", "reason"), [("nothing.parquet", "nothing"), ("a page.md", "not a parquet file")])
 def test_what_is_no_file_of_features_is_one_sentence(centres: Any, tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "a page.md").write_text("# A page\n" * 10)
     out = tmp_path / "makers.parquet"
-    with pytest.raises(SystemExit, match=rf"{name} is no file of features \(.*{reason}.*: python docs/"):
-        centres.run_script(lambda: centres.join_classes(tmp_path / name, "makers", out))
+    with pytest.raises(UserError, match=rf"{name} is not a file of features \(.*{reason}.*: create it with python"):
+        centres.join_classes(tmp_path / name, out)
     assert not out.exists()
 
 
@@ -605,17 +602,15 @@ def test_tables_of_what_is_finished(centres: Any, shared: Any, tmp_path: Path) -
     bits = "0.50 ± 0.00 of 1.00 (2.0)"
     assert centres.by_start(cells, "bits").rows[1] == ["mpa", 2, bits, bits, "–", "–"]
     assert centres.differences(cells).rows == [["mpa", 2, "clusters", "10.00 ± 0.00", "20.00 ± 0.00", "–", "–"]]
-    centres.write_tables(known, tmp_path / "tables")
-    names = [f"centres-makers-{name}.csv" for name in ("bits", "differences", "map")]
-    assert [file.name for file in sorted((tmp_path / "tables").iterdir())] == names
+    assert [*centres.tables(None, known)] == [f"centres-makers-{name}" for name in ("map", "bits", "differences")]
 
 
 def test_a_cell_that_is_kept_is_not_made_again(
     centres: Any, shared: Any, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    joined, known, cell = tmp_path / "bodies.parquet", shared.Kept(tmp_path / "kept" / "bodies"), ("mpa", 2, "drawn")
-    centres.join_classes(features, "bodies", joined)
-    values = {"model.embedding_size": 2, "data.hold_out": "images", "batches.size": 6}
+    joined, known, cell = tmp_path / "makers.parquet", shared.Kept(tmp_path / "kept" / "makers"), ("mpa", 2, "drawn")
+    centres.join_classes(features, joined)
+    values = {"model.embedding_size": 2, "batches.size": 6}
     small = centres.Experiment("cars-features", "subclass", epochs=1, budget=1, seeds=1, values=values)
     data = {"data.root": str(joined)}
     centres.run_cell(small, cell, data, tmp_path / "runs", known)

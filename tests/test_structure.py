@@ -33,7 +33,7 @@ ROOMS = {
     "runs": {"data", "distributed", "metrics", "models"},
     "training": {"analysis", "data", "distributed", "losses", "metrics", "models", "optim", "published", "runs"},
     "recipes": {"data", "losses", "runs", "training"},
-    "studies": {"data", "losses", "metrics", "models", "published", "recipes", "runs", "training"},
+    "studies": {"analysis", "data", "losses", "metrics", "models", "published", "recipes", "runs", "training"},
     "pages": set(),
     "retrieval": {"analysis", "data", "losses", "metrics", "models", "pages", "recipes", "runs"},
     "serve": {"data", "pages", "retrieval"},

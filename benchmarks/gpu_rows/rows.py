@@ -1,4 +1,4 @@
-"""Rows that are measured one by one, each within its own limit, and written to a file after each."""
+"""Measure rows one by one, each within its own time limit, and write the file after each row."""
 
 import json
 import platform
@@ -21,12 +21,12 @@ LIMIT = 30.0  # seconds of a row that names no limit
 
 
 class Rows:
-    """The rows of a file by name, those of an earlier start included.
+    """The rows of a file by name, including rows of an earlier start.
 
     Args:
-        path: The file. A second start measures what is missing or has failed.
-        machine: A description of the device, which must not change between starts.
-        seconds: No row begins after that time.
+        path: The file. A second start measures missing and failed rows.
+        machine: Description of the device, which must be the same for all starts.
+        seconds: Time after which no row starts.
     """
 
     def __init__(self, path: Path, machine: Row, seconds: float) -> None:
@@ -41,7 +41,7 @@ class Rows:
         return self.content["rows"][name]
 
     def add(self, name: str, measure: Callable[[], Row], limit: float = LIMIT) -> None:
-        """Measure a row, unless it is there or the time is up; a failure is a row, too."""
+        """Measure a row unless it is there or the time is up; a failure is recorded as a row."""
         if "failed" not in self.content["rows"].get(name, {"failed": ""}):
             return
         left = self._end - time.monotonic()
@@ -56,7 +56,7 @@ class Rows:
                     row: dict[str, Any] = dict(measure())
             except torch.OutOfMemoryError:
                 row = {"does not fit": True}
-            except Exception as error:  # whatever it is, the other rows are to be measured
+            except Exception as error:  # any error: the other rows are still measured
                 row = {"failed": f"{type(error).__name__}: {error}"[:500]}
         if said:
             row["warnings"] = sorted({str(item.message)[:300] for item in said})
@@ -80,7 +80,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Return the names and versions that hold for every row of a file."""
+    """Return the device and versions for the rows of a file."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     found = {"python": platform.python_version(), "torch": torch.__version__, "device": device.type}
     found["commit"] = commit.stdout.strip() or "unknown"

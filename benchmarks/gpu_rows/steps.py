@@ -1,4 +1,4 @@
-"""A step of a loss in five cases, computed in every way: ours, the dense definition, and other libraries'."""
+"""Time a step of a loss in five cases: ours, the dense definition, and other libraries."""
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -43,7 +43,7 @@ Precision = Literal["ieee", "tf32"]
 
 
 def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
-    """Add all rows, the most telling first; those of the first four ways are measured twice."""
+    """Add all rows, the most important first; the first four ways are measured twice."""
     first = dict([*WAYS.items()][:4])
     for again, ways in (("", first), ("again, ", first), ("", WAYS)):
         for way, make in ways.items():
@@ -64,7 +64,7 @@ def time_step(case: Case, make: Make, device: torch.device, rows: Rows) -> Row:
 
 
 def ours(case: Case, device: torch.device, *, compiled: bool = False, **options: Any) -> Step:
-    """Take this package's loss."""
+    """Return a step of this package's loss."""
     loss = case.make(device, **options)
     if compiled:
         loss.compile()
@@ -72,7 +72,7 @@ def ours(case: Case, device: torch.device, *, compiled: bool = False, **options:
 
 
 def dense(case: Case, device: torch.device, precision: Precision) -> Step:
-    """Take ordinary autograd through the definition, all scores at once."""
+    """Return a step of ordinary autograd through the definition, with all scores at once."""
     loss = case.make(device)
 
     def call(x: Tensor, y: Tensor) -> None:
@@ -83,7 +83,7 @@ def dense(case: Case, device: torch.device, precision: Precision) -> Step:
 
 
 def pml(case: Case, device: torch.device, precision: Precision) -> Step | None:
-    """Take pytorch-metric-learning's loss of the same name."""
+    """Return a step of pytorch-metric-learning's loss of the same name."""
     with device:
         loss = losses.peer(case.loss, losses.Size(*astuple(case)[1:], rounds=1))
     if loss is None:
@@ -98,7 +98,7 @@ def pml(case: Case, device: torch.device, precision: Precision) -> Step | None:
 
 
 class Float16Head(nn.Module):
-    """A softmax head as Partial FC computes it on one GPU with all classes: cosines in float16, the rest in float32.
+    """The softmax head of Partial FC on one GPU with all classes: cosines in float16, the rest in float32.
 
     After insightface's ``recognition/arcface_torch/partial_fc_v2.py``, without its work on several GPUs.
     """
@@ -119,7 +119,7 @@ class Float16Head(nn.Module):
 
 
 def partial_fc(case: Case, device: torch.device) -> Step | None:
-    """Take Partial FC's head, for the losses that it has."""
+    """Return a step of Partial FC's head, for the losses that it has."""
     constants = {"ArcFaceLoss": (64.0, 0.5), "NormalizedSoftmaxLoss": (20.0, 0.0)}
     if case.loss not in constants:
         return None
@@ -129,7 +129,7 @@ def partial_fc(case: Case, device: torch.device) -> Step | None:
 
 
 def linear_cross_entropy(case: Case, device: torch.device) -> Step | None:
-    """Take torch's own function, from 2.13 on, which holds the scores of a part of the batch; in half precision."""
+    """Return a step of torch's function (from 2.13 on) in half precision, which keeps scores of parts of a batch."""
     function: Any = getattr(torch.nn.functional, "linear_cross_entropy", None)
     if function is None or case.loss != "NormalizedSoftmaxLoss":
         return None

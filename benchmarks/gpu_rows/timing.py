@@ -1,4 +1,4 @@
-"""Measure milliseconds, memory and kernels of a step on a GPU; on a CPU, to rehearse, what comes near them."""
+"""Measure time, memory and kernels of a step on a GPU, or approximations on a CPU, to rehearse."""
 
 import gc
 import statistics
@@ -15,31 +15,31 @@ from measure import Held
 from operations import Counted
 from proxemic.precision import matmul_precision
 
-SIDE = 8192  # of the matrices whose product shows what the machine can do
+SIDE = 8192  # of the matrices whose product shows the peak rate of the machine
 TYPES = {"float32": torch.float32, "tf32": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A forward and backward of one batch, and the parameters whose gradients it makes."""
+    """A forward and backward of a batch, and the parameters whose gradients it computes."""
 
     call: Callable[[Tensor, Tensor], object]
     parameters: Sequence[Tensor]
 
     def forget(self) -> None:
-        """Let go of the gradients, as an optimiser's ``zero_grad`` does."""
+        """Drop the gradients, as an optimiser's ``zero_grad`` does."""
         for parameter in self.parameters:
             parameter.grad = None
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a GPU has done what it was told."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def release(device: torch.device) -> None:
-    """Free what the last row held on a GPU."""
+    """Free the memory of the last row on a GPU."""
     if device.type == "cuda":
         gc.collect()
         torch._dynamo.reset()
@@ -47,12 +47,12 @@ def release(device: torch.device) -> None:
 
 
 def rounds_on(device: torch.device) -> tuple[int, int]:
-    """How many rounds do not count, and how many do; a CPU only rehearses."""
+    """Return the number of warm-up rounds and of measured rounds; a CPU only rehearses."""
     return (3, 10) if device.type == "cuda" else (1, 2)
 
 
 def milliseconds(call: Callable[[int], object], device: torch.device) -> list[float]:
-    """The time of each round, by events of the GPU, which the processor does not wait for in between."""
+    """Measure the milliseconds of each round, on a GPU by events without waiting in between."""
     warm_ups, rounds = rounds_on(device)
     for number in range(warm_ups):
         call(number)
@@ -74,15 +74,15 @@ def milliseconds(call: Callable[[int], object], device: torch.device) -> list[fl
 
 
 def median_milliseconds(call: Callable[[int], object], device: torch.device) -> dict[str, float]:
-    """The median round, and the fastest and the slowest."""
+    """Return the milliseconds of the median, the fastest and the slowest round."""
     taken = milliseconds(call, device)
     return {"ms": statistics.median(taken), "fastest": min(taken), "slowest": max(taken)}
 
 
 def measure(step: Step, batch: int, dim: int, classes: int, device: torch.device) -> dict[str, float]:
-    """Milliseconds of a step, its peak of memory beyond parameters and gradients, and the kernels that it starts.
+    """Measure milliseconds of a step, its peak of memory beyond parameters and gradients, and its kernels.
 
-    Every round has embeddings and labels of its own, so that none are in a cache.
+    Every round has its own embeddings and labels, so that none are in a cache.
     """
     batches = [
         (torch.randn(batch, dim, device=device, requires_grad=True), torch.randint(classes, (batch,), device=device))
@@ -135,7 +135,7 @@ def _kernels(step: Step, x: Tensor, y: Tensor, device: torch.device) -> int:
 
 
 def ceilings(device: torch.device, side: int = SIDE) -> dict[str, float]:
-    """TFLOP/s of products of side³ by type of the operands, and GB/s of a large copy, bytes read and written."""
+    """Measure TFLOP/s of matrix products by type of the operands, and GB/s of a large copy (read plus written)."""
     found: dict[str, float] = {}
     for name, dtype in TYPES.items():
         pairs = [[torch.randn(side, side, device=device).to(dtype) for _ in range(2)] for _ in range(3)]
@@ -149,7 +149,7 @@ def ceilings(device: torch.device, side: int = SIDE) -> dict[str, float]:
 
 
 def roofline(batch: int, dim: int, classes: int, proxies: int, class_wise: bool, reached: Mapping[str, float]) -> float:
-    """The least milliseconds of a streamed step in half precision, by the rates that the machine has reached.
+    """Compute the least milliseconds of a streamed step in half precision, from the measured rates of the machine.
 
     A class-wise loss takes three products, a data-wise one that keeps no scores four; the proxies are read in forward
     and backward, and their gradient is written.

@@ -1,4 +1,4 @@
-"""Images a second of training beside bare loops, and the time of the retrieval metrics."""
+"""Measure images per second of training beside bare loops, and the time of the retrieval metrics."""
 
 import time
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
 
 
 def time_photographs(loop: str, device: torch.device, *, smoke: bool) -> Row:
-    """Count the images a second of ``proxemic train`` in bfloat16, or of the best bare loop, on few pictures."""
+    """Measure images per second of ``proxemic train`` in bfloat16, or of the best bare loop, on few pictures."""
     name, side, batch, steps = ("convnet", 32, 8, 1) if smoke else ("resnet50", 224, 256, 60)
     release(device)
     with TemporaryDirectory() as folder:
@@ -60,9 +60,9 @@ def time_photographs(loop: str, device: torch.device, *, smoke: bool) -> Row:
 
 
 def best_loop(setting: training.Setting, pace: Pace, *, with_data: bool = True) -> NoReturn:
-    """Train with all that is known to help on a GPU; without data, on the first batch again and again.
+    """Train with everything that is known to help on a GPU; without data, repeat the first batch.
 
-    Bytes go there from pinned memory and are normalised there; channels_last, bfloat16, a fused optimiser.
+    Bytes are copied from pinned memory and normalised on the GPU; channels_last, bfloat16, a fused optimiser.
     """
     setting.begin()
     torch.backends.cudnn.benchmark = True
@@ -108,7 +108,7 @@ def glyphs(device: torch.device, *, smoke: bool) -> Recipe:
 
 
 def time_parts(device: torch.device, *, smoke: bool) -> Row:
-    """Time a step of `glyphs`, its network, loss and optimiser alone, and a batch of its data."""
+    """Time a step of `glyphs`, its network, loss and optimiser by themselves, and a batch of its data."""
     release(device)
     recipe = glyphs(device, smoke=smoke)
     splits = recipe.load()
@@ -144,7 +144,7 @@ def time_parts(device: torch.device, *, smoke: bool) -> Row:
 
 
 def train_glyphs(device: torch.device, *, smoke: bool) -> Row:
-    """Run all of ``proxemic train glyphs``: images a second of the median epoch, and Recall@1 on test characters."""
+    """Run ``proxemic train glyphs``; return images per second of the median epoch, and test Recall@1."""
     release(device)
     recipe = glyphs(device, smoke=smoke)
     with TemporaryDirectory() as folder:
@@ -158,7 +158,7 @@ def train_glyphs(device: torch.device, *, smoke: bool) -> Row:
 
 
 def time_metrics(device: torch.device, *, smoke: bool) -> Row:
-    """Time the retrieval metrics of Stanford Online Products' size beside the bare product of all pairs."""
+    """Time the retrieval metrics at the size of Stanford Online Products, and the bare product of all pairs."""
     release(device)
     points, labels = metrics.embeddings(1_200 if smoke else 60_502, device.type)
     calls: dict[str, Callable[[], object]] = {

@@ -1,13 +1,14 @@
-"""Share what the experiments need: the losses that are searched, what is kept, runs with the best values, and tables.
+"""Helpers of the experiments: the searches, their kept results, runs with the best values, tables and command lines.
 
-`kept/` has a folder for each data set: ``searches/LOSS.csv``, the trials of a finished search, ``searches/LOSS.yaml``,
-the best recipe, ``runs/LOSS.csv``, a row for each run with it, and ``reality/LOSS.csv``, the repetitions of a reality
-check. No search or run that is there is made again.
+`kept/` has a folder for each data set: ``searches/LOSS.csv`` holds the trials of a finished search,
+``searches/LOSS.yaml`` the best recipe, ``runs/LOSS.csv`` a row for each run of it, and ``reality/LOSS.csv`` the
+repetitions of a reality check. Kept searches and runs are not repeated.
 """
 
 import csv
 import json
 import subprocess
+import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,22 +33,22 @@ from proxemic.training import RunDirectory
 
 HERE = Path(__file__).parent
 AROUND = "glyphs-small"
-"""Its learning rates, 0.002 and 0.02, are the middle of the ranges of every loss on it and on Omniglot."""
+"""The recipe whose learning rates, 0.002 and 0.02, are the middle of the ranges of every loss here and on Omniglot."""
 FEATURES, PHOTOGRAPHS = "cars-features", "cars-pretrained"
-"""Recipes that are not tuned: the ranges lie around their own rates, which those of a head, or of a network, share."""
+"""Data sets whose ranges are around the rates of each recipe, which all heads, or all networks, share."""
 LEAN = {"training.loggers": [], "evaluation.untrained": False}
-"""Without what no figure depends on."""
+"""Overrides that switch off what no figure depends on."""
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R", "ndcg@8": "nDCG@8"}
-"""Each with its name in tables."""
+"""The metrics with their names in tables."""
 TAR = "tar"
-"""What is measured under the condition ``verification`` alone."""
+"""The metric of the condition ``verification``."""
 COMPLETE = "epochs of a complete trial"
 COLUMNS = ("condition", "seed", *METRICS, TAR)
 
 
 @dataclass(frozen=True)
 class Size:
-    """The size of the experiments on a data set: complete trials of a search, seeds of a trial, and of comparisons."""
+    """The size of the experiments on a data set: budget of a search, seeds per trial, and seeds of comparisons."""
 
     budget: float = 24
     trial_seeds: int = 2
@@ -64,17 +65,17 @@ DATA_SETS = {
 
 @dataclass(frozen=True)
 class Search:
-    """A loss as it is searched: the name of its recipe, its siblings, whose values are tried first, and its space."""
+    """The search for a loss: its recipe, siblings whose values are tried first, and its space."""
 
     recipe: str
     siblings: tuple[str, ...]
     space: str | None = None
     layer_norm: bool | None = None
-    """Whether the pooled features are normalised before the last layer; `None`: as the recipe says."""
+    """Whether the pooled features are normalised before the last layer; None leaves the recipe unchanged."""
 
     @property
     def suffix(self) -> str:
-        """The end of the name of a search that changes the norm of its recipe."""
+        """The suffix of the name of a search that changes the norm of its recipe."""
         return {None: "", True: "-with-norm", False: "-without-norm"}[self.layer_norm]
 
 
@@ -84,7 +85,7 @@ _EUCLIDEAN = ("euclidean-softmax", "warped-softmax-warp-off-first", "warped-soft
 _PAIRS = ("multi-similarity", "contrastive")
 _SPACES = HERE / "spaces"
 SEARCHES: dict[str, Search] = {
-    # First those about which the papers claim something.
+    # The losses of the papers' claims come first.
     "softmax": Search("softmax", _SOFTMAX),
     "softmax-mean-proxy": Search("softmax-mean-proxy", _SOFTMAX),
     "proxy-anchor": Search("proxy-anchor", _ANCHOR),
@@ -127,11 +128,11 @@ OTHER_NORM: dict[str, Search] = {
     for name in names
     for search in [replace(SEARCHES[name], layer_norm=layer_norm)]
 }
-"""Searches on characters that turn the layer norm of a loss's recipe on or off, by the name of the search."""
+"""Searches on characters that switch the layer norm of a loss's recipe on or off, by name."""
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read a CSV file; one that is not there has no rows."""
+    """Read the rows of a CSV file; a missing file has none."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -140,17 +141,17 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Kept:
-    """The folder of a data set."""
+    """The kept results of a data set."""
 
     folder: Path
 
     def recipe(self, loss: str) -> Path:
-        """The best recipe of a search; it exists if the search is finished."""
+        """Return the path of the best recipe, which exists if the search is finished."""
         return self.folder / "searches" / f"{loss}.yaml"
 
     def keep_search(self, loss: str, search: Path) -> None:
-        """Keep the trials and the best recipe of a finished search, without the place of its data."""
-        # Not the epochs of the best recipe, whose first phase ends where it was best.
+        """Keep the trials and the best recipe of a finished search, without the location of its data."""
+        # The epochs of the best recipe may be fewer, because its first phase ends at its best epoch.
         complete = {COMPLETE: read_yaml(search / "base.yaml")["training"]["epochs"]}
         trials = Table.of_records([{**row, **complete} for row in read_trials(search / "trials.csv")])
         write_csv(self.recipe(loss).with_suffix(".csv"), trials.columns, trials.rows)
@@ -161,17 +162,17 @@ class Kept:
         write_text(self.recipe(loss), note + yaml.safe_dump(content, sort_keys=False))
 
     def curve(self, loss: str) -> SearchCurve:
-        """Return what searches of other lengths would have found."""
+        """Return the expected results of shorter searches."""
         rows = read_trials(self.recipe(loss).with_suffix(".csv"))
         return curve_of_trials(rows, int(rows[0][COMPLETE]), loss)
 
     def runs(self, loss: str, condition: str = "") -> dict[str, dict[int, float]]:
-        """Return the test metrics of the runs with the best recipe, by metric and seed; under a condition, if named."""
+        """Return the test metrics of the best recipe's runs under a condition, by metric and seed."""
         rows = [row for row in read_rows(self._runs(loss)) if row["condition"] == condition]
         return {name: {int(row["seed"]): float(row[name]) for row in rows if row[name]} for name in COLUMNS[2:]}
 
     def keep_runs(self, loss: str, values: Mapping[str, Mapping[int, float]], condition: str = "") -> None:
-        """Add runs to those that are kept, or replace those of the same condition and seed."""
+        """Keep runs, and replace kept runs of the same condition and seed."""
         rows = {(row["condition"], int(row["seed"])): row for row in read_rows(self._runs(loss))}
         for seed in values["recall@1"]:
             given = {name: str(values.get(name, {}).get(seed, "")) for name in COLUMNS[2:]}
@@ -179,12 +180,12 @@ class Kept:
         write_csv(self._runs(loss), COLUMNS, [[rows[key][name] for name in COLUMNS] for key in sorted(rows)])
 
     def lacking(self, losses: Sequence[str], seeds: Sequence[int], condition: str = "") -> list[str]:
-        """Return the losses of finished searches without a run of some seed."""
+        """Return the losses that have a finished search, but not a run of every seed."""
         finished = [loss for loss in losses if self.recipe(loss).exists()]
         return [loss for loss in finished if not {*seeds} <= self.runs(loss, condition)["recall@1"].keys()]
 
     def check(self, loss: str) -> dict[tuple[str, str], dict[int, float]]:
-        """Return the values of a finished reality check by kind of embedding and metric, for each repetition."""
+        """Return the values of a kept reality check by kind and metric, for each repetition."""
         values = defaultdict[tuple[str, str], dict[int, float]](dict)
         for row in read_rows(self.folder / "reality" / f"{loss}.csv"):
             values[row["kind"], row["metric"]][int(row["repeat"])] = float(row["value"])
@@ -199,40 +200,47 @@ class Kept:
 
 
 def searched(dataset: str) -> list[str]:
-    """Return the searches of a data set, for whose losses it has recipes."""
+    """Return the names of the searches for whose losses a data set has recipes."""
     recipes = {*list_recipes()}
     return [name for name, search in SEARCHES.items() if f"{dataset}/{search.recipe}" in recipes]
 
 
-def parser_of(doc: str | None, datasets: Iterable[str], out: str, **choices: Iterable[str]) -> ArgumentParser:
-    """Make the parser of a script: a data set, further words with their choices, losses, and where things lie."""
+def run_script(
+    doc: str | None,
+    train: Callable[[Namespace, Kept], object],
+    tables: Callable[[Namespace, Kept], Mapping[str, Table]],
+    datasets: Iterable[str],
+    out: str,
+    **choices: Iterable[str],
+) -> None:
+    """Run a script: read its command line, and train, or with --table write its tables by the names of their files.
+
+    The command line has a data set, a word for each of ``choices``, losses, and where things lie. A `UserError` ends
+    the script by its sentence.
+    """
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
     for name, values in {"dataset": datasets, **choices}.items():
-        parser.add_argument(name, choices=values)
+        parser.add_argument(name, choices=[*values])
     parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of the losses (all)")
     parser.add_argument("--root", type=Path, metavar="PATH", help="Omniglot's images, or the features of cars.py")
     parser.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help="for searches and runs")
     parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
     parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
-    return parser
-
-
-def parse(parser: ArgumentParser) -> tuple[Namespace, Kept]:
-    """Read the words of a script, and find what is kept of its data set."""
     arguments = parser.parse_intermixed_args()
-    return arguments, Kept(arguments.kept / arguments.dataset)
-
-
-def run_script(main: Callable[[], None]) -> None:
-    """Run a script; what is the matter with its arguments or files ends it by a sentence."""
+    known = Kept(arguments.kept / arguments.dataset)
     try:
-        main()
+        if arguments.table is None:
+            train(arguments, known)
+            return
+        words = " ".join([Path(sys.argv[0]).name, *(getattr(arguments, name) for name in ("dataset", *choices))])
+        for name, table in tables(arguments, known).items():
+            keep_table(table, arguments.table / f"{name}.csv", words)
     except UserError as error:
         raise SystemExit(str(error)) from None
 
 
 def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the names, or all that are known if none is given; end the command if there is no such loss."""
+    """Return the given names, or all known names if none is given; an unknown name ends the command."""
     for name in names:
         if name not in known:
             raise SystemExit(f"There is no loss {name} here: take some of {', '.join(known)}, or name none for all.")
@@ -247,13 +255,13 @@ def check_searched(losses: Sequence[str], known: Kept) -> None:
 
 
 def check_kept(found: object, what: str, known: Kept) -> None:
-    """End a command that makes a table if there is nothing to show in it."""
+    """End a command whose table would be empty."""
     if not found:
         raise SystemExit(f"{known.folder} holds no {what}: run this command without --table first.")
 
 
 def read_features(file: Path, columns: Sequence[str] | None = None) -> Any:
-    """Read columns of the file that cars.py writes, or all, as an Arrow table."""
+    """Read some or all columns of the file that cars.py writes, as an Arrow table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -262,19 +270,20 @@ def read_features(file: Path, columns: Sequence[str] | None = None) -> Any:
     except (OSError, pa.ArrowInvalid) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(
-            f"{file} is no file of features ({reason}): python docs/experiments/cars.py makes it."
+            f"{file} is not a file of features ({reason}): create it with python docs/experiments/cars.py."
         ) from None
 
 
 def place_of(root: Path | None) -> dict[str, object]:
-    """Return the values of a recipe that say where its data is."""
+    """Return the overrides for the location of the data."""
     return {} if root is None else {"data.root": str(root)}
 
 
-def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> None:
-    """Search for a loss on a data set, or go on; a search that is kept is not made again."""
+def run_search(known: Kept, name: str, out: Path, root: Path | None) -> None:
+    """Run or continue a search, unless it is kept."""
     if known.recipe(name).exists():
         return
+    dataset = known.folder.name
     print(f"{dataset}: {name}", flush=True)
     search, size, folder = (SEARCHES | OTHER_NORM)[name], DATA_SETS[dataset], out / dataset / name
     norm = {} if search.layer_norm is None else {"model.layer_norm": search.layer_norm}
@@ -289,38 +298,38 @@ def run_search(dataset: str, name: str, out: Path, root: Path | None, known: Kep
             around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
             budget=size.budget,
             seeds=size.trial_seeds,
-            first=first_trials(dataset, name, out, root, known),
+            first=first_trials(known, name, out, root),
             pruner="halving",
             report=_print,
         )
     known.keep_search(name, folder)
 
 
-def first_trials(dataset: str, name: str, out: Path, root: Path | None, known: Kept) -> list[str | Path]:
+def first_trials(known: Kept, name: str, out: Path, root: Path | None) -> list[str | Path]:
     """Return the recipes whose values the first trials take, after the recipe's own."""
-    search = (SEARCHES | OTHER_NORM)[name]
+    search, dataset = (SEARCHES | OTHER_NORM)[name], known.folder.name
     if dataset == PHOTOGRAPHS:
-        # What the same loss came to on the features; the rates of a head are not those of a whole network.
+        # The loss that the search on features found; the rates of a head do not fit a whole network.
         found = Kept(known.folder.with_name(FEATURES)).recipe(name)
         if not found.exists():
-            raise SystemExit(f"{found} is not there: python docs/experiments/search.py {FEATURES} {name} comes first.")
+            raise SystemExit(f"{found} is missing: python docs/experiments/search.py {FEATURES} {name} comes first.")
         best = read_yaml(found)
         phase = best["second_phase"] or {}
         values = {"extends": f"{dataset}/{search.recipe}", "loss": best["loss"]}
         values |= {"second_phase": {"loss": phase["loss"]}} if "loss" in phase else {}
         file = out / dataset / "first" / f"{name}.yaml"
-        write_text(file, json.dumps(values))  # which is YAML, too
+        write_text(file, json.dumps(values))  # JSON is YAML
         return [file]
-    # The best values of the family's first loss, whose search is made before, or finished together with others.
+    # The best values of the family's first loss, whose search comes first.
     head = [sibling for sibling in search.siblings[:1] if sibling + search.suffix != name]
     for sibling in head:
-        run_search(dataset, sibling + search.suffix, out, root, known)
+        run_search(known, sibling + search.suffix, out, root)
     first: list[str | Path] = [known.recipe(sibling + search.suffix) for sibling in head]
-    # The values that a search has found on glyphs-small, if it has the loss.
+    # The values that the search on glyphs-small found, if it has the loss.
     tuned = [recipe for recipe in (f"{AROUND}/{search.recipe}",) if recipe in list_recipes()]
     if dataset == FEATURES:
         return [*first, *tuned]
-    # The values that eight trials found for the other siblings; of the same loss on the other data set; the defaults.
+    # The recipes of the other siblings, the same loss on the other data set, and the default recipe.
     siblings = [f"{dataset}/{sibling}" for sibling in search.siblings if sibling not in (*head, search.recipe)]
     return [*first, *siblings, *(tuned if dataset != AROUND else ()), AROUND]
 
@@ -354,29 +363,29 @@ def make_runs(
 
 
 def interval(values: Iterable[float]) -> str:
-    """Write the mean of values with its 95% interval, in percent."""
+    """Format the mean of values with its 95% interval, in percent."""
     return format_estimate(t_interval([*values]))
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """Return the differences of the seeds that both have."""
+    """Return the differences over the common seeds."""
     return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
 
 
 def gains(one: Mapping[str, Mapping[int, float]], other: Mapping[str, Mapping[int, float]]) -> tuple[list[str], float]:
-    """Write the differences in all metrics, paired by seed, and return the p-value of MAP@R, which searches improve."""
+    """Format the differences in all metrics, paired by seed; return also the p-value of MAP@R, the searched metric."""
     return [interval(paired(one[name], other[name])) for name in METRICS], t_test(paired(one["map@r"], other["map@r"]))
 
 
 def corrected_table(columns: Sequence[str], rows: Sequence[tuple[Sequence[object], float]]) -> Table:
-    """Make a table of rows with their p-values, which Holm's procedure corrects."""
+    """Make a table of rows with their p-values, corrected by Holm's procedure."""
     p_values = holm([p for _, p in rows])
     cells = [[*row, f"{p:.3f}"] for (row, _), p in zip(rows, p_values, strict=True)]
     return Table([*columns, "p of MAP@R, by Holm"], cells)
 
 
 def keep_table(table: Table, path: Path, command: str) -> None:
-    """Write a table as CSV, and print the Markdown that a page of the documentation shows."""
+    """Write a table as CSV, and print it as Markdown for the documentation."""
     describe = ["git", "describe", "--always", "--dirty=+", "--abbrev=8", "--exclude=*"]
     commit = subprocess.run(describe, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
     write_text(path, table.text("csv") + "\n")

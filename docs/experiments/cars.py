@@ -1,4 +1,4 @@
-"""Cars196 for the experiments: the photographs with their splits, and what an ImageNet-trained network sees in them.
+"""Prepare Cars196 for the experiments: the photographs with their splits, and features of an ImageNet network.
 
     python docs/experiments/cars.py --data.root cars196.tar --out runs/cars
 
@@ -11,7 +11,7 @@ classes 1 to 98 and test for 99 to 196. In --out it leaves
   photographs squeezed to 224 pixels, with the same splits;
 - all-training.csv, for the reality check (--data.labels), which makes folds of all training classes.
 
-About four minutes on one core. A command that was stopped goes on where it was.
+It takes about four minutes on one core. The same command continues after a stop.
 """
 
 import argparse
@@ -20,11 +20,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _experiments import read_rows, run_script
+from _experiments import read_rows
 
 import proxemic
 from proxemic.data import Preprocessing
-from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_csv
 from proxemic.models import ModelConfig, build_model, save_model
 from proxemic.retrieval import embed_to_file
@@ -33,7 +32,7 @@ from proxemic.retrieval import embed_to_file
 def write_tables(data: Path, out: Path) -> list[str]:
     """Write both tables; return the split of each photograph."""
     if not (data / "cars.csv").is_file():
-        raise UserError(f"{data} holds no cars.csv: give the archive or folder of docs/experiments/cars.md.")
+        raise SystemExit(f"{data} holds no cars.csv: give the archive or folder of docs/experiments/cars.md.")
     rows = [(str((data / row["path"]).resolve()), row["label"], row["split"]) for row in read_rows(data / "cars.csv")]
     validation = sorted({label for _, label, split in rows if split == "train"})[-24:]
     splits = ["validation" if label in validation else split for _, label, split in rows]
@@ -73,7 +72,7 @@ def main() -> None:
                 archive.extractall(out / "data", filter="data")
         except tarfile.TarError as error:
             reason = str(error).splitlines()[0].rstrip(":")
-            raise UserError(f"{data} is no whole tar archive ({reason}): fetch it again.") from None
+            raise SystemExit(f"{data} is no whole tar archive ({reason}): fetch it again.") from None
         data = out / "data"
     splits = write_tables(data, out)
     if not (out / "features.parquet").exists():
@@ -81,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

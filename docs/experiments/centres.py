@@ -1,42 +1,31 @@
-"""Classes of several known centres: does K > 1 help, do proxies find the centres, and which start matters?
+"""Train on classes with several known centres: does K > 1 help, do proxies find the centres, and does the start matter?
 
-    python docs/experiments/centres.py makers --features runs/cars/features.parquet
-    python docs/experiments/centres.py bodies --features runs/cars/features.parquet
+    python docs/experiments/centres.py makers --root runs/cars/features.parquet
     python docs/experiments/centres.py letters
+    python docs/experiments/centres.py makers --table docs/experiments
 
-Each loss is searched at each K with each start of its proxies, with the same budget, on validation classes; the best
-recipe is trained with several seeds, tested, and asked what its proxies have found. Cells that are finished are kept
-beside this script, and the same command goes on where it was stopped; --loss takes some losses alone, so that several
-processes share the work. --table trains nothing, and writes the tables of what is kept.
+Each loss is searched for each K and each start of its proxies with the same budget on validation classes; the best
+recipe is trained with several seeds and tested, and the information in its proxies is measured. Finished cells are kept
+beside this script, and the same command continues. Several processes share the work if each is given other losses.
+--table trains nothing, and writes the tables of the kept cells.
 
-The classes are the makers of cars, whose centres are models; their bodies, on cars of other makers; and the letters of
-GlyphLetters, whose centres are its characters. docs/experiments/cars.py makes the file for --features.
+The classes are the makers of cars, whose centres are models, and the letters of GlyphLetters, whose centres are its
+characters. docs/experiments/cars.py makes the file for --root.
 """
 
-import argparse
 import shutil
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from _experiments import (
-    AROUND,
-    HERE,
-    LEAN,
-    Kept,
-    check_kept,
-    interval,
-    keep_table,
-    paired,
-    read_features,
-    read_rows,
-    run_script,
-)
+import _experiments as shared
 
 import proxemic
 from proxemic.data import derive_seed
+from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_csv
 from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import MISSING, Table
@@ -48,12 +37,11 @@ STARTS = ("drawn", "clusters", "clusters-later", "annealed")
 METRICS = ("map@r", "recall@1")
 COLUMNS = ("loss", "k", "start", "seed", "validation", *METRICS, "bits", "chance", "most", "used", "cosine", "seconds")
 MAKERS_OF_TWO_WORDS = ("AM General", "Aston Martin", "Land Rover")
-BODIES = ("SUV", "Sedan", "Coupe", "Convertible", "Hatchback", "Wagon", "Minivan", "Van", "Cab", "SuperCab")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What the cells of one data set have in common; ``center`` is the attribute that proxies are to find."""
+    """The common settings of a data set's cells; ``center`` is the attribute that proxies should find."""
 
     recipes: str
     center: str
@@ -63,7 +51,7 @@ class Experiment:
     values: Mapping[str, object] = field(default_factory=dict)
 
     def start(self, name: str) -> dict[str, object]:
-        """The values of a recipe that make a start."""
+        """Return the overrides of a recipe for a start of the proxies."""
         later = self.epochs // 4
         return {
             "drawn": {},
@@ -73,24 +61,22 @@ class Experiment:
         }[name]
 
 
-# The classes are few, so that 128 dimensions suffice.
-_CARS = Experiment("cars-features", "subclass", 20, budget=5, seeds=4, values={"model.embedding_size": 128})
 EXPERIMENTS = {
-    "makers": _CARS,
-    "bodies": replace(_CARS, values={**_CARS.values, "data.hold_out": "images"}),
+    # The classes are few, so that 128 dimensions suffice.
+    "makers": Experiment("cars-features", "subclass", 20, budget=5, seeds=4, values={"model.embedding_size": 128}),
     "letters": Experiment("glyph-letters", "character", 8, budget=4, seeds=3),
 }
 
 
 def starts(loss: str, k: int) -> tuple[str, ...]:
-    """The starts that differ: of one proxy none does, and the largest similarity has no softness to anneal."""
+    """Return the starts that differ: one proxy has a single start, and sub-centers have no gamma to anneal."""
     if k == 1:
         return ("drawn",)
     return STARTS[:3] if loss == "arcface-sub-centers" else STARTS
 
 
 def maker_of(name: str) -> str:
-    """The maker that the name of a class of Cars196 begins with.
+    """Return the maker, with which the name of a class of Cars196 begins.
 
     >>> maker_of("Aston Martin Virage Coupe 2012"), maker_of("smart fortwo Convertible 2012")
     ('Aston Martin', 'smart')
@@ -98,34 +84,23 @@ def maker_of(name: str) -> str:
     return next((maker for maker in MAKERS_OF_TWO_WORDS if name.startswith(maker)), name.split()[0])
 
 
-def body_of(name: str) -> str | None:
-    """The last word of the name that is a body, pickups as Cab; None where it has none.
-
-    >>> body_of("Ram C/V Cargo Van Minivan 2012"), body_of("Ford Ranger SuperCab 2011"), body_of("Acura TL Type-S 2008")
-    ('Minivan', 'Cab', None)
-    """
-    found = [word for word in name.split() if word in BODIES]
-    return found[-1].replace("SuperCab", "Cab") if found else None
-
-
 def split_of_makers(models: Sequence[str]) -> dict[str, str]:
-    """The split of each maker: by the number of models, by turns for training (every third: validation) and test."""
+    """Assign makers, sorted by number of models, to training and test in turn; every third of training validates."""
     count = {maker: sum(maker_of(model) == maker for model in models) for maker in map(maker_of, models)}
     order = sorted(count, key=lambda maker: (-count[maker], maker))
     sides = ("train", "test", "train", "test", "validation", "test")
     return {maker: sides[place % len(sides)] for place, maker in enumerate(order)}
 
 
-def join_classes(features: Path, by: str, out: Path) -> str:
-    """Write the features with makers or bodies as classes, and the models as their subclasses; return a sentence."""
+def join_classes(features: Path, out: Path) -> str:
+    """Write the features with makers as classes and models as subclasses; return a summary."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    frame = read_features(features, ["embedding", "label", "path"]).to_pandas()
+    frame = shared.read_features(features, ["embedding", "label", "path"]).to_pandas()
     frame = frame.rename(columns={"label": "subclass"})
-    frame["label"] = frame["subclass"].map(maker_of if by == "makers" else body_of)
-    frame["split"] = frame["subclass"].map(maker_of).map(split_of_makers(sorted({*frame["subclass"]})))
-    without, frame = frame[frame["label"].isna()], frame[frame["label"].notna()]
+    frame["label"] = frame["subclass"].map(maker_of)
+    frame["split"] = frame["label"].map(split_of_makers(sorted({*frame["subclass"]})))
     with write_atomically(out) as temporary:
         pq.write_table(pa.Table.from_pandas(frame), temporary)
     parts = []
@@ -133,9 +108,7 @@ def join_classes(features: Path, by: str, out: Path) -> str:
         rows = frame[frame["split"] == split]
         centres, classes = rows["subclass"].nunique(), rows["label"].nunique()
         parts.append(f"{split}: {len(rows):,} photographs of {centres} models in {classes} classes")
-    missing = without["subclass"].nunique()
-    left_out = f"; {missing} models whose names say no body are left out" if missing else ""
-    return f"{by}: {'; '.join(parts)}{left_out}."
+    return f"{'; '.join(parts)}."
 
 
 Cell = tuple[str, int, str]
@@ -143,17 +116,17 @@ Cell = tuple[str, int, str]
 
 
 def name_of(cell: Cell) -> str:
-    """The name of its files."""
+    """Return the name of a cell's files."""
     loss, k, start = cell
     return f"{loss}-k{k}-{start}"
 
 
-def rows_of(known: Kept, cell: Cell) -> Path:
+def rows_of(known: shared.Kept, cell: Cell) -> Path:
     """Return the path of a cell's results, one row per seed; the file exists if the cell is finished."""
     return known.folder / "runs" / f"{name_of(cell)}.csv"
 
 
-def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: Path, known: Kept) -> None:
+def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: Path, known: shared.Kept) -> None:
     """Search, train the best trial with each seed, and save the results."""
     (loss, k, start), folder = cell, out / name_of(cell)
     if rows_of(known, cell).exists():
@@ -162,14 +135,14 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
         "loss.proxies_per_class": k,
         "training.epochs": experiment.epochs,
         "evaluation.start": False,
-        **LEAN,
+        **shared.LEAN,
         **experiment.values,
         **data,
         **experiment.start(start),
     }
     if k == 1 and loss != "arcface-sub-centers":
-        values |= {"loss.gamma": 0.1, "loss.center_weight": 0.0}  # which change nothing
-    # The best of one proxy, of the next smaller K with the same start, and of the same K with drawn proxies.
+        values |= {"loss.gamma": 0.1, "loss.center_weight": 0.0}  # without effect for one proxy
+    # Start from the best values of one proxy, the next smaller K with the same start, and the same K drawn.
     smaller = max((smaller for smaller in KS if smaller < k), default=k)
     siblings = dict.fromkeys([(loss, 1, "drawn"), (loss, smaller, start), (loss, k, "drawn")])
     paths = [known.recipe(name_of(sibling)) for sibling in siblings if sibling != cell]
@@ -177,7 +150,7 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
         f"{experiment.recipes}/{loss}",
         out=folder / "search",
         overrides=values,
-        around=AROUND,
+        around=shared.AROUND,
         budget=experiment.budget,
         first=[path for path in paths if path.exists()],
         pruner="halving",
@@ -204,7 +177,7 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
 def row_of(
     experiment: Experiment, run: RunDirectory, metrics: Mapping[str, Any], cell: Cell, seed: int
 ) -> dict[str, Any]:
-    """What a run reached on the test classes, and what its proxies tell about the centres of training images."""
+    """Return the test metrics of a run, and the information of its proxies about the centres of training images."""
     loss, k, start = cell
     row: dict[str, Any] = {"loss": loss, "k": k, "start": start, "seed": seed}
     row |= {name: metrics["test"][name] for name in METRICS} | {"validation": metrics["validation"]["map@r"]}
@@ -217,10 +190,10 @@ def row_of(
     return row
 
 
-def read_cells(known: Kept) -> dict[Cell, list[dict[str, str]]]:
-    """Read the rows of the cells that are finished, one for each seed."""
+def read_cells(known: shared.Kept) -> dict[Cell, list[dict[str, str]]]:
+    """Read the rows of finished cells, one per seed."""
     cells = [(loss, k, start) for loss in LOSSES for k in KS for start in starts(loss, k)]
-    return {cell: rows for cell in cells if (rows := read_rows(rows_of(known, cell)))}
+    return {cell: rows for cell in cells if (rows := shared.read_rows(rows_of(known, cell)))}
 
 
 def column(rows: Sequence[Mapping[str, str]], name: str) -> dict[int, float]:
@@ -229,15 +202,15 @@ def column(rows: Sequence[Mapping[str, str]], name: str) -> dict[int, float]:
 
 
 def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Table:
-    """Tabulate a figure of each loss, K and start: its mean and 95% interval over the seeds."""
+    """Tabulate the mean and 95% interval of a column for each loss, K and start."""
 
     def cell(key: Cell) -> str:
         rows = cells.get(key)
         if rows is None or (show == "bits" and key[1] == 1):
             return MISSING
         if show != "bits":
-            return interval(column(rows, show).values())
-        beyond = format_estimate(t_interval(paired(column(rows, "bits"), column(rows, "chance"))), factor=1)
+            return shared.interval(column(rows, show).values())
+        beyond = format_estimate(t_interval(shared.paired(column(rows, "bits"), column(rows, "chance"))), factor=1)
         most, used = (fmean(column(rows, name).values()) for name in ("most", "used"))
         return f"{beyond} of {most:.2f} ({used:.1f})"
 
@@ -246,16 +219,18 @@ def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Ta
 
 
 def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
-    """Tabulate what the K and start that validation chooses gain over one proxy in test MAP@R, and starts over drawn.
+    """Tabulate gains in test MAP@R: of the chosen K and start over one proxy, and of other starts over drawn.
 
-    Paired by seed; of the starts, over all K > 1.
+    Gains are paired by seed; those of the starts are over all K > 1.
     """
 
     def difference(*pairs: tuple[Cell, Cell]) -> str:
         values = [
-            gain for cell, other in pairs for gain in paired(*(column(cells[key], "map@r") for key in (cell, other)))
+            gain
+            for cell, other in pairs
+            for gain in shared.paired(*(column(cells[key], "map@r") for key in (cell, other)))
         ]
-        return interval(values) if values else MISSING
+        return shared.interval(values) if values else MISSING
 
     lines = []
     for loss in LOSSES:
@@ -273,44 +248,36 @@ def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
     return Table(columns, lines)
 
 
-def main() -> None:
-    """Make the cells that are not kept, or write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", choices=EXPERIMENTS)
-    parser.add_argument("--features", type=Path, metavar="FILE", help="features.parquet of docs/experiments/cars.py")
-    parser.add_argument("--out", type=Path, default=Path("runs/centres"), metavar="DIR", help="for the runs")
-    parser.add_argument("--loss", nargs="+", choices=LOSSES, default=LOSSES)
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
-    arguments = parser.parse_args()
-    known = Kept(arguments.kept / arguments.data)
-    if arguments.table is not None:
-        write_tables(known, arguments.table)
-        return
-    experiment, out = EXPERIMENTS[arguments.data], arguments.out / arguments.data
-    proxemic.keep_freed_memory()
-    data: dict[str, object] = {}
-    if arguments.data != "letters":
-        joined = (out / f"{arguments.data}.parquet").resolve()
+def train(arguments: Namespace, known: shared.Kept) -> None:
+    """Make the cells that are not kept."""
+    experiment, out, data = EXPERIMENTS[arguments.dataset], arguments.out / arguments.dataset, dict[str, object]()
+    losses = shared.check_losses(arguments.losses, LOSSES)
+    if arguments.dataset == "makers":
+        joined = (out / "makers.parquet").resolve()
         if not joined.exists():
-            if arguments.features is None:
-                parser.error("--features is missing: docs/experiments/cars.py makes the file")
-            print(join_classes(arguments.features, arguments.data, joined), flush=True)
-        data["data.root"] = str(joined)
-    for loss in arguments.loss:
+            if arguments.root is None:
+                raise UserError("--root is missing: give the features.parquet that docs/experiments/cars.py makes.")
+            print(join_classes(arguments.root, joined), flush=True)
+        data = shared.place_of(joined)
+    proxemic.keep_freed_memory()
+    for loss in losses:
         for k in KS:
             for start in starts(loss, k):
                 run_cell(experiment, (loss, k, start), data, out, known)
 
 
-def write_tables(known: Kept, folder: Path) -> None:
-    """Write MAP@R, what the proxies found, and the differences."""
-    data, cells = known.folder.name, read_cells(known)
-    check_kept(cells, "cell", known)
-    tables = {"map": by_start(cells, "map@r"), "bits": by_start(cells, "bits"), "differences": differences(cells)}
-    for name, table in tables.items():
-        keep_table(table, folder / f"centres-{data}-{name}.csv", f"centres.py {data}")
+def tables(_: Namespace, known: shared.Kept) -> dict[str, Table]:
+    """Tabulate MAP@R, what the proxies found, and the differences."""
+    cells = read_cells(known)
+    shared.check_kept(cells, "cell", known)
+    made = {"map": by_start(cells, "map@r"), "bits": by_start(cells, "bits"), "differences": differences(cells)}
+    return {f"centres-{known.folder.name}-{name}": table for name, table in made.items()}
+
+
+def main() -> None:
+    """Make the cells that are not kept, or write the tables."""
+    shared.run_script(__doc__, train, tables, EXPERIMENTS, "runs/centres")
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

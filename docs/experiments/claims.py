@@ -1,4 +1,4 @@
-"""Decide the claims of the papers by one rule from the kept runs, and write the tables of docs/claims.md.
+"""Decide the claims of the papers from the kept runs by one rule, and write the tables of docs/claims.md.
 
     python docs/experiments/claims.py --table docs/experiments
 
@@ -9,8 +9,8 @@ difference is Student's interval of the confidence 100% less the level at which 
 those after the stop get the level of the stop. So it excludes 0 if and only if Holm's procedure rejects. Together, the
 corrected intervals are not a region that covers all differences with 95%. `decide` holds the rule.
 
-All intervals cover the chance of the seeds, at the values that one search found. They do not cover the search: another
-search would find other values.
+The intervals cover the variation over seeds, at the values that one search found. They do not cover the search itself:
+another search would find other values.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table, read_rows, run_script
+from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table, read_rows
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
 from proxemic.tables import MISSING, Table
@@ -38,12 +38,12 @@ SETTINGS = {
     "omniglot": "Omniglot",
 }
 PAPER_DATA = {"cars-features": "Cars196", "cars-pretrained": "Cars196"}
-"""The data set of the papers that a setting shares. Gains on other data are shown, but not compared."""
+"""The papers' data set that a setting shares. Gains on other data are shown, but not compared."""
 CENTRES = {"cars-features": "makers", "glyphs-small": "letters"}
-"""The data whose classes have several centres, by the setting with the same network."""
+"""The data of classes with several centres, by the setting with the same network."""
 METRIC_NAMES = METRICS | {TAR: "TAR at a FAR of 0.001"}
 ERROR = 0.05
-"""The chance of a false rejection that Holm's procedure keeps over the whole page."""
+"""The family-wise error rate of Holm's procedure over the whole page."""
 CLAIMS: dict[str, dict[str, Any]] = {
     f"{letter}{place}": {"parts": {}, "read": "runs"} | claim
     for letter, claims in yaml.safe_load((HERE / "claims.yaml").read_text(encoding="utf-8")).items()
@@ -53,9 +53,9 @@ CLAIMS: dict[str, dict[str, Any]] = {
 
 
 def read(kept: Path, setting: str, kind: str, name: str, metric: str) -> Mapping[int, float]:
-    """Read the values of a loss by seed: of runs, of a reality check, or of classes with several centres.
+    """Read the values of a loss by seed, of runs, of a reality check, or of classes with several centres.
 
-    After `@` the name of the loss has the condition, the kind of embedding, or K.
+    In the name, `@` separates the loss from the condition, the kind of embedding, or K.
     """
     loss, _, condition = name.partition("@")
     if kind == "centres":
@@ -89,7 +89,7 @@ def combine(verdicts: Sequence[str]) -> str:
 
 
 def holm_levels(p_values: Sequence[float]) -> list[float]:
-    """Return the level at which Holm's procedure tests each p-value; those after its stop get the level of the stop.
+    """Return the level at which Holm's procedure tests each p-value; after its stop, the level stays the same.
 
     >>> [round(level, 4) for level in holm_levels([0.04, 0.001, 0.5])]
     [0.025, 0.0167, 0.025]
@@ -119,7 +119,7 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The part as the tables show it."""
+        """The part as shown in tables."""
         if self.is_ratio:
             over, under = (METRIC_NAMES[metric] for metric in self.part.split(" / "))
             return f"spread over seeds of {over} / of {under}"
@@ -132,7 +132,7 @@ class Comparison:
 
     @cached_property
     def values(self) -> list[float]:
-        """The difference for each seed that all runs have; or the ratio for each loss, identical runs counted once."""
+        """The difference for each common seed, or the ratio for each loss, where identical runs count once."""
         claim = CLAIMS[self.number]
 
         def runs(name: str, metric: str) -> Mapping[int, float]:
@@ -151,7 +151,7 @@ class Comparison:
         return [sum(sign * values[seed] for sign, values in terms) for seed in seeds]
 
     def verdict(self, level: float) -> str:
-        """Decide by the interval of a level."""
+        """Decide by the interval at a level."""
         low, high = _ends(t_interval(self.values, confidence=1 - level))
         return decide(low, high, None if self.gain is None else self.gain / 100)
 
@@ -173,9 +173,9 @@ class Comparison:
 
 
 def tables(kept: Path) -> dict[str, Table]:
-    """Make the tables of the page: the counts of verdicts, claim by setting, the numbers, and what no run decides.
+    """Make the tables of the page: counts of verdicts, verdicts by claim and setting, numbers, and undecided claims.
 
-    Runs that two searches share differ by nothing, and so test nothing.
+    Searches that share their runs have no difference to test.
     """
     parts = [(number, part) for number, claim in CLAIMS.items() for part in claim["parts"]]
     comparisons = [Comparison(kept, number, part, setting) for number, part in parts for setting in SETTINGS]
@@ -217,7 +217,7 @@ def tables(kept: Path) -> dict[str, Table]:
 
 
 def _gains(parts: Iterable[Mapping[str, float]]) -> str:
-    """List the gain in each data set of the paper, the smallest of the parts."""
+    """List the smallest gain of the parts for each data set of the paper."""
     smallest: dict[str, float] = {}
     for name, gain in (item for gains in parts for item in gains.items()):
         smallest[name] = min(gain, smallest.get(name, gain))
@@ -240,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

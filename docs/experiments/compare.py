@@ -1,32 +1,16 @@
-"""The losses with the values that searches found, over seeds; the differences that papers claim; how far seeds spread.
+"""Compare the losses with the values that searches found, over seeds, and test the differences that papers claim.
 
     python docs/experiments/compare.py glyphs-small --table docs/experiments
 
-Losses whose search is not finished are left out; the same command adds them later. Finished runs are kept beside this
+Losses whose search is unfinished are left out; the same command adds them later. Finished runs are kept beside this
 script.
 """
 
 import statistics
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 
-from _experiments import (
-    DATA_SETS,
-    METRICS,
-    SEARCHES,
-    Kept,
-    check_kept,
-    check_losses,
-    check_searched,
-    corrected_table,
-    gains,
-    interval,
-    keep_table,
-    make_runs,
-    parse,
-    parser_of,
-    run_script,
-    searched,
-)
+import _experiments as shared
 
 from proxemic.studies.comparison.directory import Result
 from proxemic.studies.comparison.statistics import seed_variation
@@ -42,65 +26,67 @@ CLAIMS = (
         for loss in ("warp-attracting", "warp-off-first-attracting", "warp", "warp-off-first")
     ),
 )
-"""Pairs of losses of which a paper says that the first is better, or that the results page compares."""
+"""Pairs of losses where a paper says that the first is better, or that the results page compares."""
 ON_CARS = (
     ("proxy-anchor", "soft-triple"),
     *(("mpa-ap", rival) for rival in ("mpa", "mpa-dw")),
     *(("warp-off-first", rival) for rival in ("softmax", "proxy-anchor", "multi-similarity")),
 )
-"""More of them, from the papers' tables of Cars196."""
+"""Further pairs, from the papers' tables of Cars196."""
+Runs = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""The test metrics of runs by loss, metric and seed."""
 
 
-def main() -> None:
-    """Train, or write the tables."""
-    parser = parser_of(__doc__, DATA_SETS, "runs/compare")
-    parser.add_argument("--seeds", type=int, metavar="N", help="(10 on features, 3 on photographs, else 5)")
-    arguments, known = parse(parser)
-    dataset, seeds = arguments.dataset, range(arguments.seeds or DATA_SETS[arguments.dataset].seeds)
-    if arguments.table is None:
-        losses = check_losses(arguments.losses, searched(dataset))
-        check_searched(losses, known)
-        for loss in known.lacking(losses, seeds):
-            make_runs(known, loss, seeds, arguments.out / dataset, arguments.root)
-        return
-    means, differences = tables(known, CLAIMS + (ON_CARS if dataset.startswith("cars") else ()))
-    for name, table in {"losses": means, "claims": differences, "spread": spread(known)}.items():
-        keep_table(table, arguments.table / f"{name}-{dataset}.csv", f"compare.py {dataset}")
+def train(arguments: Namespace, known: shared.Kept) -> None:
+    """Train the best recipe of each loss with each seed."""
+    seeds = range(shared.DATA_SETS[arguments.dataset].seeds)
+    losses = shared.check_losses(arguments.losses, shared.searched(arguments.dataset))
+    shared.check_searched(losses, known)
+    for loss in known.lacking(losses, seeds):
+        shared.make_runs(known, loss, seeds, arguments.out / arguments.dataset, arguments.root)
 
 
-def _all_runs(known: Kept) -> dict[str, dict[str, dict[int, float]]]:
-    runs = {name: values for name in SEARCHES if (values := known.runs(name))["map@r"]}
-    check_kept(runs, "run", known)
-    return runs
+def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
+    """Tabulate the means, the claimed differences, and the spread over seeds."""
+    dataset = known.folder.name
+    runs = {name: values for name in shared.SEARCHES if (values := known.runs(name))["map@r"]}
+    shared.check_kept(runs, "run", known)
+    pairs = CLAIMS + (ON_CARS if dataset.startswith("cars") else ())
+    made = {"losses": means(runs), "claims": differences(runs, pairs), "spread": spread(runs)}
+    return {f"{name}-{dataset}": table for name, table in made.items()}
 
 
-def tables(known: Kept, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Table, Table]:
-    """Tabulate the means with their intervals, and the claimed differences, paired by seed, with Holm's correction.
-
-    The best MAP@R comes first. The correction is over the claims, by MAP@R, which all searches maximise.
-    """
-    runs = _all_runs(known)
+def means(runs: Runs) -> Table:
+    """Tabulate the mean metrics of each loss with their intervals, the best MAP@R first."""
     best_first = sorted(runs, key=lambda name: -statistics.fmean(runs[name]["map@r"].values()))
-    means = [[name, *(interval(runs[name][metric].values()) for metric in METRICS)] for name in best_first]
+    rows = [[name, *(shared.interval(runs[name][metric].values()) for metric in shared.METRICS)] for name in best_first]
+    return Table(["loss", *shared.METRICS.values()], rows)
+
+
+def differences(runs: Runs, pairs: Sequence[tuple[str, str]] = CLAIMS) -> Table:
+    """Tabulate the claimed differences, paired by seed, with Holm's correction over them.
+
+    The correction is by MAP@R, which all searches maximise.
+    """
     rows = []
     for one, other in pairs:
         if one in runs and other in runs:
-            shown, p = gains(runs[one], runs[other])
+            shown, p = shared.gains(runs[one], runs[other])
             rows.append(([f"{one} − {other}", *shown], p))
-    return Table(["loss", *METRICS.values()], means), corrected_table(["difference", *METRICS.values()], rows)
+    return shared.corrected_table(["difference", *shared.METRICS.values()], rows)
 
 
-def spread(known: Kept) -> Table:
-    """Tabulate the deviations of each metric over the seeds of a loss, and of the means of the losses, in percent."""
+def spread(runs: Runs) -> Table:
+    """Tabulate the standard deviation of each metric over seeds, and over the means of the losses, in percent."""
     results = [
         {
-            seed: Result({"test": {metric: values[metric][seed] for metric in METRICS}}, 0, "validation", 0.0)
+            seed: Result({"test": {metric: values[metric][seed] for metric in shared.METRICS}}, 0, "validation", 0.0)
             for seed in values["recall@1"]
         }
-        for values in _all_runs(known).values()
+        for values in runs.values()
     ]
     rows = []
-    for metric, name in METRICS.items():
+    for metric, name in shared.METRICS.items():
         if (found := seed_variation(results, metric, "recall@1")) is not None:
             ratio = "{:.2f} ({:.2f} to {:.2f})".format(*found.ratio) if found.ratio else MISSING
             shown = (f"{100 * found.seeds:.2f}", f"{100 * found.recipes:.2f}", f"{found.separability:.1f}")
@@ -109,5 +95,10 @@ def spread(known: Kept) -> Table:
     return Table(["metric", *columns], rows)
 
 
+def main() -> None:
+    """Train, or write the tables."""
+    shared.run_script(__doc__, train, tables, shared.DATA_SETS, "runs/compare")
+
+
 if __name__ == "__main__":
-    run_script(main)
+    main()

@@ -1,34 +1,22 @@
-"""What becomes of each loss where labels are wrong, images few, batches small or K another; and how it verifies pairs.
+"""Train each loss with wrong labels, few images, small batches or other K, and evaluate its verification of pairs.
 
     python docs/experiments/conditions.py cars-features wrong-labels --root runs/cars/features.parquet
     python docs/experiments/conditions.py cars-features wrong-labels --table docs/experiments
 
-Every loss has the values that its search found; the runs under no condition are those of compare.py. Losses whose
-search is not finished are left out, and added by the same command later. Finished runs are kept beside this script.
+Every loss has the values that its search found; compare.py makes the runs without a condition. Losses whose search is
+unfinished are left out; the same command adds them later. Finished runs are kept beside this script.
 """
 
 import math
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from _experiments import (
-    TAR,
-    Kept,
-    check_kept,
-    check_losses,
-    check_searched,
-    interval,
-    keep_table,
-    make_runs,
-    paired,
-    parse,
-    parser_of,
-    read_features,
-    run_script,
-)
+import _experiments as shared
 
+from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.recipes.yaml_files import read_yaml
 from proxemic.tables import Table
@@ -41,12 +29,12 @@ WHOSE = {
     "verification": (*LOSSES, "cosface", "magface", "adaface", "curricularface", "elasticface"),
     "proxies": ("soft-triple", "mpa", "mpa-dw", "mpa-ap"),
 }
-"""The losses of a condition that are not `LOSSES`."""
+"""The losses of conditions that do not use `LOSSES`."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What is changed of a recipe; with few ``images`` of each class it makes as many steps as with all."""
+    """A change of a recipe; with few ``images`` per class, epochs grow so that the number of steps stays the same."""
 
     name: str
     overrides: dict[str, object] = field(default_factory=dict)
@@ -60,31 +48,37 @@ CONDITIONS = {
     "proxies": [Condition(f"K={count}", {"loss.proxies_per_class": count}) for count in (1, 2, 4, 8, 12, 16)],
     "verification": [Condition("verification")],
 }
+SEEDS = range(5)
 COMPARED = {"proxies": ("K=8", "K=1")}
-"""Two conditions whose difference is shown: the paper's K and one proxy; of others, that of the last to none."""
+"""Two conditions whose difference is shown; by default, the last condition and no condition."""
 
 
-def main() -> None:
-    """Train, or write the table."""
-    parser = parser_of(__doc__, ["glyphs-small", "cars-features"], "runs/conditions", condition=CONDITIONS)
-    parser.add_argument("--seeds", type=int, default=5, metavar="N")
-    arguments, known = parse(parser)
-    dataset, condition, seeds = arguments.dataset, arguments.condition, range(arguments.seeds)
-    losses = check_losses(arguments.losses, WHOSE.get(condition, LOSSES))
-    if arguments.table is not None:
-        file = arguments.table / f"{condition}-{dataset}.csv"
-        keep_table(table(known, condition, losses, seeds), file, f"conditions.py {dataset} {condition}")
-        return
-    if condition == "few-images" and (dataset != "cars-features" or arguments.root is None):
-        raise SystemExit("few-images takes some of the photographs: name cars-features, and --root FILE.")
-    check_searched(losses, known)
+def train(arguments: Namespace, known: shared.Kept) -> None:
+    """Train the best recipe of each loss under each condition."""
+    condition, losses = arguments.condition, losses_of(arguments)
+    if condition == "few-images" and (arguments.dataset != "cars-features" or arguments.root is None):
+        raise UserError("few-images takes some of the photographs: name cars-features, and --root FILE.")
+    shared.check_searched(losses, known)
     for change in CONDITIONS[condition]:
-        for loss in known.lacking(losses, seeds, change.name):
-            run(known, loss, change, seeds, arguments.out / dataset, arguments.root)
+        for loss in known.lacking(losses, SEEDS, change.name):
+            run(known, loss, change, SEEDS, arguments.out / arguments.dataset, arguments.root)
 
 
-def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out: Path, root: Path | None) -> None:
-    """Train the best recipe of a loss under a condition with each seed, or go on, and keep the test metrics."""
+def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
+    """Tabulate each loss under each condition."""
+    made = table(known, arguments.condition, losses_of(arguments), SEEDS)
+    return {f"{arguments.condition}-{arguments.dataset}": made}
+
+
+def losses_of(arguments: Namespace) -> list[str]:
+    """Return the losses that the command line names, or all of the condition."""
+    return shared.check_losses(arguments.losses, WHOSE.get(arguments.condition, LOSSES))
+
+
+def run(
+    known: shared.Kept, loss: str, condition: Condition, seeds: Sequence[int], out: Path, root: Path | None
+) -> None:
+    """Train the best recipe of a loss under a condition with each seed, and keep the test metrics."""
     overrides = dict(condition.overrides)
     if condition.name == "verification":
         distance = read_yaml(known.recipe(loss))["evaluation"]["distance"]
@@ -93,14 +87,14 @@ def run(known: Kept, loss: str, condition: Condition, seeds: Sequence[int], out:
         assert root is not None
         root, times = few_images(root, condition.images, out)
         overrides |= more_epochs(known.recipe(loss), times)
-    make_runs(known, loss, seeds, out, root, condition.name, overrides)
+    shared.make_runs(known, loss, seeds, out, root, condition.name, overrides)
 
 
 def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
-    """Write features with the first ``count`` training images of each class; return how many times fewer these are."""
+    """Write features with the first ``count`` training images per class; return how many times fewer these are."""
     import pyarrow.parquet as pq
 
-    rows = read_features(features)
+    rows = shared.read_features(features)
     seen: Counter[str] = Counter()
     left = []
     for row, (label, split) in enumerate(zip(*(rows[name].to_pylist() for name in ("label", "split")), strict=True)):
@@ -114,15 +108,15 @@ def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
 
 
 def more_epochs(recipe: Path, times: float) -> dict[str, object]:
-    """Return so many times the epochs of a recipe, for each phase."""
+    """Return the epochs of each phase of a recipe, multiplied by a factor."""
     content = read_yaml(recipe)
     phases = {"training": content["training"], "second_phase": content["second_phase"] or {}}
     epochs = {f"{name}.epochs": phase["epochs"] for name, phase in phases.items() if "epochs" in phase}
     return {key: math.ceil(times * number) for key, number in epochs.items()}
 
 
-def table(known: Kept, condition: str, losses: Sequence[str], seeds: range) -> Table:
-    """Tabulate the test MAP@R of each loss under none and each of the conditions, and a difference, paired by seed.
+def table(known: shared.Kept, condition: str, losses: Sequence[str], seeds: range) -> Table:
+    """Tabulate the test MAP@R of each loss without and under each condition, and a difference, paired by seed.
 
     For verification, the table shows the share of pairs that a loss accepts.
     """
@@ -132,19 +126,26 @@ def table(known: Kept, condition: str, losses: Sequence[str], seeds: range) -> T
         for loss in losses
         if known.recipe(loss).exists() and not any(known.lacking([loss], seeds, name) for name in names)
     ]
-    check_kept(finished, "finished loss", known)
+    shared.check_kept(finished, "finished loss", known)
     if condition == "verification":
-        rows = [[loss, interval(known.runs(loss, condition)[TAR].values())] for loss in finished]
+        rows = [[loss, shared.interval(known.runs(loss, condition)[shared.TAR].values())] for loss in finished]
         return Table(["loss", "TAR at a FAR of 0.001"], rows)
     changed, base = COMPARED.get(condition, (names[-1], ""))
     rows = []
     for loss in finished:
         runs = {name: {seed: known.runs(loss, name)["map@r"][seed] for seed in seeds} for name in names}
-        means = (interval(values.values()) for values in runs.values())
-        rows.append([loss, *means, interval(paired(runs[changed], runs[base]))])
+        means = (shared.interval(values.values()) for values in runs.values())
+        rows.append([loss, *means, shared.interval(shared.paired(runs[changed], runs[base]))])
     difference = f"{changed} − {base}" if base else f"difference of {changed}"
     return Table(["loss", "as searched", *names[1:], difference], rows)
 
 
+def main() -> None:
+    """Train, or write the table."""
+    shared.run_script(
+        __doc__, train, tables, ["glyphs-small", "cars-features"], "runs/conditions", condition=CONDITIONS
+    )
+
+
 if __name__ == "__main__":
-    run_script(main)
+    main()

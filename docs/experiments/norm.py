@@ -4,62 +4,50 @@
     python docs/experiments/norm.py omniglot --root DIR
     python docs/experiments/norm.py glyphs-small --table docs/experiments
 
-Each recipe on characters has the norm or has it not; search.py and compare.py tune and train it so. This script tunes
-and trains the other one. A stopped search continues by the same command, and finished searches and runs are kept beside
-this script. --table writes a table of both, with the differences.
+Each recipe on characters is either with or without the norm, and search.py and compare.py tune and train this variant.
+This script tunes and trains the other variant. The same command continues a stopped search, and finished searches and
+runs are kept beside this script. --table writes a table of both variants with their differences.
 """
 
-from _experiments import (
-    DATA_SETS,
-    METRICS,
-    OTHER_NORM,
-    Kept,
-    check_kept,
-    check_losses,
-    corrected_table,
-    gains,
-    interval,
-    keep_table,
-    make_runs,
-    parse,
-    parser_of,
-    run_script,
-    run_search,
-)
+from argparse import Namespace
+
+import _experiments as shared
 
 from proxemic.tables import Table
 
 
-def main() -> None:
-    """Search and train, or write the table."""
-    arguments, known = parse(parser_of(__doc__, ["glyphs-small", "omniglot"], "runs/norm"))
-    dataset, seeds = arguments.dataset, range(DATA_SETS[arguments.dataset].seeds)
-    if arguments.table is not None:
-        keep_table(table(known), arguments.table / f"norm-{dataset}.csv", f"norm.py {dataset}")
-        return
-    for name in check_losses(arguments.losses, [*OTHER_NORM]):
-        run_search(dataset, name, arguments.out / "searches", arguments.root, known)
+def train(arguments: Namespace, known: shared.Kept) -> None:
+    """Search for each loss with the other norm, and train the best recipe with each seed."""
+    seeds = range(shared.DATA_SETS[arguments.dataset].seeds)
+    for name in shared.check_losses(arguments.losses, [*shared.OTHER_NORM]):
+        shared.run_search(known, name, arguments.out / "searches", arguments.root)
         for loss in known.lacking([name], seeds):
-            make_runs(known, loss, seeds, arguments.out / "runs" / dataset, arguments.root)
+            shared.make_runs(known, loss, seeds, arguments.out / "runs" / arguments.dataset, arguments.root)
 
 
-def table(known: Kept) -> Table:
+def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     """Tabulate MAP@R with and without the norm, and the differences of all metrics, paired by seed.
 
     Holm's correction is over the rows, by MAP@R, which all searches maximise.
     """
     rows = []
-    for name, search in OTHER_NORM.items():
+    for name, search in shared.OTHER_NORM.items():
         loss = name.removesuffix(search.suffix)
         other, recipe = known.runs(name), known.runs(loss)
         if other["map@r"]:
             with_norm, without = (other, recipe) if search.layer_norm else (recipe, other)
-            shown, p = gains(with_norm, without)
-            rows.append(([loss, *(interval(values["map@r"].values()) for values in (with_norm, without)), *shown], p))
-    check_kept(rows, "run of this comparison", known)
-    gain_names = [f"gain in {name}" for name in METRICS.values()]
-    return corrected_table(["loss", "MAP@R with", "MAP@R without", *gain_names], rows)
+            shown, p = shared.gains(with_norm, without)
+            means = (shared.interval(values["map@r"].values()) for values in (with_norm, without))
+            rows.append(([loss, *means, *shown], p))
+    shared.check_kept(rows, "run of this comparison", known)
+    columns = ["loss", "MAP@R with", "MAP@R without", *(f"gain in {name}" for name in shared.METRICS.values())]
+    return {f"norm-{known.folder.name}": shared.corrected_table(columns, rows)}
+
+
+def main() -> None:
+    """Search and train, or write the table."""
+    shared.run_script(__doc__, train, tables, ["glyphs-small", "omniglot"], "runs/norm")
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

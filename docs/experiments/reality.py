@@ -1,31 +1,19 @@
-"""A reality check: losses tuned alike on class-disjoint folds, tested with several seeds, after Musgrave et al. (2020).
+"""Run reality checks after Musgrave et al. (2020): tune losses alike on class-disjoint folds, and test several seeds.
 
     python docs/experiments/reality.py glyphs-small softmax
     python docs/experiments/reality.py cars-features --root runs/cars/features.parquet
     python docs/experiments/reality.py cars-features --table docs/experiments
 
-The check of each loss goes on by the same command where it was stopped, and is kept beside this script when it is
-finished. With --table nothing is trained.
+The same command continues the check of each loss, which is kept beside this script when it is finished. With --table
+nothing is trained.
 """
 
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from _experiments import (
-    LEAN,
-    SEARCHES,
-    Kept,
-    check_kept,
-    check_losses,
-    interval,
-    keep_table,
-    paired,
-    parse,
-    parser_of,
-    place_of,
-    run_script,
-)
+import _experiments as shared
 
 import proxemic
 from proxemic.tables import Table
@@ -33,12 +21,12 @@ from proxemic.tables import Table
 METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}
 KINDS = ("separated", "concatenated", "complete")
 WARP, CONTROL = "warp", "euclidean-softmax-two-phases"
-"""Both have the same phases; their repetitions have the same seeds."""
+"""Two losses with the same phases and seeds."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """The losses of a data set, and the size of the check."""
+    """The losses of a check, and its size."""
 
     losses: tuple[str, ...]
     trials: int
@@ -52,27 +40,27 @@ CHECKS = {
 }
 
 
-def main() -> None:
-    """Check, or write the table."""
-    arguments, known = parse(parser_of(__doc__, CHECKS, "runs/reality"))
-    dataset = arguments.dataset
-    check = CHECKS[dataset]
-    if arguments.table is not None:
-        keep_table(table(check, known), arguments.table / f"reality-{dataset}.csv", f"reality.py {dataset}")
-        return
-    overrides: dict[str, object] = LEAN | place_of(arguments.root)
-    if arguments.root is not None:  # the folds take all training classes, those of validation, too
-        overrides["data.labels"] = str(arguments.root.with_name("all-training.csv"))
-    for loss in check_losses(arguments.losses, check.losses):
+def train(arguments: Namespace, known: shared.Kept) -> None:
+    """Check each loss that has no kept check."""
+    dataset, root = arguments.dataset, arguments.root
+    overrides: dict[str, object] = shared.LEAN | shared.place_of(root)
+    if root is not None:  # the folds take all training classes, those of validation, too
+        overrides["data.labels"] = str(root.with_name("all-training.csv"))
+    for loss in shared.check_losses(arguments.losses, CHECKS[dataset].losses):
         if not known.check(loss):
             run_check(dataset, loss, arguments.out / dataset / loss, overrides, known)
 
 
-def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object], known: Kept) -> None:
-    """Tune a loss on folds and test it, or go on, and keep the metrics of the repetitions."""
+def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
+    """Tabulate the finished checks of a data set."""
+    return {f"reality-{arguments.dataset}": table(CHECKS[arguments.dataset], known)}
+
+
+def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object], known: shared.Kept) -> None:
+    """Run or continue the check of a loss, and keep the metrics of the repetitions."""
     check = CHECKS[dataset]
     result = proxemic.reality_check(
-        [f"{dataset}/{SEARCHES[loss].recipe}"],
+        [f"{dataset}/{shared.SEARCHES[loss].recipe}"],
         out=out,
         overrides=overrides,
         trials=check.trials,
@@ -83,17 +71,22 @@ def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object
     known.keep_check(loss, [(row.kind, row.metric, row.repeat, row.value) for row in result.rows])
 
 
-def table(check: Check, known: Kept) -> Table:
-    """Tabulate the test metrics of each kind of embedding, in percent, and what the warp adds to its control."""
+def table(check: Check, known: shared.Kept) -> Table:
+    """Tabulate the test metrics of each kind of embedding, in percent, and the gain of the warp over its control."""
     columns = [(kind, metric) for kind in KINDS for metric in METRICS]
     found = {loss: values for loss in check.losses if (values := known.check(loss))}
-    check_kept(found, "finished check", known)
-    rows = [[loss, *(interval(values[column].values()) for column in columns)] for loss, values in found.items()]
+    shared.check_kept(found, "finished check", known)
+    rows = [[loss, *(shared.interval(values[column].values()) for column in columns)] for loss, values in found.items()]
     if found.keys() >= {WARP, CONTROL}:
-        gains = (interval(paired(found[WARP][column], found[CONTROL][column])) for column in columns)
+        gains = (shared.interval(shared.paired(found[WARP][column], found[CONTROL][column])) for column in columns)
         rows.append([f"{WARP} − {CONTROL}", *gains])
     return Table(["loss", *(f"{kind} {METRICS[metric]}" for kind, metric in columns)], rows)
 
 
+def main() -> None:
+    """Check, or write the table."""
+    shared.run_script(__doc__, train, tables, CHECKS, "runs/reality")
+
+
 if __name__ == "__main__":
-    run_script(main)
+    main()

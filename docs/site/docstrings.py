@@ -1,4 +1,4 @@
-"""The docstrings of proxemic as Markdown, for mkdocstrings."""
+"""Convert the docstrings of proxemic to Markdown, for mkdocstrings."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ _FORMULA = re.compile(r"^( *)\$\$(.*?)\$\$", re.MULTILINE | re.DOTALL)
 
 
 class Examples(Extension):
-    """Puts examples into fences, as a prompt is a quotation in Markdown, and turns formulas into MathML."""
+    """Put examples into fences, because Markdown quotes prompts, and convert formulas to MathML."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         if obj.docstring is not None:

@@ -1,4 +1,4 @@
-"""Formulas of pages and docstrings as MathML."""
+"""Convert formulas of pages and docstrings to MathML."""
 
 from latex2mathml.converter import convert
 

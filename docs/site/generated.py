@@ -1,4 +1,4 @@
-"""Pages of the reference that are written from the package: all commands, and all keys of recipes."""
+"""Generate the pages of all commands and all keys of recipes from the package."""
 
 import argparse
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from proxemic.recipes import explaining
 
 
 def commands_page() -> str:
-    """Write the help of every command as a page."""
+    """Return a page with the help of every command."""
     lines = ["# Commands", "", "Every command and flag, as `proxemic COMMAND --help` shows them.", ""]
     for name, parser in _commands(build_parser(whole=True)):
         formatter = argparse.HelpFormatter(parser.prog, width=78)
@@ -23,7 +23,7 @@ def commands_page() -> str:
 
 
 def recipe_keys_page() -> str:
-    """Write the explanation of every key of recipes as a page, with a heading for each section."""
+    """Return a page with the explanation of every key of recipes, and a heading for each section."""
     entries: dict[str, dict[str, list[str]]] = {}
     for key, owner, schema in explaining._below(explaining._schema(), ""):
         if "." in key and not key.startswith("second_phase."):  # the keys of the other sections again

@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: pages that are not files of docs/, links out of docs/, formulas, examples."""
+"""Hooks of mkdocs: generated pages, links out of docs/, formulas, examples and the search."""
 
 import os
 import posixpath
@@ -40,9 +40,9 @@ _NAME = re.compile(r"<(a|h\d|pre|autoref)\b.*?</\1>|<code>([\w.]+)</code>", re.D
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """The sections of the navigation whose pages no file of docs/ holds."""
+    """Add generated pages to the navigation."""
     assert config.nav is not None
-    # In the order in which they are to be read.
+    # In reading order.
     tutorials = runpy.run_path(str(ROOT / "docs" / "make_notebooks.py"))["TUTORIALS"]
     sections = {
         "reference": [
@@ -66,7 +66,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Pages of the files beside docs/, of those that pages link to, of the tutorials, and of the reference."""
+    """Add pages for files outside of docs/, linked files, tutorials and the reference."""
 
     def add(place: str, content: str | bytes) -> None:
         files.append(File.generated(config, place, content=content))
@@ -97,7 +97,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links out of docs/ to their pages, formulas as MathML, examples with their prompts."""
+    """Redirect links out of docs/ to their pages, convert formulas to MathML, and mark examples and commands."""
 
     def relink(link: re.Match[str]) -> str:
         if (target := _outside(page.file.src_uri, link[0])) is None:
@@ -112,7 +112,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Links from public names in running text to the reference; plots that dark pages may invert; further spellings."""
+    """Link public names to the reference, mark plots that dark pages invert, and add spellings for the search."""
     known = _by_spelling()
 
     def link(found: re.Match[str]) -> str:
@@ -127,13 +127,13 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """A name for the dialog of the theme's search."""
+    """Name the search dialog of the theme for screen readers."""
     unnamed = 'data-md-component="search" role="dialog"'
     return output.replace(unnamed, f'{unnamed} aria-label="Search"')
 
 
 def _outside(page: str, link: str) -> str | None:
-    """The file of the repository that a link leads to from a page, if it has another place on the site."""
+    """Return the file of the repository that a link of a page leads to, if the site has it elsewhere."""
     sources = {page: source for source, page in PAGES.items()}
     source = sources.get(page, f"docs/{page}")
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
@@ -142,7 +142,7 @@ def _outside(page: str, link: str) -> str | None:
 
 
 def _inside(target: str) -> str:
-    """The place on the site of a file of the repository."""
+    """Return the place of a file of the repository on the site."""
     if target in PAGES:
         return PAGES[target]
     if re.fullmatch(r"docs/tutorials/\w+\.py", target):
@@ -185,7 +185,7 @@ def _reference(name: str, package: Package) -> str:
 
 
 def _by_spelling() -> dict[str, str]:
-    """Full names by how they are written in text; a bare word must be no ordinary one, and have one meaning."""
+    """Map spellings in text to full names; a bare word must be unambiguous and not an ordinary word."""
     described = [(name, *item) for name, package in public_names().items() for item in package.described.items()]
     count = Counter(public for _, public, _ in described)
     known = {f"{name}.{public}": full for name, public, full in described}

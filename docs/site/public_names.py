@@ -1,4 +1,4 @@
-"""The public names of proxemic: those in the ``__all__`` of its packages."""
+"""List the public names of proxemic, which are in the ``__all__`` of its packages."""
 
 import ast
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 @dataclass
 class Package:
-    """What a package exports.
+    """The exports of a package.
 
     Attributes:
         described: Names that are described on its page, with the full name by which they are found there.
@@ -23,7 +23,7 @@ class Package:
 
 @cache
 def public_names() -> dict[str, Package]:
-    """All packages that export something, by name, those above first."""
+    """Return all packages with exports by name, parents first."""
     packages: dict[str, Package] = {}
     first: dict[str, str] = {}
     for path in sorted(SOURCE.rglob("__init__.py"), key=lambda path: (len(path.parts), path)):
@@ -55,7 +55,7 @@ def _exported(package: str) -> list[str]:
 
 
 def _origin(package: str, name: str) -> str:
-    """The full name of an object where it is written."""
+    """Return the full name of an object where it is defined."""
     if _is_package(f"{package}.{name}") and not _imported_from(package, name):
         return f"{package}.{name}"
     module = _imported_from(package, name)

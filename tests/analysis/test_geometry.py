@@ -241,10 +241,10 @@ def test_bars_are_the_rows_of_each_number() -> None:
 def test_histograms_are_shares_and_lines_are_means() -> None:
     points = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     found = class_distances(points, torch.arange(40) % 4, distance="euclidean")
-    figure = plot_class_distances(found, distance="euclidean", bins=16)
+    figure = plot_class_distances(found, distance="euclidean")
     axes = figure.axes[0]
     outlines = [patch for patch in axes.patches if not patch.get_fill()]
-    for outline, counts in zip(outlines, (found.coarser(16).within, found.coarser(16).between), strict=True):
+    for outline, counts in zip(outlines, (found.coarser(64).within, found.coarser(64).between), strict=True):
         values = outline.get_data().values
         assert values == pytest.approx((100 * counts / counts.sum()).numpy())
         assert np.sum(values) == pytest.approx(100)

@@ -66,7 +66,7 @@ def test_given_embeddings_have_the_bounds_of_the_formulas() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="two of each"):
+    with pytest.raises(ValueError, match="two classes or more"):
         pair_bounds(torch.eye(3), torch.tensor([0, 1, 2]), torch.eye(3))
     with pytest.raises(ValueError, match="draws is 0"):
         check_theorems(0)

@@ -43,4 +43,4 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, here: Here, monkeypatch: 
     assert_refused(here("analyze", "characteristics", "--csv", one, "--json", one), [f"both {one}", "two files"])
     alone = here("analyze", "characteristics", cwd=tmp_path)
     assert (alone.returncode, list(tmp_path.iterdir())) == (0, []), "without a flag it writes nothing"
-    assert "embeddings, beside the scores" not in alone.stdout
+    assert "through their embeddings" not in alone.stdout

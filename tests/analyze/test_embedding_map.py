@@ -97,8 +97,8 @@ def test_proxies_of_other_classes_and_the_same_files_again(run: Path, tmp_path: 
 def test_without_proxies_in_the_plane(pairwise: Path, here: Here) -> None:
     result = here("analyze", "map", pairwise, "--method", "pca")
     assert result.returncode == 0, result.stderr
-    assert "PairwiseLoss has no proxies: the map is drawn without." in result.stdout
-    assert "2 dimensions and are drawn as they are: no projection." in result.stdout
+    assert "PairwiseLoss has no proxies: the map has none." in result.stdout
+    assert "2 dimensions, and are drawn without a projection." in result.stdout
     opened = FinishedRun(pairwise)
     rows = csv_rows(pairwise / "map-pca.csv")
     embeddings = opened.embed(opened.test)
@@ -106,9 +106,7 @@ def test_without_proxies_in_the_plane(pairwise: Path, here: Here) -> None:
     for row in rows:
         expected = embeddings[int(row["index"])].tolist()
         assert [float(row["x"]), float(row["y"])] == pytest.approx(expected, rel=1e-4)
-    assert_refused(
-        here("analyze", "map", pairwise, "--split", "validation"), ["holds out no validation classes", "split"]
-    )
+    assert_refused(here("analyze", "map", pairwise, "--split", "validation"), ["has no validation classes", "split"])
 
 
 def test_no_proxies_where_they_are_not_wanted(run: Path, tmp_path: Path, here: Here) -> None:

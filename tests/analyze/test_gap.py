@@ -27,7 +27,7 @@ def test_one_run(softmax: list[Path], tmp_path: Path, here: Here) -> None:
         "U, of the proof (2/√e)": [gap_bounds(value).upper for value in (trained, untrained)],
     }.items():
         assert numbers(result.stdout, label) == [f"{value:.4g}" for value in values]
-    assert numbers(result.stdout, "squared distance, class mean to minimiser")[1] == ""
+    assert numbers(result.stdout, "squared distance, class mean to minimiser")[1] == "–"
     rows = csv_rows(tmp_path / "gap.csv")
     assert [row["state"] for row in rows] == ["trained"] * len(trained) + ["untrained"] * len(trained)
     gaps = [float(row["gap_at_scale"]) for row in rows if row["state"] == "trained"]

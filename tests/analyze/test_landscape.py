@@ -70,7 +70,7 @@ def test_a_run(warp: list[Path], tmp_path: Path, here: Here) -> None:
     assert "16 dimensions: drawn on the plane through the proxy of class 'class 0" in result.stdout
     assert len(csv_rows(tmp_path / "l-class-1.csv")) == 101**2
     assert_refused(here("analyze", "landscape", warp[0], "--class", "90"), ["class is 90", "classes 0 to"])
-    assert_refused(here("analyze", "landscape", warp[0], "--k1", "0.5"), ["k1 came with a run"])
+    assert_refused(here("analyze", "landscape", warp[0], "--k1", "0.5"), ["k1 is given with a run"])
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -90,7 +90,7 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
     assert result.returncode == 0, result.stderr
     assert table(result.stdout)["old, class 3"][1] == ""  # no α
     pushes = pushes_off_proxies(Run.loss)
-    said = f"with {pushes.min():.2f} to {pushes.max():.2f}, 1 being all one way. With a warp whose k1 is less"
+    said = f"with {pushes.min():.2f} to {pushes.max():.2f}, where 1 means that all push in the same direction. With a"
     assert said in " ".join(result.stdout.split())
     assert ("3 dimensions: drawn on the plane through the proxy of class 3 and" in result.stdout) == (size == 3)
     assert written(tmp_path) == [f"l-class-3.{kind}" for kind in ("csv", "png", "svg")]
@@ -101,13 +101,13 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
     [
         (["--functions", "cube"], ["functions is cube", "square-root"]),
         (["--functions", "power-0"], ["power is 0"]),
-        (["--functions", "square", "--alpha", "2"], ["alpha came with the functions square"]),
+        (["--functions", "square", "--alpha", "2"], ["alpha is given with the functions square"]),
         (["--alpha", "-1"], ["alpha is -1"]),
         (["--k1", "2"], ["k1 is 2"]),
         (["--classes", "1"], ["classes is 1"]),
         (["--distance", "-4"], ["distance is -4"]),
         (["--temperature", "nan"], ["temperature is nan"]),
-        (["--class", "0"], ["class 0 came without a run"]),
+        (["--class", "0"], ["class 0 is given without a run"]),
         (["--out", "."], ["--out is the folder ."]),
         (["--functions", "power-200"], ["f1 and f2 overflow"]),
         (["none"], ["none"]),
@@ -120,4 +120,4 @@ def test_bad_flags(flags: list[str], words: list[str], tmp_path: Path, here: Her
 
 def test_another_loss(run: Path, here: Here) -> None:
     result = here("analyze", "landscape", run)
-    assert_refused(result, ["trained with AllPairMultiProxyAnchorLoss", "EuclideanSoftmaxLoss and WarpedSoftmaxLoss"])
+    assert_refused(result, ["trained with AllPairMultiProxyAnchorLoss", "EuclideanSoftmaxLoss or WarpedSoftmaxLoss"])

@@ -80,7 +80,7 @@ def test_without_proxies_and_animation(pairwise: Path, tmp_path: Path, here: Her
 
 
 def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
-    assert_refused(here("analyze", "toy", run, runs[0]), ["other classes", "one by one"])
+    assert_refused(here("analyze", "toy", run, runs[0]), ["different classes", "one by one"])
     shutil.copytree(runs[0], tmp_path / "copy")
     copied = here("analyze", "toy", runs[0], tmp_path / "copy")
     assert_refused(copied, ["same recipe and the same seed"])

@@ -44,7 +44,7 @@ def test_a_dry_run_says_what_is_there_and_writes_nothing(made: Path, here: Here)
     result = here("compare", "--resume", made, "--dry-run", "--against", "paper")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"Comparing {made}\nglyphs-small/softmax: finished 0 1, not begun 2\n")
-    assert "These name no row of the papers' tables that they stand for: `glyphs-small/softmax`." in result.stdout
+    assert "These name no row of the papers' tables: `glyphs-small/softmax`." in result.stdout
     assert sorted(made.rglob("*")) == before
 
 

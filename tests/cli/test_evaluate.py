@@ -282,7 +282,7 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         (["a.npy", "--labels", "labels.csv", "--split", "test"], ["--split is for models"]),
         (["a.npy", "--labels", "labels.csv", "--query", "x"], ["--query is for models"]),
         (["a.npy", "--labels", "labels.csv", "--gallery", "wide.npy", "--gallery-labels", "labels.csv"], ["16", "17"]),
-        (["a.npy", "--labels", "labels.csv", "--gallery-labels", "labels.csv"], ["without --gallery"]),
+        (["a.npy", "--labels", "labels.csv", "--gallery-labels", "labels.csv"], ["needs --gallery"]),
         (["a.npy", "b.npy"], ["no labels"]),
         (["a.npy", "b.npy", "--labels", "labels.csv", "--per-class", "c.csv"], ["--per-class is for one model"]),
         (["a.npy", "b.npy", "--labels", "labels.csv", "--gallery", "a.npy"], ["--gallery holds embeddings of one"]),

@@ -195,7 +195,7 @@ def test_queries_search_a_gallery(tmp_path: Path, here: Here) -> None:
     assert_refused(here("evaluate", tmp_path / "images", *apart), ["images takes images, but", "q.npy holds vectors"])
     assert_refused(here("evaluate", tmp_path / "images", *apart, *labelled), ["--labels is for embeddings"])
     both = here("evaluate", tmp_path / "model", tmp_path / "images", *apart)
-    assert_refused(both, ["one takes images and one vectors"])
+    assert_refused(both, ["evaluate them one by one"])
 
 
 def test_pairs_of_vectors_are_verified_by_definition(tmp_path: Path, here: Here) -> None:

@@ -176,7 +176,7 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
         (["glyphs", "--trials", "0"], ["--trials is 0"]),
         (["glyphs", "--folds", "1"], ["--folds is 1"]),
         (["glyphs", "--embedding-size", "0"], ["--embedding-size is 0"]),
-        (["glyphs", "glyphs"], ["name of its own"]),
+        (["glyphs", "glyphs"], ["their names must differ"]),
         (["glyhps"], ["glyhps", "glyphs"]),
         (["glyphs", "--workers", "0"], ["--workers is 0"]),
         (["glyphs", "--space", "ProxyAncorLoss"], ["no search space 'ProxyAncorLoss' (did you mean ProxyAnchorLoss?)"]),
@@ -206,7 +206,7 @@ def test_all_recipes_are_read_before_any_is_trained(here: Here, tmp_path: Path, 
 
 def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path, checked: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    assert_refused(here("reality-check", "glyphs", "--out", tmp_path), ["holds something else"])
+    assert_refused(here("reality-check", "glyphs", "--out", tmp_path), ["holds other files"])
     assert_refused(here("reality-check", "--resume", tmp_path), ["holds no reality check"])
     assert_refused(here("reality-check", "glyphs", "--out", checked), ["holds a reality check with another recipes"])
     for words in (["glyphs"], ["--trials", "3"]):

@@ -282,12 +282,12 @@ def test_what_a_flag_gives_is_not_searched(recipe: Path, space: Path, tmp_path: 
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "1", "--training.epochs", "1"]
     result = here(*words, "--loss.alpha", "20")
     assert result.returncode == 0, result.stderr
-    assert "Not searched, as flags give it: loss.alpha." in result.stdout
+    assert "Not searched, because flags set it: loss.alpha." in result.stdout
     assert [set(row) & {"optim.lr", "loss.alpha"} for row in rows(out)] == [{"optim.lr"}]
     trials = [yaml.safe_load(path.read_text()) for path in (out / "trials").glob("*/recipe.yaml")]
     assert [trial["loss"]["init_args"]["alpha"] for trial in trials] == [20]
     words = ["--recipe", recipe, "--space", space, "--loss.alpha=20", "--optim.lr=1", "--out", tmp_path / "other"]
-    assert_refused(here("tune", *words), ["Flags give optim.lr, loss.alpha", "leave one of them"])
+    assert_refused(here("tune", *words), ["Flags give optim.lr, loss.alpha", "leave out one of these flags"])
 
 
 REFUSED: dict[str, tuple[list[str], list[str]]] = {
@@ -296,7 +296,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no trials": (["--recipe", "tiny.yaml", "--trials", "0"], ["--trials is 0", "at least 1"]),
     "no budget": (["--recipe", "tiny.yaml", "--budget", "0"], ["--budget is 0.0", "complete trials above 0"]),
     "budget and trials": (["--recipe", "tiny.yaml", "--budget", "4", "--trials", "8"], ["--budget and --trials both"]),
-    "budget of a grid": (["--recipe", "tiny.yaml", "--budget", "4", "--sampler", "grid"], ["--sampler grid both say"]),
+    "budget of a grid": (["--recipe", "tiny.yaml", "--budget", "4", "--sampler", "grid"], ["--sampler grid both set"]),
     "no seeds": (["--recipe", "tiny.yaml", "--seeds", "0"], ["--seeds is 0, but must be at least 1"]),
     "seeds and median": (["--recipe", "tiny.yaml", "--seeds", "2", "--pruner", "median"], ["--pruner halving, or one"]),
     "no workers": (["--recipe", "tiny.yaml", "--workers", "0"], ["--workers is 0", "at least 1"]),
@@ -322,7 +322,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "resume with more": (["--resume", "out", "--trials", "3"], ["--resume", "alone"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "holds no search"]),
     "out is a file": (["--recipe", "tiny.yaml", "--out", "tiny.yaml"], ["is a file"]),
-    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["something else than a search"]),
+    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["other files than those of a search"]),
 }
 
 
@@ -346,7 +346,7 @@ def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, he
     options = TuningOptions(
         str(recipe), [], yaml.safe_load(SPACE), str(space), 1, "tpe", "none", "mysql://me:***@host/x", "s", 0
     )
-    TuningDirectory(out).begin(options, read_recipe(recipe).yaml)
+    TuningDirectory(out).begin(options, {out / "base.yaml": read_recipe(recipe).yaml})
     assert_refused(here("tune", "--resume", out), ["password", "give --storage again"])
     assert_refused(here("tune", "--resume", out, "--storage", "sqlite:///x.db"), ["mysql://me:***@host/x", "same"])
 
@@ -360,7 +360,7 @@ def test_images_that_are_gone_cost_no_trial(recipe: Path, space: Path, tmp_path:
     words: list[Any] = ["--recipe", recipe, "--space", space, "--trials", "1", "--training.epochs", "1"]
     flags = ["--training.epochs", "1"]
     options = TuningOptions(str(recipe), flags, load_space(str(space)), "mine", 1, "tpe", "none", None, "begun", 0)
-    TuningDirectory(begun).begin(options, read_recipe(recipe, flags).yaml)
+    TuningDirectory(begun).begin(options, {begun / "base.yaml": read_recipe(recipe, flags).yaml})
     hidden = images.rename(images.with_name("hidden"))
     try:
         assert_refused(here("tune", *words, "--out", out), [str(images)])

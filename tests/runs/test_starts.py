@@ -90,9 +90,9 @@ def test_the_network_from_before_training_is_kept_as_a_model_without_head_and_pr
     assert json.loads(evaluated.stdout)["test"] == metrics_of(run)["start"]
     drawn = here("analyze", "map", run, "--method", "pca", "--out", run.parent / "map")
     assert drawn.returncode == 0, drawn.stderr
-    assert "which has no proxies: the map is drawn without" in drawn.stdout
+    assert "which has no proxies: the map has none" in drawn.stdout
     assert_refused(here("analyze", "theorems", run), [f"{run} has no proxies", "lower --optim.lr"])
-    with pytest.raises(Exception, match="has no proxies, as no epoch was better"):
+    with pytest.raises(Exception, match="has no proxies, because no epoch was better"):
         load_loss(run)
     begun = here("train", "--recipe", recipe, "--out", run.parent / "next", "--training.start_from", run)
     assert_refused(begun, ["keeps the network before training", f"--model.weights {run / 'model.safetensors'}"])

@@ -44,7 +44,7 @@ def test_four_models_together_beside_tables_vi_to_viii() -> None:
     )
     assert "seeds: ours 2, theirs 10" in text
     assert "embedding size" not in text  # 128 of the separated, four times as much of the others
-    assert text.endswith("These name no row of the papers' tables that they stand for: `cub/cosface`.\n")
+    assert text.endswith("These name no row of the papers' tables: `cub/cosface`.\n")
 
 
 def test_corrupted_pictures_beside_table_iv() -> None:
@@ -57,7 +57,7 @@ def test_corrupted_pictures_beside_table_iv() -> None:
     assert found["recall@1 none"] == (f"{mean:.2f} ± {half:.2f}", "71.8")
     assert found["recall@1 cutout"] == ("50.00 ± 0.00", "64.5")
     assert found["recall@1 shear"] == ("–", "67.5")
-    assert "ours of severity 3" in text
+    assert "Ours: severity 3" in text
     assert "Figures of a single model on clean pictures, table I: proxemic compare --against paper." in text
     assert {ours for ours, _ in shown(robustness_against_paper(recipes, values, "map@r", "")).values()} == {"–"}
 

@@ -34,22 +34,20 @@ def test_new_begun_and_other_directories(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a file, but --out needs a folder"):
         begun("made/more")
     (tmp_path / "made" / "work.json").unlink()
-    with pytest.raises(UserError, match="made holds something else than a work"):
+    with pytest.raises(UserError, match="made holds other files than those of a work"):
         begun("made")
 
 
 def test_settings_are_those_that_it_was_begun_with(tmp_path: Path) -> None:
     made = directory(tmp_path)
-    with pytest.raises(UserError, match=r"holds no work \(there is no work\.json in it\): .* proxemic labour made"):
+    with pytest.raises(UserError, match=r"holds no work \(it has no work\.json\): .* proxemic labour made"):
         made.read()
-    made.write(Settings(5, ("--optim.lr", "0.1")))
-    assert made.read() == Settings(5, ("--optim.lr", "0.1"))
     recipe = tmp_path / "base.yaml"
-    recipe.write_text("{seed: 1, published: null}")
-    made.check_same(Settings(5, ("--optim.lr=0.1",)), {recipe: "{seed: 1, published: []}"})
+    made.begin(Settings(5, ("--optim.lr", "0.1")), {recipe: "{seed: 1, published: null}"})
+    made.begin(Settings(5, ("--optim.lr=0.1",)), {recipe: "{seed: 1, published: []}"})
     differences = "a work with another trials, flags, recipe than base.yaml: "
     with pytest.raises(UserError, match=rf"{differences}.* proxemic labour --resume {tmp_path}"):
-        made.check_same(Settings(6, ("--optim.lr=0.2",)), {recipe: "seed: 2"})
+        made.begin(Settings(6, ("--optim.lr=0.2",)), {recipe: "seed: 2"})
 
 
 def test_errors_name_the_command_that_continues_all_runs(tmp_path: Path) -> None:

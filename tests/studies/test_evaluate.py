@@ -86,6 +86,6 @@ def test_the_text_says_what_is_averaged_left_out_and_not_tested(files: Path, tmp
     assert one.text().startswith("22 classes, 58 queries, all images, averages over classes\n")
     assert "2 queries have nothing of the class to find: left out." in one.text()
     both = proxemic.evaluate(paths, labels=tmp_path / "labels.npy", resamples=50, overrides=clustering)
-    said = "Clustering has no value of each query to test; compare its intervals model by model."
+    said = "Clustering has no values per query to test; compare its intervals model by model."
     assert said in both.text()
     assert said not in one.text()

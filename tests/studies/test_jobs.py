@@ -62,7 +62,7 @@ def test_workers_are_processes_of_their_own(tmp_path: Path) -> None:
         with pytest.raises(FileExistsError):
             workers.share(os.mkdir, tmp_path / "made")
     assert (tmp_path / "made").is_dir()
-    with Workers(1) as workers, pytest.raises(UserError, match=r"A worker process was killed .* with fewer --workers"):
+    with Workers(1) as workers, pytest.raises(UserError, match=r"A worker process was killed, .* fewer --workers"):
         workers.share(signal.raise_signal, signal.SIGKILL)
 
 
@@ -104,7 +104,7 @@ def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=stop_twice)
     thread.start()
-    with Workers(1) as workers, pytest.raises(Interrupted, match="Stopped at once: the same command goes on"):
+    with Workers(1) as workers, pytest.raises(Interrupted, match="Stopped at once: the same command continues"):
         workers.share(Path.read_bytes, pipe)
     thread.join()
     assert signal.getsignal(signal.SIGINT) == before
@@ -115,7 +115,7 @@ def test_a_worker_without_memory_says_what_needs_less(tmp_path: Path, monkeypatc
         raise OutOfMemory("Batches of 8 need less.")
 
     monkeypatch.setattr(jobs, "run_job", run)
-    with pytest.raises(OutOfMemory, match=r"^With fewer --workers a run has more memory\. Batches of 8 need less\.$"):
+    with pytest.raises(OutOfMemory, match=r"^With fewer --workers, each run has more memory\. Batches"):
         jobs._logged(Job(tmp_path / "any.yaml", (), tmp_path / "run"))
     assert (tmp_path / "run.log").read_text() == ""
 

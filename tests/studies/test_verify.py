@@ -46,5 +46,5 @@ def test_a_rate_that_needs_more_pairs_is_not_given() -> None:
         assert found.text("csv").splitlines()[1].endswith(",0.5,0.25" if measured else ",0.5,")
         assert ("| 25.00 |" in found.text("markdown")) == measured
         assert ("| – |" in found.text("markdown")) != measured
-        note = "A FAR of 0.001 takes 1,000 different pairs to be measured, but there are 999."
+        note = "A FAR of 0.001 needs 1,000 different pairs, but there are 999."
         assert (note in found.text()) != measured

@@ -1,6 +1,7 @@
-"""Understand losses and embeddings: what a loss's gradient sees, and how trained embeddings lie.
+"""Analyse losses and embeddings: the dependences of a loss's gradient, and the geometry of trained embeddings.
 
-Functions of tensors and losses, and plots of what they give. What reads runs and writes files is `proxemic.analyze`.
+The functions take tensors and losses; plots show their results. `proxemic.analyze` applies them to runs and writes
+files.
 """
 
 from proxemic.analysis.confusion import ConfusedPair, confused_pairs

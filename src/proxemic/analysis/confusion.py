@@ -1,4 +1,4 @@
-"""Which classes are taken for each other: pairs of classes by their nearest neighbours."""
+"""Find the pairs of classes that nearest neighbours confuse."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class ConfusedPair:
-    """Two classes of which queries have the other's pictures nearest.
+    """Two classes, some of whose queries have a nearest neighbour of the other class.
 
     Args:
-        classes: Their labels, the smaller first.
-        count: Queries of either class whose nearest neighbour belongs to the other.
-        queries: Queries of both classes.
-        examples: These queries by their numbers, those with the nearest neighbours first.
+        classes: Labels of the classes, the smaller one first.
+        count: Number of queries of either class whose nearest neighbour belongs to the other.
+        queries: Number of queries of both classes.
+        examples: Indices of the confused queries, sorted by the distance to the neighbour.
     """
 
     classes: tuple[int, int]
@@ -37,12 +37,12 @@ def confused_pairs(
     """Count, for each pair of classes, the queries of either whose nearest neighbour belongs to the other.
 
     Args:
-        labels: The class of each query; those below 0 have none, and are left out.
-        nearest_labels: The class of the nearest neighbour of each, likewise.
-        distances: To that neighbour.
+        labels: Class of each query; negative labels mean no class, and are ignored.
+        nearest_labels: Class of the nearest neighbour of each query; negative labels are ignored.
+        distances: Distance of each query to its nearest neighbour.
 
     Returns:
-        The pairs that are confused at all: by falling count, then by falling share, then by their labels.
+        The pairs with at least one confused query, sorted by decreasing count, then decreasing share, then labels.
 
     >>> labels, nearest = torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 1, 0, 1, 2])
     >>> [(pair.classes, pair.count, pair.queries) for pair in confused_pairs(labels, nearest, torch.zeros(5))]
@@ -52,7 +52,7 @@ def confused_pairs(
     wrong = ((labels >= 0) & (nearest_labels >= 0) & (labels != nearest_labels)).nonzero().squeeze(1)
     wrong = wrong[distances[wrong].argsort(stable=True)]
     both = torch.stack([labels[wrong], nearest_labels[wrong]], 1).sort(1).values
-    # A class of the gallery alone has no queries.
+    # A class that only the gallery has has no queries.
     size = torch.cat([queries, queries.new_zeros(int(both.max()) + 1 if len(both) else 0)])
     pairs, which = both.unique(dim=0, return_inverse=True)
     found = [

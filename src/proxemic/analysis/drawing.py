@@ -1,4 +1,4 @@
-"""The style that the plots of this package share. Matplotlib is imported with the first of them."""
+"""The common style of plots. Matplotlib is imported when the first figure is made."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def new_figure(width: float | int, height: float | int) -> Any:
-    """Make a figure of this size in inches, whose parts make room for each other."""
+    """Make a figure of a size in inches, with Matplotlib's constrained layout."""
     with optional_dependency("train"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def add_legend(owner: Any, styles: Iterable[tuple[str, Mapping[str, Any]]] | None = None, **options: Any) -> None:
-    """Add a frameless legend of the owner's lines, or of these labels and styles; a ``$`` in a label is no formula."""
+    """Add a frameless legend of the owner's lines, or of labels with styles; labels are never parsed as formulas."""
     from matplotlib.lines import Line2D
 
     if styles is not None:
@@ -29,7 +29,7 @@ def add_legend(owner: Any, styles: Iterable[tuple[str, Mapping[str, Any]]] | Non
 
 
 def hide_frame(axes: Any, *, grid: str | None = None) -> None:
-    """Hide the frame but for the two axes, and draw a grid behind the lines, if one is wanted."""
+    """Hide the top and right side of the frame, and draw a grid behind the lines if one is given."""
     axes.spines[["top", "right"]].set_visible(False)
     if grid:
         axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
@@ -37,7 +37,7 @@ def hide_frame(axes: Any, *, grid: str | None = None) -> None:
 
 
 def draw_circle(axes: Any, centre: Sequence[float], radius: float, style: str = "-", **options: Any) -> None:
-    """Draw a circle as a line, which has a place in the legend."""
+    """Draw a circle as a line, so that it can appear in the legend."""
     turn = torch.linspace(0, 2 * math.pi, 181)
     axes.plot(centre[0] + radius * turn.cos(), centre[1] + radius * turn.sin(), style, **options)
 

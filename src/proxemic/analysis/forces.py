@@ -1,4 +1,4 @@
-"""The forces of a loss on embeddings and proxies: taken apart for two classes, and their alignment over a training."""
+"""Compute the forces of a loss on embeddings and proxies: the parts for two classes, and the alignment in training."""
 
 import copy
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ PULL, PUSH, COUPLED = "#d55e00", "#0072b2", "#aa3399"
 
 @dataclass(frozen=True)
 class Forces:
-    """Forces of each embedding's loss on the embedding and on both proxies: the negative gradient in four parts.
+    """The negative gradient of each embedding's loss in four parts: forces on the embedding and on both proxies.
 
     Args:
-        push: F1, on the embedding, away from the other proxy.
-        proxy_push: F2, on the other proxy, away from the embedding.
-        pull: F3, on the embedding, towards its own proxy.
-        proxy_pull: F4, on its own proxy, towards the embedding.
+        push: F1, the force on the embedding away from the other proxy.
+        proxy_push: F2, the force on the other proxy away from the embedding.
+        pull: F3, the force on the embedding towards its own proxy.
+        proxy_pull: F4, the force on its own proxy towards the embedding.
     """
 
     push: Float[Tensor, "embeddings dim"]
@@ -38,7 +38,7 @@ class Forces:
 
     @property
     def coupled(self) -> Float[Tensor, "embeddings dim"]:
-        """F1 + F3, where the embedding goes: of a warp, on the line beyond the own proxy, always towards α."""
+        """F1 + F3, the total force on the embedding; for a warp, on the line beyond the own proxy, it points to α."""
         return self.push + self.pull
 
 
@@ -51,15 +51,15 @@ def two_class_forces(
     *,
     temperature: float = 1.0,
 ) -> Forces:
-    """Take ``−∇ log(1 + exp(T·f1(‖e − p_c‖) − T·f2(‖e − p_c'‖)))`` apart, by autograd, for each embedding by itself.
+    """Split ``−∇ log(1 + exp(T·f1(‖e − p_c‖) − T·f2(‖e − p_c'‖)))`` into four forces for each embedding e.
 
     Args:
-        embeddings: e, all of one class.
-        target: p_c.
-        other: p_c'.
-        f1: Elementwise on the distance to the target proxy; a warp may be given with its Δ, which has no gradient.
-        f2: Elementwise on the distance to the other.
-        temperature: T > 0.
+        embeddings: Embeddings e of one class.
+        target: Proxy p_c of that class.
+        other: Proxy p_c' of the other class.
+        f1: Elementwise function of the distance to the target proxy; the Δ of a warp has no gradient.
+        f2: Elementwise function of the distance to the other proxy.
+        temperature: Temperature T > 0.
 
     Raises:
         ValueError: If the temperature is not positive.
@@ -72,7 +72,7 @@ def two_class_forces(
     """
     check_positive("temperature", temperature)
     with torch.enable_grad():
-        # Each distance has an embedding of its own, so that the gradient comes in parts.
+        # Each distance gets its own copy of the embeddings, which separates the parts of the gradient.
         near, far = (embeddings.detach().clone().requires_grad_() for _ in range(2))
         proxies = tuple(proxy.detach().expand_as(embeddings).clone().requires_grad_() for proxy in (target, other))
         logits = _of_distance(f1, near, proxies[0]) - _of_distance(f2, far, proxies[1])
@@ -86,7 +86,7 @@ def two_class_forces(
 def _of_distance(
     function: Function, points: Float[Tensor, "embeddings dim"], proxies: Float[Tensor, "embeddings dim"]
 ) -> Float[Tensor, " embeddings"]:
-    """Apply a function to the distances; on the proxy, where the slope of a root is infinite, there is no force."""
+    """Apply a function to the distances; on a proxy, where a root has an infinite slope, the gradient is 0."""
     distance = torch.linalg.vector_norm(points - proxies, dim=1)
     apart = distance > 0
     value = function(torch.where(apart, distance, 1))
@@ -106,13 +106,21 @@ def plot_forces(
 ) -> Any:
     """Draw the forces on embeddings of two classes as arrows: the pull, the push, and their sum.
 
-    The forces on an embedding all grow with the probability of the wrong class, which differs by orders of magnitude
-    from place to place; arrows are therefore in units of its push. The arrows on the proxies are the mean of F4 over
-    their own embeddings and of F2 over the others', in the same units. Each class has a shape, and proxies are black.
-    Around the proxies of a `WarpPotential` a circle has the radius α, and a diamond marks the minimum.
+    All forces on an embedding are proportional to the probability of the wrong class, which differs by orders of
+    magnitude between places; so the arrows are in units of the embedding's push. The arrow on a proxy sums the means of
+    F4 over its own embeddings and of F2 over the other embeddings, in the same units. Each class has a shape, and
+    proxies are black. For a `WarpPotential`, a circle of radius α surrounds each proxy, and a diamond marks each
+    minimum.
 
-    Labels and proxies are those of the classes 0 and 1. The functions and the temperature are those of
-    `two_class_forces`. Without Matplotlib axes to draw on it makes a new figure.
+    Args:
+        embeddings: Embeddings of both classes.
+        labels: Their classes, 0 or 1.
+        proxies: Proxies of class 0 and class 1.
+        f1: As in `two_class_forces`.
+        f2: As in `two_class_forces`.
+        temperature: Temperature T > 0.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     >>> places = torch.tensor([[-2.0, 0.0], [6.0, 1.0]])
     >>> axes = plot_forces(places, torch.tensor([0, 1]), torch.tensor([[0.0, 0.0], [4.0, 0.0]]), title="no warp")
@@ -157,7 +165,7 @@ def draw_forces(
     proxies: Float[Tensor, "2 2"],
     warp: WarpPotential,
 ) -> Any:
-    """Draw `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper."""
+    """Draw `plot_forces` without and with a warp, side by side, as in figure 1 of the warping paper."""
     figure = new_figure(12, 4.3)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     titles = {"f1 = t": torch.positive, f"f1 = {named_functions('warp', warp)[0]}": warp}
@@ -184,9 +192,9 @@ _ARROWS, _PANELS = 60, 3  # arrows per panel, panels per training
 
 @dataclass(frozen=True, eq=False)
 class TrainingForces:
-    """Directions in which a loss moves embeddings (F1 + F3) and proxies (the sums of F4 and F2): minus its gradient.
+    """Minus the gradient of a loss: the forces on embeddings (F1 + F3) and on proxies (the sums of F4 and F2).
 
-    ``alignment`` is the cosine of each embedding's force with that of its own proxy; NaN where one of them is 0.
+    ``alignment`` is the cosine between the force on each embedding and the force on its own proxy; NaN if one is 0.
     """
 
     on_embeddings: Float[Tensor, "images dim"]
@@ -195,15 +203,15 @@ class TrainingForces:
 
     @property
     def mean_alignment(self) -> float:
-        """Mean over the embeddings whose alignment is defined."""
+        """The mean over the embeddings whose alignment is defined."""
         return float(self.alignment.nanmean())
 
 
 def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
-    """Compute the forces of a loss, which has one proxy per class, on a scene; the loss's own proxies are not used."""
+    """Compute the forces of a loss with one proxy per class on a scene; the scene's proxies replace the loss's."""
     if scene.proxies is None or scene.proxies.shape[1] != 1:
         count = "no proxies" if scene.proxies is None else f"{scene.proxies.shape[1]} proxies per class"
-        raise ValueError(f"there are {count}, but forces align with those on one proxy per class: give such a loss.")
+        raise ValueError(f"there are {count}, but the alignment needs one proxy per class: give such a loss.")
     loss = copy.deepcopy(loss).eval()
     x, w = (tensor.detach().clone().requires_grad_() for tensor in (scene.embeddings, scene.proxies))
     with torch.enable_grad():
@@ -215,7 +223,7 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
 
 
 def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int, Scene]:
-    """Let embeddings and proxies follow their forces without a network; return the scene at each step, from 0 on."""
+    """Move embeddings and proxies along their forces, without a network; return the scene at each step from 0."""
     check_count("steps", steps, 1, "nothing moves without one")
     check_positive("rate", rate)
     film = {0: scene}
@@ -230,7 +238,7 @@ def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int,
 def plot_force_alignment(
     films: Mapping[str, Mapping[int, tuple[Scene, TrainingForces]]], *, unit: str = "epoch"
 ) -> Any:
-    """Draw one row per training: the forces at its beginning, middle and end, and their mean alignment by epoch."""
+    """Draw a row per training: the forces at the beginning, middle and end, and the mean alignment by epoch."""
     figure = new_figure(15, 3.9 * len(films))
     for row, (name, film) in enumerate(films.items()):
         epochs = sorted(film)
@@ -259,7 +267,7 @@ def _draw(axes: Any, scene: Scene, forces: TrainingForces, basis: Float[Tensor, 
     reach = reach_of([flat])
     plot_scene(axes, flat, reach)
     some = torch.linspace(0, len(places) - 1, min(_ARROWS, len(places))).long().unique()
-    # All arrows have the same length, as forces differ by orders of magnitude.
+    # All arrows have the same length, because forces differ by orders of magnitude.
     for at, force, paint, width in (
         (places[some], forces.on_embeddings[some], ON_EMBEDDINGS, 0.9),
         (proxies, forces.on_proxies, ON_PROXIES, 1.8),

@@ -1,4 +1,4 @@
-"""The gap: where the softmax loss of a class is least, how far from its proxy, bounds, and plots of both."""
+"""Compute the gap between each proxy and the minimum of its softmax loss, bounds of the gap, and plots of both."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,19 +26,19 @@ def class_minimizers(
 
     $$x_c = \arg\min_{\lVert x \rVert = 1} -\log \frac{e^{\sigma w_c \cdot x}}{\sum_j e^{\sigma w_j \cdot x}}$$
 
-    The loss is a softplus of $h(x) = \log \sum_{j \ne c} e^{\sigma (w_j - w_c) \cdot x}$, which is convex and has the
-    same minimiser, but whose gradient does not vanish where the loss saturates. The descent ends where the gradient
-    points inwards and its part along the sphere is below ``tolerance`` of the whole: the Hessian on the sphere is at
-    least as large as the gradient there, so that the minimiser is no farther than about that. Where proxies nearly
+    The loss is a softplus of $h(x) = \log \sum_{j \ne c} e^{\sigma (w_j - w_c) \cdot x}$. This function is convex, has
+    the same minimiser, and its gradient does not vanish where the loss saturates. The descent ends when the gradient
+    points inwards and its component along the sphere is below ``tolerance`` of its length. The Hessian on the sphere is
+    then at least as large as the gradient, so that the minimiser is about ``tolerance`` away at most. If proxies nearly
     coincide, rounding limits the accuracy.
 
     Args:
-        proxies: One per class, C ≥ 2; only their directions count.
-        scale: Σ > 0.
-        tolerance: Largest distance to the minimiser, as a part of the sphere's radius.
+        proxies: One proxy per class, C ≥ 2; only the directions matter.
+        scale: Scale σ > 0.
+        tolerance: Largest distance to the minimiser, as a fraction of the sphere's radius.
 
     Raises:
-        ValueError: If an argument is out of range, a proxy is zero or not finite, or nothing is found to ``tolerance``.
+        ValueError: If an argument is out of range, a proxy is zero or not finite, or the descent does not converge.
 
     Source: Proposition 3 of the mean-proxy paper (σ = 1), whose equation the result satisfies.
 
@@ -55,7 +55,7 @@ def class_minimizers(
 
 
 def squared_gaps(proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0) -> Float64[Tensor, " classes"]:
-    """Return ``‖x_c − ŵ_c‖²`` of each class, between 0 and 4: how far its proxy is from the minimum of its loss.
+    """Compute ``‖x_c − ŵ_c‖²``, from 0 to 4, between the minimum of each class's loss and its unit proxy.
 
     Arguments and errors: as `class_minimizers`.
 
@@ -68,7 +68,7 @@ def squared_gaps(proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0) -
 def class_directions(
     embeddings: Float[Tensor, "images dim"], labels: Int64[Tensor, " images"]
 ) -> Float64[Tensor, "classes dim"]:
-    """Compute the direction of each class's mean unit embedding: where its images lie on the sphere."""
+    """Compute the direction of each class's mean unit embedding."""
     rows = _directions(embeddings)
     sums = torch.zeros(int(labels.max()) + 1, rows.shape[1], dtype=torch.float64, device=rows.device)
     return _directions(sums.index_add(0, labels, rows))
@@ -76,7 +76,7 @@ def class_directions(
 
 @dataclass(frozen=True)
 class GapBounds:
-    r"""Bounds of the mean-proxy paper's theorems on the mean squared gap at σ = 1, as printed and as they are proved.
+    r"""Bounds of the mean squared gap at σ = 1 from the mean-proxy paper's theorems, as printed and as proved.
 
     With $s_{jj'} = \tfrac18 (w_j + w_{j'})(1 - w_j \cdot w_{j'}) e^{w_j \cdot w_{j'} - 1}$ and
     $S = \lVert \sum_{jj'} s_{jj'} \rVert$, all proxies of unit length.
@@ -135,7 +135,7 @@ def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
 
 
 def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
-    """W of ``W e^W = z`` for z in [0, 2], by Newton's method, which falls to it from ``log(1 + z) ≥ W``."""
+    """Compute Lambert's W, ``W e^W = z``, for z in [0, 2] by Newton's method from ``log(1 + z) ≥ W``."""
     w = z.log1p()
     for _ in range(6):
         w = w - (w - z * (-w).exp()) / (1 + w)
@@ -143,13 +143,13 @@ def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
 
 
 def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
-    """Return proxies ``[C, D]`` and scale σ of a loss that is a softmax of σ times the cosines, one proxy per class."""
+    """Return proxies ``[C, D]`` and scale σ of a softmax of σ times the cosines with one proxy per class."""
     fits = isinstance(loss, NormalizedSoftmaxLoss | ProxyNCAPlusPlusLoss)
     if not fits or loss.proxies_per_class > 1:
         several = f" with {loss.proxies_per_class} proxies per class" if fits else ""
         raise ValueError(
-            f"the loss is {loss_name(loss)}{several}, but the gap is that of a softmax of cosines with one proxy per "
-            "class: NormalizedSoftmaxLoss (also with MeanProxyNorm) or ProxyNCAPlusPlusLoss."
+            f"the loss is {loss_name(loss)}{several}, but the gap needs a softmax of cosines with one proxy per class: "
+            "NormalizedSoftmaxLoss (also with MeanProxyNorm) or ProxyNCAPlusPlusLoss."
         )
     return loss.proxies.detach()[:, 0], loss.scoring.scale
 
@@ -181,11 +181,11 @@ def _descend(
         left, target, x, gradient, steepness = (tensor[moving] for tensor in (left, target, x, gradient, steepness))
         if not len(left):
             return minimizers
-        # To the minimum on the sphere of a parabola above h, so that h never rises.
+        # Step to the minimum on the sphere of a parabola above h, so that h never increases.
         step = steepness * x - gradient
         new = step / step.norm(dim=1, keepdim=True)
         there, moved = _gradient(unit, new, target, scale), new - x
-        # Of a convex h this keeps the parabola above it; from gradients, as values agree to half their digits too soon.
+        # For convex h this keeps the parabola above h. Gradients are more accurate here than values.
         curvature = 2 * ((there - gradient) * moved).sum(1, keepdim=True)
         enough = curvature <= steepness * moved.square().sum(1, keepdim=True)
         x, gradient = torch.where(enough, new, x), torch.where(enough, there, gradient)
@@ -207,12 +207,12 @@ def _settled(x: Tensor, gradient: Tensor, scale: float, tolerance: float) -> Boo
     inward = -(gradient * x).sum(1)
     along = (gradient + inward.unsqueeze(1) * x).norm(dim=1)
     rounding = 64 * torch.finfo(gradient.dtype).eps * scale
-    # Where another proxy coincides with the own one, the loss is flat to rounding: any point is as good.
+    # If another proxy coincides with the own one, the loss is flat up to rounding, and any point is a minimum.
     return ((along <= tolerance * size + rounding) & (inward > 0)) | (size <= rounding)
 
 
 MINIMUM, GREY = "#e6ab02", "#999999"
-# How each number of `plot_gaps` is drawn, with its name in the legend.
+# Marker, colour and legend of each number in `plot_gaps`.
 _MARKS = {
     "lower": ("|", "#333333", "L corrected, U of the proof"),
     "lower_sharp": ("4", "#1b9e77", "L, sharpened (C⁻⁴)"),
@@ -224,19 +224,19 @@ _MARKS = {
 
 
 def three_proxies(epsilon: float = 0.1) -> Float64[Tensor, "3 2"]:
-    """Return the example of section 3.1 of the mean-proxy paper: proxies at 0, ε and −π/2 radians."""
+    """Return the proxies of the mean-proxy paper's example (section 3.1), at 0, ε and −π/2 radians."""
     angles = torch.tensor([0.0, epsilon, -math.pi / 2], dtype=torch.float64)
     return torch.stack((angles.cos(), angles.sin()), 1)
 
 
-def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any, list[tuple[float, float]]]:
-    """Draw the example and the loss of its first class along the circle; also return the curve (radians, loss)."""
+def plot_three_proxies(epsilon: float = 0.1) -> tuple[Any, list[tuple[float, float]]]:
+    """Draw the example and the loss of class 1 along the circle; return the figure and the curve (radians, loss)."""
     proxies = three_proxies(epsilon)
-    least = class_minimizers(proxies, scale=scale)[0]
+    least = class_minimizers(proxies)[0]
     angle = math.atan2(least[1], least[0])
     turn = torch.linspace(-math.pi, math.pi, 721, dtype=torch.float64)
     places = torch.stack((turn.cos(), turn.sin()), 1)
-    losses = -(scale * places @ proxies.T).log_softmax(1)[:, 0]
+    losses = -(places @ proxies.T).log_softmax(1)[:, 0]
 
     figure = new_figure(9, 4)
     circle, curve = figure.subplots(1, 2, width_ratios=(1, 1.25))
@@ -246,9 +246,7 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
         circle.plot(*place, "o", color=colour, markersize=9)
         circle.annotate(name, (1.16 * place).tolist(), color=colour, ha="center", va="center", fontsize=11)
     circle.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal", xticks=[], yticks=[])
-    figure.suptitle(
-        f"Three proxies, and where the loss of class 1 is least (ε = {epsilon:g}, σ = {scale:g})", fontsize=10
-    )
+    figure.suptitle(f"Three proxies, and where the loss of class 1 is least (ε = {epsilon:g}, σ = 1)", fontsize=10)
     curve.plot(turn, losses, color="#333333")
     for place, colour, name in ((0.0, TARGET, "$w_1$"), (epsilon, WRONG, "$w_2$"), (-math.pi / 2, WRONG, "$w_3$")):
         curve.axvline(place, color=colour, linewidth=1, linestyle=":", label=f"{name}: {place:.3f}")
@@ -259,16 +257,13 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
     return figure, list(zip(turn.tolist(), losses.tolist(), strict=True))
 
 
-def plot_gaps(
-    gaps: Mapping[str, Sequence[float]], bounds: Mapping[str, Mapping[str, float]], *, title: str = ""
-) -> Any:
-    """Draw the squared gaps of classes, sorted, and by name the mean ``gap`` at σ = 1 between its bounds."""
+def plot_gaps(gaps: Mapping[str, Sequence[float]], bounds: Mapping[str, Mapping[str, float]]) -> Any:
+    """Draw the sorted squared gaps of classes, and the mean ``gap`` at σ = 1 between its bounds, by name."""
     figure = new_figure(10.5, 3.6 + 0.12 * len(gaps))
-    figure.suptitle(title, fontsize=10, parse_math=False)
     left, right = figure.subplots(1, 2)
     for place, (name, values) in enumerate(gaps.items()):
         shares = [(rank + 0.5) / len(values) for rank in range(len(values))]
-        # Dashed in turn, as curves may lie on each other.
+        # Different dashes, because curves may overlap.
         left.plot(sorted(values), shares, DASHES[place % 4], color=class_colour(place), label=name, linewidth=1.6)
         numbers = bounds[name]
         right.plot([numbers["lower"], numbers["upper"]], [place, place], color="#cccccc", linewidth=4, zorder=0)

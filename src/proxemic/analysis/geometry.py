@@ -1,4 +1,4 @@
-"""How embeddings lie: hubs, distances within and between classes, alignment and uniformity, with plots."""
+"""Measure the geometry of embeddings: hubs, distances within and between classes, alignment and uniformity."""
 
 import math
 from collections.abc import Iterator
@@ -21,15 +21,14 @@ _ROWS, _COLUMNS = 512, 4096  # of a tile: 16 MB
 
 
 class Pairs:
-    """The distances of ordered pairs of different rows, one tile at a time.
+    """Iterate over the distances of ordered pairs of different rows, one tile at a time.
 
-    Up to √max_pairs rows (11,585) all pairs are taken. Of more rows a seeded sample of max_pairs/rows, the anchors, is
-    compared with all rows: an anchor meets every row of its class, as it would not in a sample of both sides.
-    Distances are exact (`proxemic.metrics.exact`), so that neither the tiles nor the order of the rows change what is
-    counted of them.
+    With up to √max_pairs rows (11,585), all pairs are used. With more rows, a seeded sample of max_pairs/rows anchors
+    is compared with all rows, so that an anchor still meets every row of its class. Distances are exact
+    (`proxemic.metrics.exact`): results depend neither on the tiles nor on the order of the rows.
 
-    The cosine distance is 1 - cos, and 1 to and from a zero vector. `ValueError` refuses embeddings that are NaN or
-    infinite, and ``max_pairs`` below the number of rows.
+    The cosine distance is 1 - cos; the distance to a zero vector is 1. `ValueError` is raised for NaN or infinite
+    embeddings, and for ``max_pairs`` below the number of rows.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Pairs:
         check_distance(distance)
         if max_pairs < shape[0]:
             raise ValueError(
-                f"max_pairs is {max_pairs}, but must be at least {shape[0]}, the number of rows that one row is "
+                f"max_pairs is {max_pairs}, but must be at least {shape[0]}, the number of rows that an anchor is "
                 "compared with."
             )
         anchors = torch.arange(shape[0])
@@ -59,7 +58,7 @@ class Pairs:
         self.anchors, self.labels = (value.to(self.rows.rows.device) for value in (anchors, labels))
 
     def __iter__(self) -> Iterator[tuple[Float64[Tensor, "within"], Float64[Tensor, "between"]]]:
-        """Yield, tile by tile, the distances of the pairs within a class, and of the pairs of two classes."""
+        """Yield the distances of pairs within a class and of pairs of two classes, tile by tile."""
         for some in self.anchors.split(_ROWS):
             for start in range(0, len(self.rows), _COLUMNS):
                 part = slice(start, min(start + _COLUMNS, len(self.rows)))
@@ -71,17 +70,17 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class ClassDistances:
-    """Distances of the pairs of rows of one class, and of those of two classes.
+    """The distributions of distances between rows of one class and between rows of two classes.
 
     Args:
-        edges: Edges of the bins, evenly spaced from the smallest distance to the largest.
+        edges: Edges of the bins, evenly spaced from the smallest to the largest distance.
         within: Number of ordered pairs of one class in each bin.
         between: Number of ordered pairs of two classes in each bin.
-        within_mean: Mean of the distances themselves, not of the bins, like the next three.
-        within_std: Standard deviation over the pairs.
-        between_mean: As `within_mean`.
-        between_std: As `within_std`.
-        anchors: Number of rows that were compared with all rows (`Pairs`).
+        within_mean: Mean of the distances within classes (exact, not from the bins, as are the next three).
+        within_std: Standard deviation of the distances within classes.
+        between_mean: Mean of the distances between classes.
+        between_std: Standard deviation of the distances between classes.
+        anchors: Number of rows that were compared with all rows (see `Pairs`).
     """
 
     edges: Float64[Tensor, "edges"]
@@ -95,13 +94,13 @@ class ClassDistances:
 
     @property
     def auc(self) -> float:
-        """The probability that a random pair of one class is nearer than one of two; ties in a bin count as half."""
+        """The probability that a pair of one class is nearer than a pair of two; ties in a bin count one half."""
         farther = self.between.flip(0).cumsum(0).flip(0) - self.between
         wins = (self.within.double() * (farther + self.between / 2)).sum()
         return float(wins / self.within.sum() / self.between.sum())
 
     def coarser(self, bins: int) -> "ClassDistances":
-        """Return the same with fewer bins, whose number divides the number of bins."""
+        """Merge the bins to a smaller number, which must divide the current number."""
         there = len(self.within)
         assert there % bins == 0
         within, between = (counts.view(bins, -1).sum(1) for counts in (self.within, self.between))
@@ -119,11 +118,11 @@ def class_distances(
     max_pairs: int = MOST_PAIRS,
     seed: int = 0,
 ) -> ClassDistances:
-    """Compute the distances within classes and between them, of all pairs or of the sample that `Pairs` takes.
+    """Compute the distributions of distances within and between classes, from the pairs of `Pairs`.
 
     Args:
-        embeddings: Finite embeddings.
-        labels: Class of each row, as integers; some class has two rows, and there are two classes.
+        embeddings: Finite embeddings ``[rows, dim]``.
+        labels: Class of each row, as integers, with two classes or more and two rows in some class.
         distance: Distance between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
         bins: Number of bins of the histograms, at least 1.
         max_pairs: As in `Pairs`.
@@ -164,9 +163,9 @@ def class_distances(
     return ClassDistances(edges, within, between, means[0], within_std, means[1], between_std, len(pairs.anchors))
 
 
-def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins: int = 64, title: str = "") -> Any:
-    """Draw both histograms, each as shares of its own pairs, with the means."""
-    binned = distances.coarser(bins)
+def plot_class_distances(distances: ClassDistances, *, distance: Distance, title: str = "") -> Any:
+    """Draw both histograms as percentages of their pairs, with the means."""
+    binned = distances.coarser(64)
     figure, axes = _new_axes(title)
     for name, colour, counts, mean in (
         ("one class", WITHIN, binned.within, binned.within_mean),
@@ -196,7 +195,7 @@ def _new_axes(title: str) -> tuple[Any, Any]:
 
 
 def _legend_below(figure: Any, axes: Any, title: str, order: int = 1) -> None:
-    """Add a legend where no histogram can reach."""
+    """Add a legend below the axes."""
     handles, labels = axes.get_legend_handles_labels()
     add_legend(figure, handles=handles[::order], labels=labels[::order], title=title, title_fontsize=9, ncols=2,
                loc="outside lower center")  # fmt: skip
@@ -204,10 +203,10 @@ def _legend_below(figure: Any, axes: Any, title: str, order: int = 1) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Hubness:
-    """How often each row is a neighbour.
+    """How often each row is a nearest neighbour.
 
     Args:
-        occurrences: N_k, the number of other rows that have the row among their k nearest; its mean is k.
+        occurrences: Number N_k of other rows that have the row among their k nearest neighbours; the mean is k.
         k: Number of neighbours of each row.
     """
 
@@ -216,14 +215,14 @@ class Hubness:
 
     @property
     def skewness(self) -> float:
-        r"""$E[(N_k - k)^3] / \sigma^3$: the larger the stronger the hubs; 0 where all rows occur equally often."""
+        r"""The skewness $E[(N_k - k)^3] / \sigma^3$, which grows with hubs and is 0 if all N_k are equal."""
         away = self.occurrences.double() - self.k
         variance = away.square().mean()
         return float(away.pow(3).mean() / variance**1.5) if variance > 0 else 0.0
 
     @property
     def antihubs(self) -> float:
-        """Share of the rows that are nobody's neighbour, in [0, 1)."""
+        """The share of rows that no other row has among its neighbours, in [0, 1)."""
         return float((self.occurrences == 0).double().mean())
 
     @property
@@ -233,10 +232,10 @@ class Hubness:
 
 
 def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Distance = "cosine") -> Hubness:
-    """Count how often each row is among the k nearest neighbours of the others: N_k.
+    """Count how often each row is among the k nearest neighbours of the other rows (N_k).
 
-    Hubs, a few rows that are neighbours of very many, come up in answer to all kinds of queries; anti-hubs are never
-    found. Ties go to the first rows, so that of more than k + 1 equal rows the last are anti-hubs.
+    Hubs are the neighbours of very many rows and appear among the results of unrelated queries; anti-hubs are never
+    found. Ties go to the first rows: among more than k + 1 equal rows, the last ones are anti-hubs.
 
     Args:
         embeddings: Finite embeddings.
@@ -259,7 +258,7 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
 
 
 def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
-    """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance."""
+    """Draw the number of rows for each N_k on a logarithmic scale, with the expectation by chance."""
     figure, axes = _new_axes(title)
     rows = hubness.occurrences.bincount().numpy()
     axes.bar(range(len(rows)), rows, width=1.0, color=WITHIN, alpha=0.6, edgecolor="white", linewidth=0.3,
@@ -279,7 +278,7 @@ def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
 
 
 def chance_occurrences(hubness: Hubness) -> Float64[Tensor, "numbers"]:
-    """Compute how many rows would occur 0, 1, ... largest times if neighbours were drawn at random: binomial."""
+    """Compute the expected number of rows for N_k = 0, 1, ..., largest if neighbours were random (binomial)."""
     rows = len(hubness.occurrences)
     n = torch.arange(hubness.largest + 1, dtype=torch.float64)
     others = torch.tensor(rows - 1.0, dtype=torch.float64)
@@ -297,15 +296,15 @@ def alignment(
     max_pairs: int = MOST_PAIRS,
     seed: int = 0,
 ) -> float:
-    r"""Measure how far the pairs of one class lie apart on the unit sphere; 0 if each class is one point.
+    r"""Measure how far apart pairs of one class are on the unit sphere; 0 if each class is a single point.
 
     $$E_{x, y \text{ of one class}} \lVert \hat x - \hat y \rVert^\alpha$$
 
-    over the pairs that `Pairs` takes.
+    over the pairs of `Pairs`.
 
     Args:
-        embeddings: Finite embeddings; only directions count, and a zero vector is orthogonal to all.
-        labels: Class of each row, as integers; some class has two rows.
+        embeddings: Finite embeddings ``[rows, dim]``; only directions matter, and a zero vector is orthogonal to all.
+        labels: Class of each row, as integers, with two rows in some class.
         alpha: Exponent above 0; 2 gives values in [0, 4].
         max_pairs: As in `Pairs`.
         seed: As in `Pairs`.

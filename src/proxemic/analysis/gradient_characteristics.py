@@ -1,7 +1,7 @@
 """Measure what the gradient of a proxy loss depends on: the six columns of Table 1 of the MPA paper.
 
-Gradients are compared, not second derivatives taken: a loss may hold a value without gradient (the warp's Δ), through
-which autograd's second derivative is not the derivative of the gradient that training follows.
+Gradients at different scores are compared. Second derivatives would not do: a loss may contain a value without gradient
+(the warp's Δ), so that autograd's second derivative is not the derivative of the gradient that training follows.
 """
 
 import inspect
@@ -24,13 +24,13 @@ from proxemic.losses.scores.scoring import reduce_scores, sum_negatives
 from proxemic.losses.scores.similarity import Cosine, unit
 from proxemic.threads import cpu_threads
 
-# A gradient below this share of the largest may be what a cancellation left over: its changes count in proportion.
+# A gradient below this share of the largest may be rounding error of a cancellation: its changes count less.
 _FLOOR = 1e-6
 
 
 @contextmanager
 def at_rest(loss: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode: no running statistic of the loss moves, and no margin is drawn."""
+    """Switch to evaluation mode, in which a loss updates no running statistics and draws no margins."""
     training = loss.training
     loss.eval()
     try:
@@ -45,10 +45,9 @@ def score_gradients(
     labels: Int[Tensor, " batch"],
     embeddings: Float[Tensor, "batch dim"],
 ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch dim"]]:
-    """Compute the gradients of a loss in given class scores, and in the embeddings that it reads beside them.
+    """Compute the gradients of a loss with respect to class scores, and to embeddings that it reads besides.
 
-    Columns beyond the classes of the loss stand for its first classes again. Raises a `ValueError` if a gradient is not
-    finite.
+    Columns beyond the number of classes repeat the first classes. `ValueError` is raised if a gradient is not finite.
     """
     device, columns = loss.proxies.device, scores.shape[1]
     labels, bias = labels.to(device), loss.class_bias()
@@ -73,7 +72,7 @@ def score_gradients(
 def relative_change(
     before: Float[Tensor, "batch n"], after: Float[Tensor, "batch n"], largest: Float[Tensor, ""]
 ) -> Float[Tensor, "batch n"]:
-    """``|g' − g| / max(|g|, |g'|)``, where gradients far below the largest count in proportion to it."""
+    """Compute ``|g' − g| / max(|g|, |g'|)``, with a floor of `_FLOOR` times the largest in the denominator."""
     floor = (_FLOOR * largest).clamp(min=torch.finfo(before.dtype).tiny)
     return (after - before).abs() / torch.maximum(before.abs(), after.abs()).clamp(min=floor)
 
@@ -86,14 +85,14 @@ def uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "..."]:
 def random_scores(
     loss: ProxyLoss, labels: Int[Tensor, " batch"], columns: int, generator: torch.Generator, *, ranges: int
 ) -> tuple[Float[Tensor, "batch columns"], float]:
-    """Draw class scores from all of the similarity's range, and one unit of the logits, or 0.25 of a cosine if less.
+    """Draw class scores from the whole range of the similarity; return also one unit of the logits (at most 0.25).
 
-    Distances have no natural unit: as many ranges of them as given, one or one per row, reach from 1/16 to 256, so that
-    a warp anywhere shows.
+    Distances have no natural unit: each of the ``ranges`` (1, or one per row) reaches to a distance from 1/16 to 256,
+    so that a warp at any distance shows.
     """
     rows = len(labels)
-    # The negatives of a row near each other and far apart, so that those of a sharp loss compete; its positive
-    # anywhere, which makes up for a margin of many units of the logits in some of the rows.
+    # The negatives of a row are near each other or far apart, so that negatives of a sharp loss compete. The positive
+    # is anywhere, so that some rows exceed a margin of many units of the logits.
     share = torch.lerp(uniform(generator, rows, 1), uniform(generator, rows, 1), uniform(generator, rows, columns))
     share.scatter_(1, labels.unsqueeze(1), uniform(generator, rows, 1))
     step = 1 / loss.scoring.scale
@@ -104,19 +103,19 @@ def random_scores(
 
 
 def random_embeddings(rows: int, dim: int, generator: torch.Generator) -> Float[Tensor, "rows dim"]:
-    """Draw random directions with lengths from 1 to 256, which is what MagFace and AdaFace read."""
+    """Draw random directions with lengths from 1 to 256, which MagFace and AdaFace read."""
     directions = unit(torch.randn(rows, dim, generator=generator, dtype=torch.float64))
     return directions * 2 ** (8 * uniform(generator, rows, 1))
 
 
 def batch_labels(num_classes: int) -> Int[Tensor, " batch"]:
-    """Return up to 16 classes once, then the first half of them again: classes with one sample and with two."""
+    """Return up to 16 classes, and the first half of them again: classes with one sample and with two."""
     classes = torch.arange(min(num_classes, 16))
     return torch.cat((classes, classes[: len(classes) // 2]))
 
 
 def gradient_changes(loss: ProxyLoss, generator: torch.Generator) -> dict[str, float]:
-    """Return the largest relative changes in one random batch, by the names of the fields of `Characteristics`."""
+    """Measure the largest relative changes in a random batch, by field name of `Characteristics`."""
     labels = batch_labels(loss.num_classes)
     scores, falls, step = _draw(loss, labels, generator)
     here, there = (random_embeddings(len(labels), loss.embedding_size, generator) for _ in range(2))
@@ -148,7 +147,7 @@ def gradient_changes(loss: ProxyLoss, generator: torch.Generator) -> dict[str, f
 def _draw(
     loss: ProxyLoss, labels: Int[Tensor, " batch"], generator: torch.Generator
 ) -> tuple[Float[Tensor, "batch columns"], Float[Tensor, "batch columns"], float]:
-    """Draw scores; return them, how far each of them may fall, and how far all may."""
+    """Draw scores; return the scores, how far each one falls, and how far all fall together."""
     rows, columns = len(labels), len(labels) + 4  # negatives also from classes without a sample
     scores, step = random_scores(loss, labels, columns, generator, ranges=rows)
     # Half of the positives a little below the highest negative.
@@ -163,12 +162,12 @@ def _draw(
 def _largest_change(
     before: Float[Tensor, "batch n"], after: Float[Tensor, "batch n"], watched: Bool[Tensor, "batch #n"]
 ) -> float:
-    """``max |g' − g| / max(|g|, |g'|)`` over the watched gradients."""
+    """Compute ``max |g' − g| / max(|g|, |g'|)`` over the watched gradients."""
     largest = torch.maximum(before.abs(), after.abs()).amax()
     return relative_change(before, after, largest)[watched.expand_as(before)].amax().item()
 
 
-# Rounding changes a gradient by about 1e-13 of itself; what it depends on, by 1e-2 and more in some draw.
+# Rounding changes a gradient by a factor of about 1e-13; a real dependence, by 1e-2 or more in some draw.
 _TOLERANCE = 1e-6
 
 
@@ -185,17 +184,17 @@ class Answer(StrEnum):
 class Characteristics:
     """The six characteristics of a loss, and the measurements that they follow from.
 
-    A measurement is the largest relative change, 0 to 2, of any gradient when something else changes.
+    A measurement is the largest relative change (0 to 2) of a gradient when something else changes.
 
     Args:
-        proxies_per_class: K.
+        proxies_per_class: Number K of proxies per class.
         other_samples: Gradient of a sample's class scores, when other samples change.
         shift: Gradient of any class score, when all scores fall by the same amount.
         same_class: Gradient of a positive, when another positive of its class falls.
         other_classes: Gradient of a positive, when positives of other classes fall.
         negatives: Gradient of a negative, when other negatives fall.
         opposite: Gradient of a positive, when negatives fall, or the reverse.
-        other_embeddings: Gradient of a sample's embedding where the loss reads it beside the class scores, when other
+        other_embeddings: Gradient of a sample's embedding, if the loss reads it besides the class scores, when other
             samples change.
     """
 
@@ -210,43 +209,43 @@ class Characteristics:
 
     @property
     def stability(self) -> Answer:
-        """A sample's gradient is its own: the other samples of the batch do not change it."""
+        """Whether a sample's gradient does not depend on the other samples of the batch."""
         return Answer.NO if self.other_samples > _TOLERANCE else Answer.YES
 
     @property
     def manifold(self) -> Answer:
-        """A class has several proxies, which can follow a class of several clusters."""
+        """Whether a class has several proxies, which can follow several clusters."""
         return _yes(self.proxies_per_class > 1)
 
     @property
     def similarity(self) -> Answer:
-        """How large the scores are counts, not their differences alone."""
+        """Whether the gradient depends on the scores, not only on their differences."""
         return _yes(self.shift > _TOLERANCE)
 
     @property
     def p_p(self) -> Answer:
-        """The pull of a sample to its class depends on other such pulls."""
+        """Whether the gradient of a positive score depends on other positive scores."""
         if self.other_classes > _TOLERANCE:
             return Answer.YES
         return Answer.IN_PAIRS if self.same_class > _TOLERANCE else Answer.NO
 
     @property
     def n_n(self) -> Answer:
-        """The push from a wrong class depends on other such pushes."""
+        """Whether the gradient of a negative score depends on other negative scores."""
         return _yes(self.negatives > _TOLERANCE)
 
     @property
     def p_n(self) -> Answer:
-        """The pulls depend on negative scores, or the pushes on positive ones."""
+        """Whether gradients of positive scores depend on negative scores, or the reverse."""
         return _yes(self.opposite > _TOLERANCE)
 
     @property
     def beyond_scores(self) -> bool:
-        """Samples also change each other through embeddings that the loss reads beside the scores."""
+        """Whether samples also influence each other through embeddings that the loss reads besides the scores."""
         return self.other_embeddings > _TOLERANCE
 
     def answers(self) -> dict[str, Answer]:
-        """Return the six answers by the names of the paper's columns, in their order."""
+        """Return the six answers by column name of the paper, in its order."""
         return {
             "stability": self.stability,
             "manifold": self.manifold,
@@ -260,18 +259,18 @@ class Characteristics:
 def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> Characteristics:
     """Measure which of the six characteristics of the MPA paper's Table 1 a loss has.
 
-    The gradient of `ProxyLoss.objective` with respect to the class scores ``S_c(x_i)`` is taken in float64 at random
-    scores, and again after some of them fell by up to ``1/a``, one unit of the logits ``a·S`` (cosines by at most
-    0.25). A gradient depends on what fell if it changes by more than 1e-6 of itself in any sample.
+    The gradient of `ProxyLoss.objective` with respect to the class scores ``S_c(x_i)`` is computed in float64 at random
+    scores, and again after some scores fall by up to ``1/a``, one unit of the logits ``a·S`` (cosines by at most 0.25).
+    A gradient depends on the changed scores if its relative change exceeds 1e-6 in some sample.
 
-    Regularisers are left out. What a loss computes from the embeddings beside the scores, as `HISTLoss` does its graph,
-    is outside the six characteristics: see ``beyond_scores``.
+    Regularisers are ignored. Dependences through embeddings that a loss reads besides the scores, such as the graph of
+    `HISTLoss`, do not count among the six characteristics: see ``beyond_scores``.
 
     Args:
-        loss: Any proxy loss, with the arguments that are in question.
-        samples: Number of samples to draw scores for, at least 1, in batches of 24 (fewer for a loss of fewer than 16
-            classes); a few hundred are needed to meet every dependence of a sharp loss or of a distant warp.
-        seed: Seed of the draws, 0 to 2⁶³ − 1. It changes the measurements slightly, and no answer.
+        loss: Any proxy loss.
+        samples: Number of samples to draw scores for, at least 1, in batches of 24 (fewer if the loss has fewer than 16
+            classes). A few hundred are needed to meet every dependence of a sharp loss or of a distant warp.
+        seed: Seed of the draws, 0 to 2⁶³ − 1. It changes measurements slightly, and no answer.
 
     Raises:
         ValueError: If an argument is not allowed, or a gradient is not finite.
@@ -286,7 +285,7 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     check_count("samples", samples, 1, "1024 are enough")
     generator = torch.Generator().manual_seed(seed)
     batches = math.ceil(samples / len(batch_labels(loss.num_classes)))
-    # Several threads gain nothing on matrices this small, and on a busy machine take ten times as long.
+    # Several threads gain nothing on such small matrices, and take ten times as long on a busy machine.
     with cpu_threads(1), at_rest(loss):
         changes = [gradient_changes(loss, generator) for _ in range(batches)]
     return Characteristics(
@@ -298,7 +297,7 @@ def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> 
     """Build one of each proxy loss that `proxemic.losses` exports, with 16 classes and 4 dimensions.
 
     Args:
-        proxies_per_class: K ≥ 1 of all; ``None`` takes each loss's default.
+        proxies_per_class: Number K ≥ 1 of proxies per class; None takes each loss's default.
         seed: Seed of their initial state, 0 to 2⁶³ − 1.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which class scores the gradient of another class score depends on: figure 1 of the MPA paper, measured and drawn."""
+"""Measure and draw on which class scores the gradient of a class score depends (figure 1 of the MPA paper)."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
 
 THRESHOLD = 1e-6
-"""Rounding changes a gradient by about 1e-13 of itself; a score that enters, by more than this in some draw."""
+"""The relative change of a gradient above which it depends on a score; rounding changes it by about 1e-13."""
 
 POSITIVE, NEGATIVE, ANCHOR, ASKED = "#d55e00", "#0072b2", "#999999", "#f0e442"
 SHAPES = "osDv^P"
@@ -31,15 +31,16 @@ SHAPES = "osDv^P"
 def score_dependence(
     loss: ProxyLoss, labels: Int[Tensor, " batch"], *, draws: int = 128, seed: int = 0
 ) -> Float[Tensor, "batch classes batch classes"]:
-    """How much ``∂L/∂S_ic``, of embedding i and class c, changes as the one score ``S_kd`` falls: ``[i, c, k, d]``.
+    """Measure how much ``∂L/∂S_ic`` (embedding i, class c) changes when the score ``S_kd`` falls: ``[i, c, k, d]``.
 
-    The largest of ``|g' − g| / max(|g|, |g'|)``, 0 to 2, over random scores from the whole range of the loss's
-    similarity; a score falls by up to one unit of the logits.
+    The result is the largest ``|g' − g| / max(|g|, |g'|)``, 0 to 2, over random scores from the whole range of the
+    loss's similarity, where ``S_kd`` falls by up to one unit of the logits.
 
     Args:
-        loss: Any proxy loss. What it computes from the embeddings beside the scores stays the same.
-        labels: Class of each embedding, from 0; the classes are those up to the largest, at least two.
-        draws: Number of draws of random scores, at least 1; below a few dozen a sharp loss may hide a dependence.
+        loss: Any proxy loss. Its dependence on embeddings besides the scores is held fixed.
+        labels: Class of each embedding, from 0 to the largest class, which is at least 1.
+        draws: Number of draws of random scores, at least 1. With less than a few dozen, a dependence of a sharp loss
+            may stay hidden.
         seed: Seed of the draws.
 
     Raises:
@@ -59,8 +60,8 @@ def score_dependence(
     classes = int(labels.max()) + 1 if len(labels) else 0
     if not (2 <= classes <= loss.num_classes and labels.min() >= 0):
         raise ValueError(
-            f"labels are {labels.tolist()}, but must name the loss's classes, 0 to {loss.num_classes - 1}, and any "
-            "beside 0."
+            f"labels are {labels.tolist()}, but must be classes of the loss, 0 to {loss.num_classes - 1}, and not all "
+            "0."
         )
     generator = torch.Generator().manual_seed(seed)
     largest = torch.zeros(len(labels), classes, len(labels), classes, dtype=torch.float64)
@@ -89,18 +90,19 @@ def plot_gradients(
     title: str = "",
     axes: Any = None,
 ) -> Any:
-    """Draw the scores that enter the gradient of one score as lines between embeddings and proxies.
+    """Draw the scores on which the gradient of one score depends as lines between embeddings and proxies.
 
-    Each class has a shape. The embedding in question is grey, those of its class are red, the rest blue, and proxies
-    black. A red line is a positive score and a blue line a negative one; its width grows with the dependence. The score
-    in question is the broad yellow band.
+    Each class has a shape. The embedding of the given score is grey, other embeddings of its class are red, the rest
+    are blue, and proxies are black. The given score is a broad yellow band. Positive scores are red lines and negative
+    scores blue lines, whose width grows with the dependence.
 
     Args:
-        dependence: Dependence of ``S_(embedding, label)`` on all scores, one of `score_dependence`.
+        dependence: Dependence of the gradient in ``S_(embedding, label)`` on all scores ``[batch, classes]``, a slice
+            of `score_dependence`.
         labels: Class of each embedding.
-        embedding: i of the score in question.
-        label: c of the score in question.
-        proxies_per_class: K; several proxies are drawn as three.
+        embedding: Embedding i of the given score.
+        label: Class c of the given score.
+        proxies_per_class: Number K of proxies per class; several are drawn as three.
         title: Title of the plot.
         axes: Matplotlib axes to draw on; None makes a new figure.
 
@@ -133,7 +135,7 @@ def plot_gradients(
 def draw_gradients(
     losses: Mapping[str, tuple[int, Float[Tensor, "batch classes batch classes"]]], labels: Int[Tensor, " batch"]
 ) -> Any:
-    """Draw `plot_gradients` of each loss (K, and its `score_dependence`): a positive score above a negative one."""
+    """Draw a positive and a negative score by `plot_gradients` for each loss, given K and its `score_dependence`."""
     figure = new_figure(max(7.5, 2.5 * len(losses)), 6)
     panels = figure.subplots(2, len(losses), squeeze=False)
     for column, (title, (proxies_per_class, dependence)) in enumerate(losses.items()):
@@ -159,7 +161,7 @@ def draw_gradients(
 
 
 def _places(labels: Int[Tensor, " batch"], classes: int) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Place proxies on an inner circle, and the embeddings of each class side by side outside of its proxy."""
+    """Place proxies on an inner circle, and the embeddings of each class outside of its proxy."""
     proxies, embeddings = [], [(0.0, 0.0)] * len(labels)
     for target in range(classes):
         turn = math.pi / 2 - 2 * math.pi * target / classes

@@ -1,4 +1,4 @@
-"""Gradient fields: minus a loss's gradient for one embedding at many places, and a plot in two dimensions."""
+"""Compute the negative gradient of a loss for an embedding at many places, and plot it in two dimensions."""
 
 import math
 from typing import Any
@@ -21,16 +21,16 @@ TARGET, WRONG = "#0072b2", "#d55e00"
 def gradient_field(
     loss: ProxyLoss | PairwiseLoss, points: Float[Tensor, "points dim"], label: int, *, rest: Rest | None = None
 ) -> Float[Tensor, "points dim"]:
-    """``−∂L/∂x`` with a single embedding x of class ``label`` at each of the points in turn, everything else fixed.
+    """Compute ``−∂L/∂x`` for an embedding x of class ``label`` at each of the points in turn, all else fixed.
 
-    Each point is a batch by itself. The field of a loss that sums over the samples of the batch (Proxy-Anchor, MPA; the
-    pairs of `PairwiseLoss`) depends on the rest of the batch.
+    Each point is a batch of its own, together with ``rest``. Losses that sum over the samples of the batch
+    (Proxy-Anchor, MPA, the pairs of `PairwiseLoss`) depend on ``rest``.
 
     Args:
-        loss: Any loss of embeddings of this dimension.
-        points: Places of the embedding, at least one.
-        label: Its class, in [0, num_classes).
-        rest: Embeddings and labels of the rest of the batch, which stay where they are; ``None``: there is none.
+        loss: A loss of embeddings of this dimension.
+        points: Places of the embedding ``[points, dim]``, at least one.
+        label: Class of the embedding, in [0, num_classes).
+        rest: Fixed embeddings and labels of the rest of the batch; None for an empty rest.
 
     Raises:
         ValueError: If an argument is not allowed, or the loss remembers earlier batches.
@@ -46,7 +46,7 @@ def gradient_field(
 def loss_values(
     loss: ProxyLoss | PairwiseLoss, points: Float[Tensor, "points dim"], label: int, *, rest: Rest | None = None
 ) -> Float[Tensor, " points"]:
-    """Compute the loss with a single embedding at each of the points in turn; arguments as `gradient_field`.
+    """Compute the loss for an embedding at each of the points in turn; arguments as in `gradient_field`.
 
     >>> from proxemic.losses import ProxyNCALoss
     >>> loss = ProxyNCALoss(2, 2, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
@@ -67,17 +67,16 @@ def plot_gradient_field(
 ) -> Any:
     """Draw the `gradient_field` of a loss of two-dimensional embeddings as arrows.
 
-    For losses of cosines the embedding walks around a circle, and an arrow beside its place is the force along it,
-    ``−∂L/∂θ`` per radian. For losses of distances it stands on a grid, and an arrow is the force on it; its length
-    grows with the square root of the force, as forces differ much there. Colour and length show the same, and the
-    largest force is printed. Proxies of the own class are stars, those of other classes crosses, and the rest of the
-    batch dots.
+    For losses of cosines, the embedding moves around a circle, and arrows show the force along the circle, ``−∂L/∂θ``
+    per radian. For losses of distances, it moves on a grid, and the length of an arrow is the square root of the force,
+    because forces differ widely. Colour and length show the same, and the largest force is printed. Stars are proxies
+    of the embedding's class, crosses are proxies of other classes, and dots are the rest of the batch.
 
     Args:
         loss: A loss of embedding size 2.
         label: Class of the embedding.
-        radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace depend on it.
-        half_width: Draw a grid over the square of this half-width around the origin instead of the circle.
+        radius: Length of the embedding on the circle, on which only MagFace and AdaFace depend.
+        half_width: Half-width of the square around the origin for a grid; None draws the circle.
         rest: Rest of the batch, as in `gradient_field`.
         axes: Matplotlib axes to draw on; None makes a new figure.
 
@@ -121,7 +120,7 @@ def _walk(
         raise ValueError(f"points have shape {list(points.shape)}, but are places of an embedding: pass [points, dim].")
     if getattr(loss, "memory_size", 0):
         raise ValueError(
-            f"memory_size is {loss.memory_size}, so that points would see those before them: make the loss without."
+            f"memory_size is {loss.memory_size}, so that points would influence later ones: give a loss without."
         )
     others, labels = (points[:0], torch.empty(0, dtype=torch.long)) if rest is None else rest
     labels = torch.cat((torch.tensor([label]), labels)).to(points.device)

@@ -1,4 +1,4 @@
-"""The loss of one embedding as a function of its place (warping paper, section III): values, minima and plots."""
+"""Compute, minimise and plot the loss of one embedding as a function of its place (warping paper, section III)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,16 +22,16 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class WarpPotential:
-    """``k1·t`` for ``t < α`` and ``k2·t + (k1 − k2)·α`` from there on: the warp's f1 by the gradient that trains.
+    """The continuous function with the gradient of the warp f1: ``k1·t`` for ``t < α``, then ``k2·t + (k1 − k2)·α``.
 
-    The term Δ of `warp` has a value and no gradient, so that the value of the loss does not tell where training goes.
-    This function is continuous and has the slope of `warp` everywhere, for any ``delta_scale``. Both drive an embedding
+    The term Δ of `warp` has a value but no gradient, so that the value of the loss does not show where training goes.
+    This function is continuous and has the slope of `warp` everywhere, for any ``delta_scale``. Both move an embedding
     in the same direction, for any number of classes: the gradient is ``T·σ(z)·(f1'·u − Σ_j q_j·f2'·u_j)``, where u are
-    the unit vectors away from the proxies, ``q = softmax_j(−T·f2(t_j))``, and only z, the `Landscape.logits`, depends
+    the unit vectors away from the proxies, ``q = softmax_j(−T·f2(t_j))``, and only z (see `Landscape.logits`) depends
     on Δ.
 
     Args:
-        alpha: Α ≥ 0, a distance.
+        alpha: Distance α ≥ 0.
         k1: Slope below α, in (0, 1].
         k2: Slope from α on, ≥ 1.
 
@@ -53,7 +53,7 @@ class WarpPotential:
 
     @property
     def at_proxy(self) -> float:
-        """Slope at the distance 0."""
+        """The slope at distance 0."""
         return self.k1 if self.alpha else self.k2
 
     def __call__(self, distance: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -63,19 +63,19 @@ class WarpPotential:
 
 @dataclass(frozen=True)
 class Landscape:
-    """``log(1 + Σ_j exp(T·f1(‖e − p_c‖) − T·f2(‖e − p_j‖)))`` at any places e, computed in float64.
+    """The loss ``log(1 + Σ_j exp(T·f1(‖e − p_c‖) − T·f2(‖e − p_j‖)))`` as a function of e, in float64.
 
     Args:
-        target: p_c, the proxy of the embedding's class.
-        others: p_j, those of the other classes, at least one.
-        f1: Elementwise on the distance to the own proxy; give a warp as `WarpPotential`.
-        f2: Elementwise on the distances to the others.
-        temperature: T > 0.
-        heights: Distance of each of the others from the plane of the landscape, where ``others`` then holds its nearest
-            point, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²`` is exact; ``None``: all lie in it.
+        target: Proxy p_c of the embedding's class.
+        others: Proxies p_j of the other classes, at least one.
+        f1: Elementwise function of the distance to the own proxy; give a warp as `WarpPotential`.
+        f2: Elementwise function of the distances to the other proxies.
+        temperature: Temperature T > 0.
+        heights: Distance of each other proxy from the plane of the landscape; ``others`` then holds the nearest points
+            of the plane, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²``. None if all proxies lie in the plane.
 
     Raises:
-        ValueError: If there is no other proxy, one lies on the own, or the temperature is not positive.
+        ValueError: If there is no other proxy, one coincides with the own, or the temperature is not positive.
 
     Source: Warping paper, equations 5, 6 and 8.
 
@@ -94,12 +94,12 @@ class Landscape:
     def __post_init__(self) -> None:
         check_positive("temperature", self.temperature)
         if len(self.others) == 0:
-            raise ValueError("others hold no proxy, but a class needs another one to be told apart from.")
+            raise ValueError("others hold no proxy, but a loss needs a proxy of another class: give one.")
         if not self.spacing > 0:
-            raise ValueError("A proxy of others lies on the own, which leaves nothing between them: give it a place.")
+            raise ValueError("A proxy of others lies on the own proxy: give it another place.")
 
     def logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
-        """Compute ``z = T·f1 + LSE_j(−T·f2)``; the loss is ``log(1 + e^z)``, with its extrema at the same places."""
+        """Compute ``z = T·f1 + LSE_j(−T·f2)``; the loss ``log(1 + e^z)`` has its extrema at the same places."""
         target, others = self.target.double(), self.others.double()
         values = []
         for part in points.double().split(max(1, 2**22 // len(others))):  # a class may have thousands of others
@@ -115,13 +115,13 @@ class Landscape:
 
     @property
     def spacing(self) -> float:
-        """Distance from the own proxy to the nearest other."""
+        """The distance from the own proxy to the nearest other proxy."""
         apart = (self.others.double() - self.target.double()).square().sum(1)
         return (apart + self._heights.square()).min().sqrt().item()
 
     @property
     def in_plane(self) -> Float[Tensor, "shown dim"]:
-        """Those of the others that lie in the plane."""
+        """The other proxies that lie in the plane."""
         return self.others[self._heights <= 1e-6 * self.spacing]
 
     @property
@@ -133,10 +133,10 @@ class Landscape:
 def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0) -> Landscape:
     """Return the landscape of one class of a loss, in two dimensions.
 
-    Embeddings of two dimensions keep their coordinates. With more, the landscape is that on the plane through the
-    class's own proxy, which becomes (0, 0), and its two nearest others, the nearer at (distance, 0). It is exact there:
-    its points are places of embeddings, and all proxies count by their true distances. A warp is replaced by its
-    `WarpPotential`.
+    Embeddings of two dimensions keep their coordinates. With more dimensions, the landscape is a plane through the
+    class's own proxy, which becomes (0, 0), and its two nearest other proxies, the nearer one at (distance, 0). The
+    values are exact: every point is a possible embedding, and all proxies enter with their true distances. A warp is
+    replaced by its `WarpPotential`.
 
     Args:
         loss: A loss with one proxy per class.
@@ -152,7 +152,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     """
     proxies = _proxies(loss)
     if loss.embedding_size == 1:
-        raise ValueError("loss has embedding_size 1, but a landscape is flat: make one of size 2 or more.")
+        raise ValueError("loss has embedding_size 1, but a landscape needs two dimensions: make one of size 2 or more.")
     if not 0 <= label < loss.num_classes:
         raise ValueError(f"label is {label}, but num_classes={loss.num_classes} allows 0 to {loss.num_classes - 1}.")
     target, others = proxies[label], torch.cat((proxies[:label], proxies[label + 1 :]))
@@ -165,7 +165,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     away = others - target
     away = away[away.norm(dim=1).argsort(stable=True)]
     x = F.normalize(away[0], dim=0)
-    # The second axis leads to the second proxy; without one, or with one on the line of the first, it is arbitrary.
+    # The second axis points to the second proxy; if there is none, or it lies on the first axis, it is arbitrary.
     towards = torch.cat((away[1:2], torch.eye(len(x), dtype=x.dtype)))
     rest = towards - torch.outer(towards @ x, x)
     y = rest[(rest.norm(dim=1) > 1e-6 * towards.norm(dim=1)).int().argmax()]
@@ -176,11 +176,11 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
 
 
 def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, " classes"]:
-    """Measure how strongly the other classes push an embedding off its own proxy, in units of T, per class.
+    """Measure how strongly the other classes push an embedding away from its own proxy, per class, in units of T.
 
-    ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, where u_j are the unit vectors away from the other proxies and ``q`` is the
-    softmax of ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push in one direction, and less the more they cancel.
-    Where it is below f1's slope at 0, k1 of the warp, the proxy is a local minimum in all dimensions, whatever α is.
+    The push is ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, where u_j are the unit vectors away from the other proxies and ``q``
+    is the softmax of ``−T·f2(t_j)``. With ``f2 = t`` it is 1 if all classes push in the same direction, and smaller if
+    they partly cancel. If it is below the slope of f1 at 0 (k1 of the warp), the proxy is a local minimum for any α.
 
     Raises:
         ValueError: If there are several proxies per class.
@@ -214,11 +214,11 @@ def _proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, 
 PAPER_WARP = WarpPotential(alpha=3.0, k1=0.65, k2=1.5)
 """The warp of figure 3."""
 
-# Between neighbouring proxies: the paper does not tell its own, but alpha = 3 fits this one.
+# Distance between neighbouring proxies, which the paper does not state; it fits alpha = 3.
 _SIDE = 4.0
 
 TOY_EMBEDDINGS = ((-1.3, 0.3), (-0.4, 1.9), (-0.6, -1.9), (-3.9, 1.9), (-4.6, -0.6), (-3.2, -2.5))
-"""Embeddings of a class whose proxy is at (0, 0), nearer than 3 and farther, for a plot of the forces."""
+"""Embeddings of a class with proxy (0, 0), at distances below and above 3, for a plot of the forces."""
 
 
 def polygon(corners: int, side: float) -> Float[Tensor, "corners 2"]:
@@ -229,7 +229,7 @@ def polygon(corners: int, side: float) -> Float[Tensor, "corners 2"]:
 
 
 def named_functions(name: str, warp: WarpPotential = PAPER_WARP) -> tuple[str, Function, Function]:
-    """Return a title, f1 and f2 of a pair of functions by name (warping paper, figure 3 and table III)."""
+    """Return title, f1 and f2 of a pair of functions by name (warping paper, figure 3 and table III)."""
     fixed: dict[str, tuple[str, Function, Function]] = {
         "identity": ("f = t", torch.positive, torch.positive),
         "square": ("f = t²", torch.square, torch.square),
@@ -254,11 +254,11 @@ def named_functions(name: str, warp: WarpPotential = PAPER_WARP) -> tuple[str, F
 
 
 def paper_landscapes() -> dict[str, dict[str, Landscape]]:
-    """Return the landscapes of figure 3 (``functions``), and those of four classes as in figure 5 (``classes``)."""
+    """Return the landscapes of figure 3 (``functions``) and of figure 5 with four classes (``classes``)."""
     two, four = polygon(2, _SIDE), polygon(4, _SIDE)
     functions = [named_functions(name) for name in ("identity", "square", "square-root", "warp")]
     pairs = {
-        f"of these only classes 0 and {other}": Landscape(four[0], four[other : other + 1], PAPER_WARP)
+        f"only classes 0 and {other} of these": Landscape(four[0], four[other : other + 1], PAPER_WARP)
         for other in (1, 2, 3)
     }
     return {
@@ -269,22 +269,22 @@ def paper_landscapes() -> dict[str, dict[str, Landscape]]:
 
 _RINGS, _ANGLES, _DOUBLINGS, _HALVINGS, _ROUNDS = 64, 128, 10, 36, 360
 
-# Places whose values differ by no more than this share of the window's range are equally low.
+# Values count as equal if they differ by at most this share of the window's range.
 _TIE = 1e-11
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """The lowest place of a landscape; among equally low ones the nearest to the own proxy.
+    """The minimum of a landscape; among equally low places, the nearest to the own proxy.
 
     Args:
-        place: Its two coordinates.
-        value: The loss there.
+        place: The two coordinates.
+        value: Loss at the minimum.
         distance: Distance from the own proxy.
-        off_line: Distance from the line through the own proxy and the only other; ``None`` with several others.
-        runs_away: Whether the loss still falls at the border of the largest window: the minimum is then at infinity,
+        off_line: Distance from the line through the own and the only other proxy; None with several others.
+        runs_away: Whether the loss still falls at the border of the largest window; the minimum is then at infinity,
             and the place is where the search ended.
-        flat: Whether places beside it are equally low.
+        flat: Whether neighbouring places are equally low.
     """
 
     place: tuple[float, float]
@@ -297,16 +297,16 @@ class Minimum:
 
 @torch.no_grad()
 def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimum:
-    """Find the lowest place of a landscape in two dimensions, to within 1e-6 of the window or better.
+    """Find the minimum of a landscape in two dimensions, to within 1e-6 of the window or better.
 
-    Eleven windows around the own proxy, each twice as wide as the one before, are searched on 64 rings of 128 places.
-    In each window at most four places that are lower than their neighbours are refined on finer and finer grids of
-    distances and angles, on which a kink at a distance, as the warp has at α, stays a straight line.
+    The search covers eleven windows around the own proxy, each twice as wide as the last, with 64 rings of 128 places.
+    In each window, up to four local minima are refined on ever finer grids of distances and angles. On such grids the
+    warp's kink at the distance α is a straight line.
 
     Args:
         landscape: A landscape in two dimensions.
-        radius: Radius of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α
-            where that is larger.
+        radius: Radius of the smallest window; None takes twice the distance to the nearest other proxy, or a warp's α
+            if that is larger.
 
     Raises:
         ValueError: If an argument is not allowed.
@@ -329,7 +329,7 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     known: list[_Candidate] = []
     for doubling in range(_DOUBLINGS + 1):
         for candidate in search.in_window(radius * 2**doubling):
-            # What lies on the border is seen from the next window.
+            # The next window covers candidates on the border.
             inside = not candidate.on_border or doubling == _DOUBLINGS
             away = (search.place(minimum) - search.place(candidate) for minimum in known if minimum.settled)
             if inside and all(vector.norm() > 2 * candidate.step for vector in away):
@@ -358,7 +358,7 @@ class _Candidate:
 
 
 class _Search:
-    """In polar coordinates around the own proxy; the angle 0 points away from the nearest other."""
+    """Search in polar coordinates around the own proxy; the angle 0 points away from the nearest other proxy."""
 
     def __init__(self, landscape: Landscape) -> None:
         self.landscape, self.target = landscape, landscape.target.double()
@@ -374,22 +374,22 @@ class _Search:
         return self.places(*torch.tensor([[candidate.distance], [candidate.angle]], dtype=torch.float64)).squeeze(0)
 
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
-        """Compute logits, one row per distance, and the difference up to which two of them count as equal."""
+        """Compute logits ``[rings, angles]``, and the difference up to which two values count as equal."""
         values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
         if not values.isfinite().all():
             raise ValueError(
-                f"f1 and f2 overflow within a distance of {distances.max():.3g}: give functions that grow less."
+                f"f1 and f2 overflow within a distance of {distances.max():.3g}: give functions that grow more slowly."
             )
         return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
 
     def in_window(self, radius: float) -> list[_Candidate]:
-        """Find the four lowest local minima of the grid; equally low ones by their distance from the own proxy."""
+        """Find the four lowest local minima of the grid; among equal values, the nearest to the own proxy first."""
         distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
         values, tolerance = self.values(distances, angles)
         padded = F.pad(values, (0, 0, 1, 1), value=math.inf)
         low = values <= torch.stack((padded[2:], padded[:-2], values.roll(1, 1), values.roll(-1, 1))).amin(0)
-        # All angles of the ring 0 are one place.
+        # All angles of ring 0 are the same place.
         low[0] = False
         low[0, 0] = values[0, 0] <= values[1].min() + tolerance
         level = torch.where(values <= values.min() + tolerance, values.min(), values)
@@ -406,7 +406,7 @@ class _Search:
         return candidates
 
     def refined(self, candidate: _Candidate) -> _Candidate:
-        """Search grids around the place, each half as wide as the one before unless the lowest is at its border."""
+        """Refine a place on grids that are halved until their minimum lies at the border."""
         if candidate.on_border:
             return candidate
         offsets = torch.linspace(-1, 1, 17, dtype=torch.float64)
@@ -418,10 +418,10 @@ class _Search:
             if settled:
                 break
             if distance == 0:
-                around = math.pi  # it has no direction yet
+                around = math.pi  # the direction is still open
             distances = (distance + along * offsets).clamp(min=0)
             values, tolerance = self.values(distances, angle + around * offsets)
-            # Of equals the nearest to the own proxy, and to where it was.
+            # Among equal values, the nearest to the own proxy, and then to the last place.
             equal = torch.nonzero(values <= values.min() + tolerance).tolist()
             ring, turn = min(equal, key=lambda place: (place[0], abs(place[1] - 8)))
             distance, angle = distances[ring].item(), (angle + around * offsets[turn]).item()
@@ -441,9 +441,9 @@ _LEVELS = 20
 def landscape_grid(
     landscape: Landscape, half_width: float, *, points: int = 101
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
-    """Compute the loss on a square grid around the own proxy: the x, the y, and the values, one row per y."""
+    """Compute the loss on a square grid around the own proxy; return x, y, and the values with a row per y."""
     step = 2 * check_positive("half_width", half_width) / (points - 1)
-    line = step * (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)  # 0 in the middle, to the last bit
+    line = step * (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)  # exactly 0 in the middle
     x, y = landscape.target.double()[:2, None] + line
     rows, columns = torch.meshgrid(y, x, indexing="ij")
     values = landscape(torch.stack((columns, rows), 2).flatten(0, 1))
@@ -453,10 +453,10 @@ def landscape_grid(
 def plot_landscape(
     landscape: Landscape, half_width: float, *, minimum: Minimum | None = None, title: str = "", axes: Any = None
 ) -> Any:
-    """Draw the loss around the own proxy in twenty steps of colour, each a twentieth of the square.
+    """Draw the loss around the own proxy in twenty colours, each of which covers a twentieth of the square.
 
-    The own proxy is a star, and others in the plane are crosses. A diamond marks the minimum, or an arrow its direction
-    where it runs away. Around the own proxy of a `WarpPotential` a dashed circle has the radius α.
+    The own proxy is a star, and other proxies in the plane are crosses. A diamond marks the minimum, or an arrow the
+    direction in which it runs away. For a `WarpPotential`, a dashed circle of radius α surrounds the own proxy.
 
     Args:
         landscape: A landscape in two dimensions.
@@ -499,11 +499,9 @@ def plot_landscape(
     return axes
 
 
-def draw_landscapes(
-    landscapes: Mapping[str, Landscape], minima: Mapping[str, Minimum], half_width: float, *, columns: int = 2
-) -> Any:
-    """Draw several landscapes by their titles, beside each other, with one legend."""
-    columns = min(columns, len(landscapes))
+def draw_landscapes(landscapes: Mapping[str, Landscape], minima: Mapping[str, Minimum], half_width: float) -> Any:
+    """Draw several landscapes with their titles, two in a row, with one legend."""
+    columns = min(2, len(landscapes))
     rows = math.ceil(len(landscapes) / columns)
     figure = new_figure(max(5.4, 4.3 * columns), 3.5 * rows + 0.8)
     panels = figure.subplots(rows, columns, squeeze=False)
@@ -515,7 +513,7 @@ def draw_landscapes(
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.supxlabel("place of the embedding, in units of distance\ncolour: its loss, equal areas a step", fontsize=8)
     add_legend(
-        figure, handles=[*handles.values()], loc="outside upper center", ncols=3 * min(columns, 2), frameon=True,
+        figure, handles=[*handles.values()], loc="outside upper center", ncols=3 * columns, frameon=True,
         edgecolor="none", facecolor="#bbbbbb", framealpha=1,
     )  # fmt: skip
     return figure

@@ -1,11 +1,12 @@
-r"""Whether the K proxies of a class have found the local centres that it has, such as the typefaces of a character.
+r"""Measure whether the K proxies of a class have found its local centres, such as the typefaces of a character.
 
-What the nearest proxy of its class tells about a property of an image is the conditional mutual information in bits,
+The information that the nearest proxy of its class gives about a property of an image is the conditional mutual
+information in bits,
 
 $$I(\text{property}; \text{proxy} \mid \text{class}) = H(\text{property} \mid \text{class})
 - H(\text{property} \mid \text{proxy}, \text{class}),$$
 
-which with few images is above 0 by chance alone, and so is compared with its values for shuffled properties.
+With few images it is above 0 by chance, so that it is compared with its values for shuffled properties.
 """
 
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from proxemic.losses import ProxyLoss
 
 @dataclass(frozen=True)
 class LocalCenters:
-    """The conditional mutual information, in bits, with the mean of shuffled ones and their 2.5 and 97.5 % quantiles.
+    """The conditional mutual information in bits, with mean and 2.5 and 97.5 % quantiles of shuffled values.
 
-    The upper bound `most` is the smaller of the property's entropy within classes and log2 K.
+    The upper bound `most` is the smaller one of the property's entropy within classes and log2 K.
     """
 
     information: float
@@ -34,7 +35,7 @@ class LocalCenters:
 def nearest_own_proxy(
     loss: ProxyLoss, embeddings: Float[Tensor, "batch dim"], labels: Int64[Tensor, " batch"]
 ) -> Int64[Tensor, " batch"]:
-    """Find the proxy of its own class that is most similar to each embedding, by the loss's own similarity."""
+    """Return the index of the most similar proxy of its class for each embedding, by the loss's similarity."""
     similarity = loss.scoring.similarity
     queries = similarity.prepare(embeddings.to(loss.proxies.dtype))
     centers = loss.centers(loss.proxies)
@@ -46,7 +47,7 @@ def nearest_own_proxy(
 
 
 def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
-    """Compute how many proxies of a class are the nearest of some image, from 1 to K, as the mean over classes."""
+    """Compute the mean number of proxies per class that are the nearest of some image, from 1 to K."""
     return torch.stack([classes, proxies]).unique(dim=1).shape[1] / len(classes.unique())
 
 
@@ -55,7 +56,7 @@ def proxy_cosine(loss: ProxyLoss) -> float:
     """Compute the mean cosine between two proxies of a class; at 1 they have merged."""
     units = torch.nn.functional.normalize(loss.centers(loss.proxies).double(), dim=2)
     per_class = units.shape[1]
-    sums = units.sum(1).square().sum(1)  # of all K·K cosines, K of them with itself
+    sums = units.sum(1).square().sum(1)  # the sum of all K² cosines, of which K are 1
     return float(((sums - per_class) / (per_class * (per_class - 1))).mean())
 
 
@@ -76,16 +77,16 @@ def shuffled_information(
     shuffles: int = 200,
     seed: int = 0,
 ) -> LocalCenters:
-    """Compute the information, and its values for values shuffled within each class, as whole units if given."""
+    """Compute the information, and its distribution for values shuffled within each class (by unit if given)."""
     rows = torch.arange(len(classes)) if units is None else units
     pairs, place = torch.stack([classes, rows]).unique(dim=1, return_inverse=True)
     value = torch.zeros(pairs.shape[1], dtype=torch.int64).scatter(0, place, values)
     if not torch.equal(value[place], values):
-        raise ValueError("units has a unit with two values within a class, but it is shuffled as a whole.")
+        raise ValueError("units has a unit with two values within a class, but units are shuffled as a whole.")
     generator = torch.Generator().manual_seed(seed)
     chance = []
     for _ in range(shuffles):
-        # In a random order within each class, as the units come sorted by class.
+        # Units are sorted by class: sorting by class plus a random fraction shuffles within each class.
         order = (pairs[0] + torch.rand(len(value), generator=generator, dtype=torch.float64)).argsort()
         chance.append(conditional_information(classes, value[order][place], proxies))
     shuffled = torch.tensor(chance)

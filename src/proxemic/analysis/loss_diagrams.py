@@ -1,4 +1,4 @@
-"""Which pairs a loss pulls together and which it pushes apart, side by side, as figure 2 of the warping paper."""
+"""Draw which pairs six losses pull together and push apart, as in figure 2 of the warping paper."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +13,14 @@ from proxemic.analysis.landscape import Landscape, WarpPotential, find_minimum
 PULL, PUSH, COUPLED = "#d62728", "#1f77b4", "#c020c0"
 SHAPES = "os^"
 
-# Three classes: an anchor, which is the first, its positive, and two embeddings of each other class.
+# Three classes: an anchor (the first), its positive, and two embeddings of each other class.
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
 EMBEDDINGS = torch.tensor(
     [[-1.6, 0.4], [-2.6, -0.9], [1.7, 1.9], [0.4, 2.6], [1.9, -1.3], [0.6, -2.4]], dtype=torch.float64
 )
 PROXIES = torch.tensor([[-1.9, -0.4], [1.2, 2.0], [1.2, -2.0]], dtype=torch.float64)
 WARP = WarpPotential(1.5, 0.65, 1.5)
-MARGIN, ALPHA = 5.0, 2.0  # a margin that no pair satisfies, so that all show
+MARGIN, ALPHA = 5.0, 2.0  # no pair satisfies the margin, so that all pairs have a force
 
 _OWN = LABELS.unsqueeze(1) == torch.arange(len(PROXIES))
 
@@ -45,13 +45,13 @@ DIAGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """Losses of the distances between embeddings ``[6, 6]`` and to the proxies ``[6, 3]``.
 
-In the plane a similarity is minus the distance, where the papers of N-Pair and Proxy-Anchor have inner products and
-cosines.
+Similarities are negative distances in the plane, instead of the inner products and cosines of the papers of N-Pair and
+Proxy-Anchor.
 """
 
 
 def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
-    """Compute a diagram's derivatives in the distances of embeddings and to proxies; above 0, a pair is pulled."""
+    """Compute a loss's derivatives in the distances between embeddings and to proxies; positive ones are pulls."""
     pairs = torch.cdist(EMBEDDINGS, EMBEDDINGS).requires_grad_()
     to_proxies = torch.cdist(EMBEDDINGS, PROXIES).requires_grad_()
     value = DIAGRAMS[name](pairs, to_proxies)
@@ -60,7 +60,7 @@ def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
 
 
 def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
-    """Draw the pulls (red) and pushes (blue) of six losses; return also loss, kind, ends and force of each line."""
+    """Draw the pulls (red) and pushes (blue) of six losses; also return loss, kind, ends and force of each line."""
     figure = new_figure(11, 7.4)
     rows = []
     for axes, name in zip(figure.subplots(2, 3).flat, DIAGRAMS, strict=True):

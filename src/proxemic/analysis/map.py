@@ -1,4 +1,4 @@
-"""Maps of embeddings in two dimensions: projections, and plots with thumbnails where there is room."""
+"""Project embeddings to two dimensions, and plot them with thumbnails."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _ROWS = 4096  # turned into float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class PrincipalComponents:
-    """The directions in which embeddings vary most.
+    """The directions of largest variance of embeddings.
 
     Args:
         mean: Mean of the embeddings.
-        directions: Orthonormal, by decreasing variance; the largest coordinate of each in magnitude is positive.
-        shares: Share of the variance along each direction, in [0, 1]; 0 where all embeddings are the same.
+        directions: Orthonormal directions by decreasing variance; the largest coordinate in magnitude is positive.
+        shares: Share of the variance along each direction, in [0, 1]; 0 if all embeddings are equal.
     """
 
     mean: Float64[Tensor, "dim"]
@@ -32,7 +32,7 @@ class PrincipalComponents:
     shares: Float64[Tensor, "k"]
 
     def project(self, rows: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows k"]:
-        """Compute coordinates of any rows along the directions, from the mean: of the embeddings, or of proxies."""
+        """Compute the coordinates of rows, such as embeddings or proxies, along the directions, from the mean."""
         return torch.cat([(part.double() - self.mean) @ self.directions for part in rows.detach().cpu().split(_ROWS)])
 
 
@@ -71,15 +71,15 @@ def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> P
 
 
 def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) -> Float64[Tensor, "rows 2"]:
-    """Compute a t-SNE of the embeddings: neighbours stay neighbours, while distances and axes mean nothing.
+    """Compute a t-SNE of the embeddings: neighbours stay neighbours, but distances and axes have no meaning.
 
-    It starts from the principal components, and nothing in it is random. As t-SNE cannot project further rows,
-    embeddings and proxies are given together. On one core 1,000 rows take ten seconds and 5,000 a minute.
+    It starts from the principal components and is deterministic. t-SNE cannot project further rows, so give embeddings
+    and proxies together. On one core, 1,000 rows take ten seconds and 5,000 rows a minute.
 
     Args:
-        embeddings: Finite embeddings, at least 4 rows; unit rows where directions count, as the distances are
-            Euclidean.
-        perplexity: Perplexity above 0, about how many neighbours a row has; with few rows at most (rows - 1)/3.
+        embeddings: Finite embeddings, at least 4 rows, compared by Euclidean distance; normalise them if only
+            directions matter.
+        perplexity: Perplexity above 0, roughly the number of neighbours of a row; at most (rows - 1)/3 is used.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
@@ -95,30 +95,30 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
     with optional_dependency("train"):
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits
-    start = 1e-4 * _start(embeddings)  # as scikit-learn scales it
+    start = 1e-4 * _start(embeddings)  # scikit-learn's scale
     perplexity = min(perplexity, (len(embeddings) - 1) / 3)
-    # Of several threads the sums would differ in the last bit, and soon the whole map.
+    # With several threads, sums would differ in the last bit, and soon the whole map.
     with threadpool_limits(1):
-        begin: Any = start.float().numpy()  # scikit-learn annotates a name, but documents either
+        begin: Any = start.float().numpy()  # scikit-learn documents arrays, but annotates names only
         method = TSNE(perplexity=perplexity, init=begin, random_state=0)
         places = method.fit_transform(embeddings.detach().float().cpu().numpy())
     return torch.from_numpy(places).double()
 
 
 def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Float64[Tensor, "rows 2"]:
-    """Compute a UMAP of the embeddings: near rows stay near, while distances and axes mean nothing.
+    """Compute a UMAP of the embeddings: near rows stay near, but distances and axes have no meaning.
 
-    It starts from the principal components, with a fixed seed on one thread. The first call of a process compiles,
-    which may take a minute; 1,000 rows then take some seconds on one core.
+    It starts from the principal components and is deterministic. The first call of a process compiles for up to a
+    minute; then 1,000 rows take some seconds on one core.
 
     Args:
-        embeddings: Finite embeddings, at least 4 rows; unit rows where directions count, as the distances are
-            Euclidean.
-        neighbours: How many neighbours a row has, 2 or more; with few rows at most rows - 1.
+        embeddings: Finite embeddings, at least 4 rows, compared by Euclidean distance; normalise them if only
+            directions matter.
+        neighbours: Number of neighbours of a row, at least 2; at most rows - 1 is used.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
-        ModuleNotFoundError: If umap-learn is not installed, of the extra ``umap``.
+        ModuleNotFoundError: If umap-learn, of the extra ``umap``, is not installed.
 
     Source: McInnes, Healy and Melville, UMAP: Uniform Manifold Approximation and Projection, 2018; umap-learn.
     """
@@ -137,10 +137,10 @@ def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Floa
 
 
 def _start(embeddings: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows 2"]:
-    """Scale the principal components so that the first has a standard deviation of 1: where a map begins."""
+    """Return the start of a map: the principal components, scaled to a standard deviation of 1 in the first."""
     start = torch.zeros(len(embeddings), 2, dtype=torch.float64)
     components = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
-    # Rows that are all the same have no spread to scale by.
+    # Equal rows have no standard deviation to scale by.
     start[:, : components.shape[1]] = components / (components[:, 0].std(correction=0) or 1.0)
     return start
 
@@ -155,7 +155,7 @@ def _check_rows(embeddings: Tensor, least: int) -> None:
         raise ValueError(f"embeddings has NaN or infinite values in {broken} of {len(embeddings)} rows; drop them.")
 
 
-# Told apart by colour-blind eyes too (Okabe and Ito); the shapes tell apart classes of one colour.
+# Colour-blind safe (Okabe and Ito); shapes distinguish classes of the same colour.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 SHAPES = ("o", "s", "^", "D")
 NAMED_CLASSES = len(COLOURS) * len(SHAPES)
@@ -178,11 +178,9 @@ def plot_map(
 ) -> Any:
     """Draw embeddings in two dimensions, with equal scales on both axes.
 
-    Up to 24 classes have a colour and shape each and are named. With more, colours and shapes repeat, which the legend
-    says instead of naming them.
-
-    Proxies are stars of the class's colour, or grey where their label is -1. Thumbnails, by the number of a point, are
-    drawn where they hide nothing. Without ``axis_names`` the axes have no scale.
+    Up to 24 classes are named and have their own colour and shape. With more classes, colours and shapes repeat, and
+    the legend names none. Proxies are stars in the colour of their class, or grey if the label is -1. Thumbnails, by
+    index of the point, are drawn where they hide nothing. Without ``axis_names`` the axes have no scale.
     """
     stars = points[:0] if proxies is None else proxies
     star_labels = labels[:0] if proxy_labels is None else proxy_labels
@@ -200,7 +198,7 @@ def plot_map(
     for label in labels.unique().tolist():
         members = points[labels == label]
         axes.plot(*members.T, **_style(label), linestyle="", markersize=5, markeredgewidth=0.4, zorder=3)
-    for label in star_labels.unique().tolist():  # those of other classes, -1, first
+    for label in star_labels.unique().tolist():  # other classes (-1) first
         places = stars[star_labels == label]
         if label < 0:
             axes.plot(*places.T, "*", color=OTHERS, markersize=8, markeredgecolor="white", zorder=2)
@@ -213,7 +211,7 @@ def plot_map(
     axes.set(xlim=(x, x + reach), ylim=(y, y + reach))
     if axis_names is None:
         axes.set(xticks=[], yticks=[])
-        axes.set_xlabel("no scale: only who is near whom has a meaning", fontsize=9)
+        axes.set_xlabel("no scale: only the neighbours of a point have a meaning", fontsize=9)
     else:
         axes.set_xlabel(axis_names[0], fontsize=9)
         axes.set_ylabel(axis_names[1], fontsize=9)
@@ -245,7 +243,7 @@ def _style(label: int) -> dict[str, Any]:
 
 
 def _cut(name: str) -> str:
-    # An underscore in front would hide it from matplotlib's legend.
+    # Matplotlib's legend leaves out labels that start with an underscore.
     name = f" {name}" if name.startswith("_") else name
     return name if len(name) <= 26 else f"{name[:25]}…"
 
@@ -259,7 +257,7 @@ def place_thumbnails(
     avoid: Float64[Tensor, "others 2"] | None = None,
     most: int = _MOST,
 ) -> dict[int, tuple[float, float]]:
-    """Place squares beside points, greedily: each within the frame, over no point, and over no other square."""
+    """Place squares beside points greedily: within the frame, and over no point and no other square."""
     turn = torch.arange(16, dtype=torch.float64) * (torch.pi / 8)
     around = torch.stack([turn.cos(), turn.sin()], 1)
     offsets = torch.cat([side * distance * around for distance in (0.9, 1.25)])
@@ -282,7 +280,7 @@ def place_thumbnails(
 def _near(
     centres: Float64[Tensor, "centres 2"], others: Float64[Tensor, "others 2"], reach: float
 ) -> Bool[Tensor, "centres"]:
-    """Return which centres have another one within reach, along both axes."""
+    """Return which centres have one of the others within reach along both axes."""
     return ((centres[:, None] - others).abs() < reach).all(2).any(1)
 
 
@@ -296,7 +294,7 @@ def _draw_thumbnails(
     corner: Float64[Tensor, "2"],
     scale: float,
 ) -> None:
-    """Draw images framed and tied to their points, one of each class first; the axes begin at the corner."""
+    """Draw framed images, connected to their points, starting with one of each class."""
     from matplotlib.patches import Rectangle
 
     by_class = [(labels == label).nonzero().flatten().tolist() for label in labels.unique().tolist()]

@@ -1,4 +1,4 @@
-"""Which places of two pictures make them similar: exact shares of the similarity, or gradients in their place."""
+"""Map which places of two pictures make them similar, by exact shares of the similarity or by gradients."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class SimilarityMaps:
-    """The shares that the places of two pictures have in their cosine similarity.
+    """The contributions of the places of two pictures to their cosine similarity.
 
     Args:
-        similarity: The cosine of the two embeddings, in [-1, 1].
-        pairs: What each pair of places, one of each picture, contributes to it; all of them add up to it.
+        similarity: Cosine of the two embeddings, in [-1, 1].
+        pairs: Contribution of each pair of places, one of each picture; their sum is the similarity.
     """
 
     similarity: float
@@ -21,12 +21,12 @@ class SimilarityMaps:
 
     @property
     def first(self) -> Float64[Tensor, "height width"]:
-        """Contributions of the first picture's places; they add up to the similarity."""
+        """The contributions of the first picture's places; their sum is the similarity."""
         return self.pairs.sum((2, 3))
 
     @property
     def second(self) -> Float64[Tensor, "height width"]:
-        """The same of the second picture."""
+        """The contributions of the second picture's places."""
         return self.pairs.sum((0, 1))
 
 
@@ -34,18 +34,18 @@ class SimilarityMaps:
 def similarity_maps(
     first: Float[Tensor, "dim height width"], second: Float[Tensor, "dims other_height other_width"]
 ) -> SimilarityMaps:
-    r"""Divide the cosine of two embeddings, each of which is a mean over places, among the pairs of their places.
+    r"""Split the cosine of two embeddings, each a mean over places, into contributions of pairs of places.
 
     $$\cos(f, g) = \sum_p \sum_q \frac{\langle f_p, g_q \rangle}{P \, Q \, \|f\| \, \|g\|}, \qquad
     f = \frac1P \sum_p f_p, \quad g = \frac1Q \sum_q g_q$$
 
-    This is exact, with average pooling and a linear head, as a mean and a linear layer can change places: the vector of
-    a place is $f_p = W x_p + b$, and `proxemic.models.place_embeddings` gives it. Contributions may be negative: such
-    places make the pictures less similar. Computed in float64. A vector of zeros has a similarity of 0 to all others.
+    This is exact for average pooling and a linear head, because a mean and a linear layer commute: the vector of a
+    place is $f_p = W x_p + b$, which `proxemic.models.place_embeddings` computes. Places with negative contributions
+    make the pictures less similar. Computed in float64. A vector of zeros has a similarity of 0 to all others.
 
     Args:
-        first: The vectors of the places of one picture, of which the embedding is the mean, or any positive multiple.
-        second: Those of the other picture.
+        first: Vectors of the places of one picture, whose mean is its embedding up to a positive factor.
+        second: Vectors of the places of the other picture.
 
     Raises:
         ValueError: If there are no places, or the vectors have different dimensions.
@@ -72,18 +72,18 @@ def gradient_map(
     embedding: Float[Tensor, " size"],
     other: Float[Tensor, " size"],
 ) -> Float64[Tensor, "*batch height width"]:
-    r"""Approximate the map of a network whose embeddings are not means over places: gradient times activation.
+    r"""Approximate the map of a network whose embedding is not a mean over places by gradient times activation.
 
     $$m_p = \Big\langle x_p, \frac{\partial}{\partial x_p} \frac{\langle f(x), g \rangle}{\|f\| \, \|g\|} \Big\rangle$$
 
-    Both norms are held fixed: a cosine does not change with the length of an embedding, so that the contributions of
-    all places would cancel. With a linear network without a bias, this is the exact map of `similarity_maps`; otherwise
-    it holds near this activation only, and need not add up to the similarity.
+    Both norms are held fixed; otherwise the contributions would cancel, because a cosine does not depend on the length
+    of an embedding. For a linear network without a bias, this is the exact map of `similarity_maps`; for others it is
+    a local approximation, which need not add up to the similarity.
 
     Args:
-        activation: A feature map, of which the embedding is computed.
-        embedding: The embedding, with its graph, before it is scaled to unit length.
-        other: The embedding of the other picture.
+        activation: Feature map from which the embedding is computed.
+        embedding: Embedding with its autograd graph, before it is scaled to unit length.
+        other: Embedding of the other picture.
 
     Raises:
         ValueError: If the embedding does not depend on the activation.

@@ -1,4 +1,4 @@
-"""The propositions, lemmas and theorems of the papers, each as a bound beside an observed number; plots of two."""
+"""Check the propositions, lemmas and theorems of the papers numerically, and draw two of them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -22,16 +22,16 @@ GROWING: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "eᵗ": (torch.exp, math.exp(2)),
     "log(1 + t)": (torch.log1p, 1.0),
 }
-"""Non-decreasing functions g, and M, the largest slope of each on [0, 2]."""
+"""Non-decreasing functions g, with the largest slope M of each on [0, 2]."""
 
-_ROUNDING, _SEARCH = 1e-9, 1e-4  # of float64, and of `find_minimum`
+_ROUNDING, _SEARCH = 1e-9, 1e-4  # accuracy of float64 and of `find_minimum`
 _TRIPLETS = 2**18
-_LANDSCAPES = 8  # a search each
+_LANDSCAPES = 8
 
 
 @dataclass(frozen=True)
 class Statement:
-    """An inequality over many cases, with both sides of the case nearest to violating it, or that violates it most."""
+    """An inequality over many cases, with both sides of the case that violates it most, or comes nearest to it."""
 
     name: str
     claim: str
@@ -42,7 +42,7 @@ class Statement:
 
     @classmethod
     def of(cls, name: str, claim: str, observed: Tensor, bound: Tensor | float) -> "Statement":
-        """Summarise the sides of all cases; at least one is needed."""
+        """Summarise both sides of all cases, of which there must be at least one."""
         observed, bound = _sides(observed, bound)
         beyond = bound - observed if "≥" in claim else observed - bound
         worst = int(beyond.argmax())
@@ -51,7 +51,7 @@ class Statement:
 
 
 def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
-    """Check all statements of the mean-proxy and the warping paper on random cases, as printed and as corrected."""
+    """Check all statements of the mean-proxy and warping papers, as printed and as corrected, on random cases."""
     check_count("draws", draws, 1, "a case is needed")
     generator = torch.Generator().manual_seed(seed)
     cases: dict[tuple[str, str], list[Tensor]] = {}
@@ -73,16 +73,17 @@ def pair_bounds(
     *,
     seed: int = 0,
 ) -> list[Statement]:
-    """Check Propositions 1 and 2, that pair losses are dominated by proxy losses, for the directions of embeddings.
+    """Check Propositions 1 and 2 (proxy losses bound pair losses) for the directions of given embeddings.
 
-    Proposition 1 is checked on 2¹⁸ random triplets, and Proposition 2, whose sum runs over all images of other classes,
-    on their anchors. With up to n images per class the bound of Proposition 2 must be ``log n`` higher than printed.
+    Proposition 1 is checked on 2¹⁸ random triplets, and Proposition 2, which sums over all images of other classes, on
+    the anchors of these. With up to n images per class, the bound of Proposition 2 must be ``log n`` above the printed
+    one.
     """
     x, w = (F.normalize(rows.detach().cpu().double(), dim=1) for rows in (embeddings, proxies))
     labels = labels.cpu()
     counts = labels.bincount()
     if counts.max() < 2 or (counts > 0).sum() < 2:
-        raise ValueError("the propositions compare images of one class and of another: give two of each, or more.")
+        raise ValueError("the propositions compare images of one class and of another: give two classes or more.")
     generator = torch.Generator().manual_seed(seed)
     order = labels.argsort(stable=True)
     starts = counts.cumsum(0) - counts
@@ -112,14 +113,14 @@ def _random_size(generator: torch.Generator, end: int) -> int:
 
 
 def _of_pairs(generator: torch.Generator, noise: float) -> Iterator[_Case]:
-    """Yield cases with three embeddings per class around its proxy; Proposition 2 takes one of them, then all."""
+    """Yield cases with three embeddings per class around its proxy; Proposition 2 uses one of them, then all."""
     classes, dim = _random_size(generator, 9), _random_size(generator, 7)
     w = F.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64), dim=1)
     labels = torch.arange(classes).repeat(3)
     x = F.normalize(w[labels] + noise * torch.randn(3 * classes, dim, generator=generator, dtype=torch.float64), dim=1)
     others = torch.arange(1, classes)
     yield from _proposition_1(x, w, labels, torch.zeros_like(others), torch.full_like(others, classes), others)
-    # One embedding of each class, and of the first class another, whose positive the first is.
+    # One embedding of each class, and another one of the first class as the positive.
     one = torch.cat((torch.arange(classes), torch.tensor([classes])))
     first, second = torch.tensor([0]), torch.tensor([classes])
     _, claim, observed, bound = next(_proposition_2(x[one], w, labels[one], first, second, most=1))
@@ -152,7 +153,7 @@ def _proposition_2(x: Tensor, w: Tensor, y: Tensor, a: Tensor, p: Tensor, most: 
 
 
 def _of_gaps(generator: torch.Generator, classes: int, dim: int) -> Iterator[_Case]:
-    """Yield the cases of chapter 3 of the mean-proxy paper, for proxies that lean to one side more or less."""
+    """Yield cases of chapter 3 of the mean-proxy paper, with proxies that lean to one side by various amounts."""
     lean = 3 * torch.rand((), generator=generator, dtype=torch.float64)
     w = torch.randn(classes, dim, generator=generator, dtype=torch.float64)
     w = F.normalize(w + lean * F.normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0), dim=1)
@@ -176,16 +177,16 @@ def _of_gaps(generator: torch.Generator, classes: int, dim: int) -> Iterator[_Ca
 
 
 def _of_circles(generator: torch.Generator) -> Iterator[_Case]:
-    """Lemma III.1 of the warping paper: the extrema on a circle around the other proxy lie on the line."""
+    """Yield cases of the warping paper's Lemma III.1: extrema on a circle around the other proxy lie on the line."""
     apart, radius = (0.2 + 8 * torch.rand(2, generator=generator, dtype=torch.float64)).tolist()
     turn = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
-    # p_c' is at 0 and p_c at (apart, 0): e_* is at the angle 0 and e^* at π, which are the rows 0 and 360.
+    # p_c' is at 0 and p_c at (apart, 0): e_* is at the angle 0 (row 0) and e^* at π (row 360).
     near = torch.stack((radius * turn.cos() - apart, radius * turn.sin()), 1).norm(dim=1)
     for name, (f, _) in GROWING.items():
         values = f(near)
         claim = "f(e_*) − min f ≤ 0, max f − f(e^*) ≤ 0 on a circle"
         yield f"Lemma III.1, f = {name}", claim, torch.stack((values[0] - values.min(), values.max() - values[360])), 0
-    # The converse: a function that falls beyond a width has a circle whose e_* is no minimum.
+    # The converse: if f falls beyond a width, e_* is not the minimum of some circle.
     width = 0.2 + apart / 4
     far = apart + width + radius
     near = torch.stack((far * turn.cos() - apart, far * turn.sin()), 1).norm(dim=1)
@@ -195,7 +196,7 @@ def _of_circles(generator: torch.Generator) -> Iterator[_Case]:
 
 
 def _proposition_iii_2(generator: torch.Generator) -> Statement:
-    """Search the minimum of two classes, which lies where the slopes of f1 and f2 cross."""
+    """Check Proposition III.2: the minimum of two classes lies where the slopes of f1 and f2 cross."""
     off = []
     for alpha, k1, k2, apart in torch.rand(_LANDSCAPES, 4, generator=generator, dtype=torch.float64).tolist():
         warp = WarpPotential(0.1 + 10 * alpha, 0.05 + 0.9 * k1, 1.05 + 2 * k2)
@@ -210,7 +211,7 @@ _FALLS = 1.5  # where t·exp(−t/1.5) begins to fall
 
 
 def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
-    """Draw Lemma III.1 (figure 11) for a growing and a falling f; also return angle, growing and falling values."""
+    """Draw Lemma III.1 (figure 11) for a growing and a falling f; also return the angle and both values."""
     figure = new_figure(10.5, 4.4)
     left, right = figure.subplots(1, 2)
     turn = torch.linspace(-math.pi, math.pi, 361, dtype=torch.float64)
@@ -249,7 +250,7 @@ def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
 
 
 def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]:
-    """Draw Proposition III.2 (figure 12); also return the place on the line, ``f1 − f2``, and the slopes of both."""
+    """Draw Proposition III.2 (figure 12); also return the place on the line, ``f1 − f2``, and both slopes."""
     figure = new_figure(7.5, 4.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     span = 2 * warp.alpha or 1.0
@@ -282,7 +283,7 @@ def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]
 
 
 def _circle(axes: Any, turn: Float[Tensor, " n"], radius: float, f: Any) -> Float[Tensor, " n"]:
-    """Draw a circle around the other proxy in the colours of f at its places' distances to the own one."""
+    """Draw a circle around the other proxy, coloured by f of the distance to the own proxy; return these values."""
     x, y = OTHER[0] - radius * turn.cos(), radius * turn.sin()
     values = f(torch.hypot(x, y))
     drawn = axes.scatter(x.tolist(), y.tolist(), c=values.tolist(), s=6, cmap="viridis", zorder=1)

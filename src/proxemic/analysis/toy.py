@@ -1,4 +1,4 @@
-"""Embeddings and proxies at one time of a training: how compact their classes are, plots and animations."""
+"""Measure and draw embeddings and proxies at points in time of a training, also as an animation."""
 
 import io
 import math
@@ -24,7 +24,7 @@ _CLASSES, _IMAGES = 4, 4  # shown in the diagram of a training
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Embeddings with their classes, and the proxies of the classes, if there are any, at one time of a training."""
+    """Embeddings with their classes, and proxies if there are any, at a point in time of a training."""
 
     embeddings: Float[Tensor, "images dim"]
     labels: Int64[Tensor, " images"]
@@ -32,7 +32,7 @@ class Scene:
 
 
 def separation(scene: Scene) -> dict[str, float]:
-    """Measure in any number of dimensions how compact the classes are, and how far apart."""
+    """Measure how compact classes are and how far apart, in any number of dimensions."""
     embeddings, labels = scene.embeddings.double(), scene.labels
     count = labels.bincount().unsqueeze(1)
     means = torch.zeros(len(count), embeddings.shape[1], dtype=torch.float64).index_add(0, labels, embeddings) / count
@@ -46,7 +46,7 @@ def separation(scene: Scene) -> dict[str, float]:
 
 
 def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
-    """Replace the scene drawn on Matplotlib's axes by another, within ``reach`` of the origin."""
+    """Replace the scene on Matplotlib's axes, which reach from -reach to reach."""
     for artist in [*axes.collections, *(line for line in axes.lines if len(line.get_xdata(orig=True)))]:
         artist.remove()
     deep = scene.embeddings.shape[1] == 3
@@ -65,22 +65,20 @@ def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
 
 
 def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Any:
-    """Draw scenes side by side by their titles: one dot per embedding, one star per proxy, one colour per class."""
+    """Draw scenes side by side with their titles: a dot per embedding, a star per proxy, a colour per class."""
     figure, axes = _panels(scenes, class_names)
     for panel, scene in zip(axes, scenes.values(), strict=True):
         plot_scene(panel, scene, reach_of([scene]))
     return figure
 
 
-def animate_scenes(
-    films: Mapping[str, Mapping[int, Scene]], class_names: Sequence[str], path: Path, *, frames_per_second: int = 5
-) -> Path:
+def animate_scenes(films: Mapping[str, Mapping[int, Scene]], class_names: Sequence[str], path: Path) -> Path:
     """Write an animated GIF of scenes over the epochs that all films have, side by side, in axes that do not change."""
     from PIL import Image
 
     epochs = sorted(set.intersection(*(set(film) for film in films.values())))
     if not epochs:
-        raise ValueError("films have no epoch in common, but are shown side by side: give runs with the same epochs.")
+        raise ValueError("films have no epoch in common, but are shown side by side: give runs with common epochs.")
     figure, axes = _panels({title: film[epochs[-1]] for title, film in films.items()}, class_names)
     reaches = [reach_of([film[epoch] for epoch in epochs]) for film in films.values()]
     frames = []
@@ -92,8 +90,8 @@ def animate_scenes(
         figure.savefig(drawn, dpi=70, format="png")
         frame = Image.open(drawn, formats=["PNG"]).convert("RGB")
         frames.append(frame.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
-        figure.set_layout_engine("none")  # laid out once, so that nothing moves but the embeddings
-    durations = [*[1000 // frames_per_second] * (len(frames) - 1), 2000]
+        figure.set_layout_engine("none")  # keep the first layout, so that only the embeddings move
+    durations = [*[200] * (len(frames) - 1), 2000]  # milliseconds
     with write_atomically(path) as temporary:
         frames[0].save(
             temporary, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, disposal=1
@@ -102,7 +100,7 @@ def animate_scenes(
 
 
 def draw_training_diagram(images: "ImageSet", before: Scene, after: Scene, network: str) -> Any:
-    """Draw images of some classes, and all embeddings before and after the training (mean-proxy paper, figure 2.1)."""
+    """Draw images of some classes, and all embeddings before and after training (mean-proxy paper, figure 2.1)."""
     classes = images.labels.unique()[:_CLASSES].tolist()
     figure = new_figure(13, 4.3)
     shown, *parts = figure.subfigures(1, 3, width_ratios=(1, 1.3, 1.3))

@@ -1,4 +1,4 @@
-"""Plots of measures over a training: a line with its interval for each group of runs."""
+"""Plot measures over a training, with a line and its interval for each group of runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from proxemic.analysis.drawing import DASHES, add_legend, class_colour, hide_fra
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The mean of a measure over a group of runs by epoch, and half the width of its interval, 0 for one run."""
+    """The mean of a measure over a group of runs by epoch, and half the width of its interval (0 for one run)."""
 
     epochs: Sequence[float]
     mean: Sequence[float]
@@ -19,7 +19,7 @@ class Trajectory:
 
 
 def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, logarithmic: bool = False) -> Any:
-    """Draw a measure by epoch: a line per group with a band for its interval (warping paper, figure 9)."""
+    """Draw a measure by epoch, with a line and a band for the interval per group (warping paper, figure 9)."""
     figure = new_figure(8.5, max(4.0, 0.24 * len(trajectories) + 1))
     axes = figure.subplots()
     lines = []

@@ -1,10 +1,9 @@
-"""What ``proxemic analyze`` does, as functions that read runs, compute, write tables and plots, and return figures.
+"""The functions of ``proxemic analyze``, one per subcommand: they write tables and plots, and return the numbers.
 
-There is one function per subcommand. It takes run directories and settings and returns an `Analysis` with typed
-figures; nothing is printed. It raises `UserError` where a run is missing, unfinished or does not fit, or a file cannot
-be written, and `ValueError` where a number is out of range. The modules are private, as a module and a function of one
-name would hide each other, and are imported when their function is first used: half of the functions need no run, and
-neither Lightning nor torchvision without one.
+Each function takes run directories and settings, and returns an `Analysis` with typed figures; it prints nothing. It
+raises `UserError` if a run is missing, unfinished or unsuitable, or if a file cannot be written, and `ValueError` if a
+number is out of range. The modules are private, because a module and a function of the same name would hide each other.
+They are imported on first use, because half of the functions need neither a run nor Lightning and torchvision.
 
 >>> from pathlib import Path
 >>> from tempfile import mkdtemp

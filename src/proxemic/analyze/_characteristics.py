@@ -1,4 +1,4 @@
-"""Report what the gradient of each proxy loss depends on."""
+"""Report on what the gradient of each proxy loss depends."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,9 +22,10 @@ CHANGES = {
     "other_embeddings": "beyond",
 }
 LEGEND = (
-    "The largest change of a gradient, relative to its size. batch: of a sample's, as other samples change; shift: of "
-    "any, as all scores fall; P-P: of a positive's, as positives of its class (in) or of others (out) fall; N-N: of a "
-    "negative's, as others fall; P-N: of one sign's, as the other falls; beyond: of an embedding's, as others change."
+    "The largest relative change of a gradient. batch: of a sample, when other samples change; shift: of any score, "
+    "when all scores fall; P-P: of a positive score, when positives of its class (in) or of other classes (out) fall; "
+    "N-N: of a negative score, when other negatives fall; P-N: of one kind, when the other kind falls; beyond: of an "
+    "embedding, when other embeddings change."
 )
 
 
@@ -38,17 +39,17 @@ def characteristics(
 ) -> Analysis[Mapping[str, Characteristics]]:
     """Measure the six characteristics of Table 1 of the multi-proxy anchor paper for each proxy loss.
 
-    Stability: other samples do not change a sample's gradient. Manifold: several proxies per class. Similarity: how
-    large scores are counts, not their differences alone. P-P, N-N, P-N: the gradient of a positive (negative) score
-    depends on other positives (negatives), on scores of the other kind. (yes): only where the batch holds two samples
-    of a class.
+    Stability: a sample's gradient does not depend on other samples. Manifold: several proxies per class. Similarity:
+    the gradient depends on scores, not only on their differences. P-P (N-N): the gradient of a positive (negative)
+    score depends on other positive (negative) scores. P-N: it depends on scores of the other kind. (yes): only if the
+    batch holds two samples of a class.
 
     Args:
-        proxies_per_class: K of all losses; None takes each loss's default.
+        proxies_per_class: Number of proxies per class of all losses; None takes each loss's default.
         seed: Seed of the random scores.
-        numbers: Show also how much gradients changed.
-        csv: A file for answers and measurements as a table.
-        json: A file for the same as JSON.
+        numbers: Also show how much gradients changed.
+        csv: CSV file for answers and measurements.
+        json: JSON file for answers and measurements.
 
     Returns:
         The characteristics by the name of the loss.
@@ -66,7 +67,7 @@ def characteristics(
         write_json(Path(json), rows)
     starred = {f"{name}*" if row.beyond_scores else name: row for name, row in losses.items()}
     answers = [{"loss": name, **row.answers()} for name, row in starred.items()]
-    note = "* Samples also change each other's gradients through embeddings, beside the scores."
+    note = "* Samples also change each other's gradients through their embeddings, not only through the scores."
     notes = [note] if any(row.beyond_scores for row in losses.values()) else []
     summary = [Table([*answers[0]], [[*row.values()] for row in answers], "", notes, "l" * 7)]
     if numbers:

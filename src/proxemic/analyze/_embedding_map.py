@@ -1,4 +1,4 @@
-"""A map of a run's embeddings, and measures of how they lie."""
+"""Draw a map of a run's embeddings, and measure their geometry."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from proxemic.tables import Table
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EmbeddingMapFigures:
-    """How the embeddings of all classes of a split lie; see `proxemic.analysis.geometry`."""
+    """Measures of the embeddings of all classes of a split; see `proxemic.analysis.geometry`."""
 
     hubness: Hubness
     distances: ClassDistances
@@ -54,20 +54,20 @@ def embedding_map(
     seed: int = 0,
     out: Stem | None = None,
 ) -> Analysis[EmbeddingMapFigures]:
-    """Draw the embeddings of some classes in two dimensions, and measure how those of all classes lie.
+    """Draw the embeddings of some classes in two dimensions, and measure the geometry of all classes.
 
-    The measures are hubness, distances within and between classes, alignment and uniformity. Writes STEM-pca,
-    STEM-tsne, STEM-distances and STEM-hubs, each as .png, .svg and .csv. Distances are those of all pairs of images; of
-    more than 11,585 images a random sample is compared with all. A t-SNE of 5,000 images takes a minute.
+    The measures are hubness, distances within and between classes, alignment and uniformity. The files are STEM-pca,
+    STEM-tsne, STEM-distances and STEM-hubs, each as .png, .svg and .csv. Distances are taken over all pairs of images;
+    with more than 11,585 images, a random sample is compared with all. A t-SNE of 5,000 images takes a minute.
 
     Args:
         run: A finished run.
-        split: The images of the test, training or validation classes.
+        split: The test, training or validation classes.
         method: Principal components, t-SNE, or a map of each.
-        classes: Number of classes to draw, chosen at random.
+        classes: Number of random classes to draw.
         thumbnails: Draw thumbnails of images where there is room.
         proxies: Draw the proxies as stars.
-        seed: Seed of the choice of classes, and of the pairs of many images.
+        seed: Seed of the choice of classes, and of the sample of images.
         out: Prefix of the file names; ``RUN/map`` by default.
     """
     stem = file_stem(out, (run,), "map")
@@ -76,7 +76,7 @@ def embedding_map(
     opened = FinishedRun(Path(run))
     images = opened.test if split == "test" else getattr(opened.splits, split)
     if images is None:
-        raise UserError(f"{run} holds out no validation classes: choose the split train or test.")
+        raise UserError(f"{run} has no validation classes: choose the split train or test.")
     chosen = _choose(images.num_classes, classes, seed)
     drawn, indices = images.select_classes(chosen), torch.isin(images.labels, chosen).nonzero().flatten()
     if len(indices) < 4:
@@ -85,16 +85,16 @@ def embedding_map(
     stars, star_labels, rows = embeddings[:0], torch.empty(0, dtype=torch.int64), []
     notes = [f"Drawn: {len(chosen)} of {images.num_classes} classes, {len(indices):,} images."]
     if proxies and opened.keeps_features:
-        notes.append("The run keeps the network from before training, which has no proxies: the map is drawn without.")
+        notes.append("The run kept the network before training, which has no proxies: the map has none.")
     elif proxies and isinstance(opened.loss, ProxyLoss):
         total = opened.loss.num_classes
         starred = chosen if split == "train" else _choose(total, classes, seed)
         stars, star_labels, rows = _proxies_of(starred, opened.loss, opened.splits.train.class_names)
         if split != "train":
             star_labels = torch.full_like(star_labels, -1)
-            notes.append(f"Grey stars: proxies of {len(starred)} of {total} training classes, which are other classes.")
+            notes.append(f"Grey stars: proxies of {len(starred)} of the {total} training classes.")
     elif proxies:
-        notes.append(f"{loss_name(opened.loss)} has no proxies: the map is drawn without.")
+        notes.append(f"{loss_name(opened.loss)} has no proxies: the map has none.")
     if distance == "cosine":
         embeddings, stars = unit(embeddings), unit(stars)
     rows = [("image", index, images.class_names[images.labels[index]]) for index in indices.tolist()] + rows
@@ -151,7 +151,7 @@ def _choose(total: int, count: int, seed: int) -> Int64[Tensor, " chosen"]:
 def _proxies_of(
     classes: Int64[Tensor, " chosen"], loss: ProxyLoss, names: tuple[str, ...]
 ) -> tuple[Float[Tensor, "proxies dim"], Int64[Tensor, " proxies"], list[tuple[str, int, str]]]:
-    """Return the proxies of some classes, the class of each as a position among these, and rows for the CSV."""
+    """Return the proxies of some classes, their indices among these classes, and rows for the CSV file."""
     per_class = loss.proxies_per_class
     numbers = torch.arange(loss.num_classes * per_class).view(-1, per_class)[classes].flatten()
     rows = [("proxy", number, names[number // per_class]) for number in numbers.tolist()]
@@ -162,13 +162,13 @@ def _proxies_of(
 def _places(
     points: Float[Tensor, "drawn dim"], proxies: Float[Tensor, "proxies dim"], method: str
 ) -> tuple[str, str, tuple[str, str] | None, Float[Tensor, "rows 2"]]:
-    """Project points and proxies to the plane; return also a note, the method's name and the names of the axes."""
+    """Project points and proxies to two dimensions; return a note, the method, the names of the axes and the places."""
     rows, dim = torch.cat([points, proxies]).double(), points.shape[1]
     if method == "tsne":
-        return "t-SNE keeps neighbours; its distances and axes mean nothing.", "t-SNE", None, t_sne(rows)
+        return "t-SNE keeps neighbours; its distances and axes have no meaning.", "t-SNE", None, t_sne(rows)
     if dim <= 2:
-        note = f"The embeddings have {dim} dimension{'s' * (dim > 1)} and are drawn as they are: no projection."
-        return note, "as they are", ("first dimension", "second dimension"), pad(rows, (0, 2 - dim))
+        note = f"The embeddings have {dim} dimension{'s' * (dim > 1)}, and are drawn without a projection."
+        return note, "no projection", ("first dimension", "second dimension"), pad(rows, (0, 2 - dim))
     components = principal_components(points)
     shares = [*components.shares.tolist(), float(components.shares.sum())]
     first, second, both = (f"{100 * share:.1f} %" for share in shares)

@@ -1,4 +1,4 @@
-"""Whether the forces on embeddings align with those on their proxies as a training goes on."""
+"""Measure how the forces on embeddings align with the forces on their proxies during training."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,18 +19,18 @@ from proxemic.tables import Table
 def forces(
     runs: Sequence[PathLike] = (), *, out: Stem | None = None
 ) -> Analysis[Mapping[str, Mapping[int, TrainingForces]]]:
-    """Measure and draw how far the forces on embeddings and those on proxies agree over a training.
+    """Measure and draw how well the forces on embeddings and on their proxies align during training.
 
-    Without runs, embeddings follow the plain and the warped softmax freely, and which pairs six losses pull together
-    and push apart is drawn too. Runs need snapshots, as the toy recipes keep them (toy/warped-softmax
-    --model.embedding_size 3): --training.callbacks '[{class_path: proxemic.training.Snapshots}]'.
+    Without runs, free embeddings follow the plain and the warped softmax, and the pulls and pushes of six losses are
+    drawn too. Runs need snapshots, which the toy recipes keep (toy/warped-softmax --model.embedding_size 3); others
+    need --training.callbacks '[{class_path: proxemic.training.Snapshots}]'.
 
     Args:
         runs: Finished runs with snapshots.
         out: Prefix of the file names; ``RUN/forces``, or ``forces`` by default.
 
     Returns:
-        The forces by training and then by epoch, or without runs by step.
+        The forces by training and then by epoch (without runs, by step).
 
     Source: Figures 2 and 4 of the warping paper.
     """
@@ -46,7 +46,7 @@ def forces(
         for name, film in films.items()
         for epoch, (_, forces) in film.items()
     ]
-    # Of each training the first and the last epoch, and about seven between.
+    # The first and the last epoch of each training, and about seven between.
     shown = {name: {*list(film)[:: max(1, len(film) // 8)], max(film)} for name, film in films.items()}
     table = Table(
         ["training", unit, "mean cosine", "above 0"],
@@ -55,7 +55,7 @@ def forces(
             for name, epoch, mean, share in rows
             if epoch in shown[name]
         ],
-        "Cosine between the force on an embedding and that on its own proxy, and how many embeddings have it above 0",
+        "Cosine between the forces on an embedding and on its proxy, and the share of embeddings where it is positive",
     )
     header = ["training", unit, "mean_cosine", "share_above_0"]
     written = write_figure(plot_force_alignment(films, unit=unit), suffixed(stem, "training"), header, rows)
@@ -68,7 +68,7 @@ def forces(
 
 
 def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
-    """Move two classes, from random places in three dimensions, by the forces of two losses."""
+    """Move two classes from random places in three dimensions by the forces of two losses."""
     generator = torch.Generator().manual_seed(0)
     proxies, labels = 2 * torch.randn(2, 1, 3, generator=generator), torch.arange(2).repeat(20)
     start = Scene(2 * torch.randn(40, 3, generator=generator), labels, proxies)
@@ -80,7 +80,7 @@ def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
 
 
 def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict[int, Scene]]], list[str]]:
-    """Return the loss and the snapshots of each run by its name, and notes for the reader."""
+    """Return the loss and the snapshots of each run by name, and notes for the user."""
     from proxemic.studies.finished import find_runs
     from proxemic.studies.groups import distinct_names
 
@@ -90,12 +90,12 @@ def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict
         loss, snapshots = run.loss, read_snapshots(run.path)
         if not isinstance(loss, ProxyLoss) or loss.proxies_per_class > 1:
             raise UserError(
-                f"{run.path} was trained with {loss_name(loss)}, but forces align with those on one proxy per class: "
-                "give a run of such a loss."
+                f"{run.path} was trained with {loss_name(loss)}, but the alignment needs one proxy per class: give a "
+                "run of such a loss."
             )
         if not snapshots:
             raise UserError(f"{run.path} kept no snapshots: train it with {HOW_TO_KEEP}.")
         if run.recipe.second_phase is not None:
-            notes.append(f"{run.path}: all forces are those of the chosen epoch's phase.")
+            notes.append(f"{run.path}: all forces are computed with the loss of the chosen epoch's phase.")
         scenes[name] = (loss, snapshots)
     return scenes, notes

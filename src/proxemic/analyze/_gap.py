@@ -1,4 +1,4 @@
-"""How far the softmax loss wants embeddings from their proxies."""
+"""Measure the gap between proxies and the minima of the softmax loss."""
 
 import math
 from collections import defaultdict
@@ -35,7 +35,7 @@ MEASURES = {
     "lower_printed": "L, printed (C⁻³)",
     "upper": "U, of the proof (2/√e)",
     "upper_printed": "U, printed (√(2/e))",
-    "upper_holds": "classes that both U are proved for",
+    "upper_holds": "share of classes for which both U are proved",
     "upper_always": "U of all classes (2 − 2W)",
     "mean_proxy_norm": "norm of the mean proxy",
     "to_proxy": "squared distance, class mean to proxy",
@@ -49,9 +49,9 @@ CLASS_COLUMNS = ("gap", "gap_at_scale", "to_proxy", "to_minimizer")
 class GapFigures:
     """Gaps and bounds.
 
-    ``measures`` has the keys of `MEASURES`, as means over the seeds of a group, by its name and ``trained`` or
-    ``untrained``. ``differences`` from the first group are paired by seed. Without runs, ``minimum`` is the angle in
-    radians where the loss of the first of the three proxies is least.
+    ``measures`` holds means over the seeds of a group with the keys of `MEASURES`, by name of the group and ``trained``
+    or ``untrained``. ``differences`` from the first group are paired by seed. Without runs, ``minimum`` is the angle in
+    radians where the loss of the first of the three proxies is smallest.
     """
 
     measures: Mapping[tuple[str, str], Mapping[str, Estimate]]
@@ -62,16 +62,16 @@ class GapFigures:
 def gap(
     runs: Sequence[PathLike] = (), *, images: bool = True, epsilon: float = 0.1, out: Stem | None = None
 ) -> Analysis[GapFigures]:
-    """Find where the softmax loss of each class is least, and compare that with the bounds of the mean-proxy paper.
+    """Find the minimum of each class's softmax loss, and compare its gap with the bounds of the mean-proxy paper.
 
-    The bounds L(W) and U(W) are given as printed and as they are proved, for trained runs and for the same losses
-    untrained. Runs of one recipe with several seeds are a group, with a mean and its 95% interval. The gaps are squared
-    distances between unit vectors, 0 to 4.
+    The bounds L(W) and U(W) are computed as printed and as proved, for trained runs and for the same losses before
+    training. Runs of one recipe with several seeds form a group, with means and 95% intervals. Gaps are squared
+    distances between unit vectors, from 0 to 4.
 
     Args:
-        runs: Finished runs of softmax losses; without any, the paper's example of three proxies is drawn.
-        images: Measure also where the training images of each class are.
-        epsilon: Angle between two of the three proxies, in radians.
+        runs: Finished runs of softmax losses; without runs, the paper's example of three proxies is drawn.
+        images: Also measure the mean direction of the training images of each class.
+        epsilon: Angle in radians between two of the three proxies.
         out: Prefix of the file names; ``RUN/gap``, or ``three-proxies`` by default.
     """
     stem = file_stem(out, runs, "gap" if runs else "three-proxies")
@@ -80,12 +80,12 @@ def gap(
 
 def _of_three_proxies(epsilon: float, stem: Path) -> Analysis[GapFigures]:
     if not 0 < epsilon < math.pi / 2:
-        raise ValueError(f"epsilon is {epsilon}, but must be an angle between 0 and π/2 radians, as 0.1 is.")
+        raise ValueError(f"epsilon is {epsilon}, but must be an angle between 0 and π/2 radians, such as 0.1.")
     x, y = class_minimizers(three_proxies(epsilon))[0].tolist()
     angle = math.atan2(y, x)
     figure, curve = plot_three_proxies(epsilon)
     sentence = (
-        f"Proxies at 0, {epsilon:g} and -1.5708 radians: the loss of class 1 is least at {angle:.4f} radians, "
+        f"Proxies at 0, {epsilon:g} and -1.5708 radians: the loss of class 1 is smallest at {angle:.4f} radians, "
         f"{angle:.4f} from its own proxy and {abs(angle - epsilon):.4f} from the second."
     )
     written = write_figure(figure, stem, ["angle", "loss"], curve)
@@ -140,7 +140,7 @@ def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> Analysis
 
 
 def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Measure the gap of each class; return the means over classes and the values per class."""
+    """Measure the gap of each class; return means over classes, and values per class."""
     proxies, scale = softmax_form(loss)
     target = unit(proxies.double())
     at_one, at_scale = class_minimizers(proxies), class_minimizers(proxies, scale=scale)

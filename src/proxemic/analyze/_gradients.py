@@ -1,4 +1,4 @@
-"""Which scores the gradient of one score depends on."""
+"""Measure on which scores the gradient of a score depends."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ PAPER_LOSSES = {
     "DataWiseMultiProxyAnchorLoss": "MPA-DW",
     "AllPairMultiProxyAnchorLoss": "MPA-AP",
 }
-"""The losses of the paper's figure 1, and what it calls them."""
+"""The losses of the paper's figure 1, with their names there."""
 
 LABELS = (0, 0, 1, 1, 2, 2)
 KINDS = ("positive", "negative")
@@ -29,12 +29,12 @@ KINDS = ("positive", "negative")
 def gradients(
     *, losses: Sequence[str] = tuple(PAPER_LOSSES), seed: int = 0, out: Stem = "gradients"
 ) -> Analysis[Mapping[str, Tensor]]:
-    """Measure which class scores enter the gradient of a positive and of a negative class score, and draw them.
+    """Measure and draw on which scores the gradients of a positive and of a negative class score depend.
 
     The batch has three classes and six embeddings, as in figure 1 of the multi-proxy anchor paper.
 
     Args:
-        losses: Proxy losses, by class name.
+        losses: Class names of proxy losses.
         seed: Seed of the random scores.
         out: Prefix of the file names.
 
@@ -57,7 +57,7 @@ def gradients(
     table = Table(
         ["loss", "score", "same sample, +", "same sample, -", "others, +", "others, -"],
         cells,
-        "How many other scores the gradient of one depends on, in a batch of 3 classes and 6 embeddings",
+        "The number of scores on which the gradient of a score depends, in a batch of 3 classes and 6 embeddings",
     )
     numbers = [
         (name, kind, k, d, KINDS[int(labels[k] != d)], f"{dependence[0, label, k, d]:.6g}")
@@ -73,7 +73,7 @@ def gradients(
 
 
 def _counts(dependence: Tensor) -> list[str]:
-    """Count the positives and negatives that enter, for embedding 0 and then for the others."""
+    """Count the positive and negative scores with a dependence, of embedding 0 and then of the others."""
     positive, first = one_hot(torch.tensor(LABELS)).bool(), torch.arange(len(LABELS)).unsqueeze(1) == 0
     enters = dependence > THRESHOLD
     return [

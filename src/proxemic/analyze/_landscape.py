@@ -1,4 +1,4 @@
-"""Minima of a softmax of distances."""
+"""Draw landscapes of a softmax of distances, and find their minima."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -50,26 +50,26 @@ def landscape(
     distance: float | None = None,
     out: Stem | None = None,
 ) -> Analysis[Mapping[str, tuple[Landscape, Minimum]]]:
-    """Draw the loss of one embedding as a function of its place, and find where it is least.
+    """Draw the loss of one embedding as a function of its place, and find its minimum.
 
-    Without arguments, draw figures 1, 3 and 5 of the warping paper; with functions or proxies, one landscape of these;
-    with a run, that of one of its classes.
+    Without arguments, draw figures 1, 3 and 5 of the warping paper; with functions or proxies, draw their landscape;
+    with a run, draw the landscape of one of its classes.
 
     Args:
         run: A finished run of `EuclideanSoftmaxLoss` or `WarpedSoftmaxLoss` with one proxy per class.
         class_: The class of the run; 0 by default.
-        functions: ``identity``, ``square``, ``square-root``, ``power-P`` (both of t^P), ``times-K`` (f1 = K·t, f2 = t),
-            or ``warp``, the default.
+        functions: ``identity``, ``square``, ``square-root``, ``power-P`` (f1 = f2 = t^P), ``times-K`` (f1 = K·t,
+            f2 = t), or ``warp``, the default.
         alpha: Distance of the warp's minimum; 3 by default.
         k1: Slope of the warp below alpha; 0.65 by default.
         k2: Slope of the warp from alpha on; 1.5 by default.
-        temperature: Factor of the distances; 1 by default.
-        classes: Proxies, corners of a polygon; 2 by default.
+        temperature: Factor T of the distances; 1 by default.
+        classes: Number of proxies, placed on a polygon; 2 by default.
         distance: Distance between neighbouring proxies; 4 by default.
         out: Prefix of the file names; ``RUN/landscape``, or ``landscape`` by default.
 
     Returns:
-        The landscapes and the minimum of each, by their titles.
+        The landscapes with their minima, by title.
     """
     names = ("functions", *WARP, "temperature", "classes", "distance")
     values = (functions, alpha, k1, k2, temperature, classes, distance)
@@ -79,10 +79,10 @@ def landscape(
     if run is not None:
         if settings:
             first = next(iter(settings))
-            raise UserError(f"{first} came with a run, which has functions and proxies of its own: drop one.")
+            raise UserError(f"{first} is given with a run, which has its own functions and proxies: drop one of them.")
         drawings, notes = _of_run(Path(run), class_ or 0)
     elif class_ is not None:
-        raise UserError(f"class {class_} came without a run: say which run's class.")
+        raise UserError(f"class {class_} is given without a run: give the run, too.")
     else:
         drawings = _of_settings(settings) if settings else {key: (of, 6.0) for key, of in paper_landscapes().items()}
     figures: dict[str, tuple[Landscape, Minimum]] = {}
@@ -108,11 +108,11 @@ def _of_settings(settings: Mapping[str, Any]) -> _Drawings:
     name = settings.get("functions", "warp")
     for key in WARP:
         if name != "warp" and key in settings:
-            raise UserError(f"{key} came with the functions {name}, but belongs to the warp: drop one.")
+            raise UserError(f"{key} is given with the functions {name}, but belongs to the warp: drop one of them.")
     warp = WarpPotential(*(settings.get(key, getattr(PAPER_WARP, key)) for key in WARP))
     title, f1, f2 = named_functions(name, warp)
     classes, distance = settings.get("classes", 2), check_positive("distance", settings.get("distance", 4.0))
-    check_count("classes", classes, 2, "a class needs another one to be told apart from")
+    check_count("classes", classes, 2, "the loss compares classes")
     proxies = polygon(classes, distance)
     temperature = check_positive("temperature", settings.get("temperature", 1.0))
     widest = max(proxies.norm(dim=1).max().item(), warp.alpha if name == "warp" else 0.0)
@@ -127,37 +127,38 @@ def _of_run(path: Path, label: int) -> tuple[_Drawings, list[str]]:
     loss, name = run.loss, str(label)
     if not isinstance(loss, (EuclideanSoftmaxLoss, WarpedSoftmaxLoss)) or loss.proxies_per_class > 1:
         raise UserError(
-            f"{path} was trained with {loss_name(loss)}, but landscapes exist for EuclideanSoftmaxLoss and "
+            f"{path} was trained with {loss_name(loss)}, but a landscape needs EuclideanSoftmaxLoss or "
             "WarpedSoftmaxLoss with one proxy per class: give such a run."
         )
     if not 0 <= label < loss.num_classes:
         raise UserError(f"class is {label}, but {path} has the classes 0 to {loss.num_classes - 1}.")
     shown = landscape_of(loss, label)
-    with suppress(UserError):  # the images may be gone, and only name the class
+    with suppress(UserError):  # without images, the class has a number instead of a name
         name = f"'{run.splits.train.class_names[label]}'"
     notes = []
     if loss.embedding_size > 2:
         notes.append(
             f"{loss.embedding_size} dimensions: drawn on the plane through the proxy of class {name} and its two "
-            "nearest"
+            "nearest proxies."
         )
     alpha = 0.0
     if isinstance(shown.f1, WarpPotential):
         alpha, pushes, slope = shown.f1.alpha, pushes_off_proxies(loss), shown.f1.at_proxy
         notes.append(
-            f"{_pushes(pushes)} Less than {'k1' if alpha else 'k2'} = {slope:g} makes the proxy itself a local "
+            f"{_pushes(pushes)} Where this is below {'k1' if alpha else 'k2'} = {slope:g}, the proxy itself is a local "
             f"minimum: in {int((pushes < slope).sum())} of {len(pushes)} classes."
         )
     elif shown.f1 is torch.positive and loss.scoring.transform is None:
-        notes.append(f"{_pushes(pushes_off_proxies(loss))} With a warp whose k1 is less, no proxy is a local minimum.")
+        pushes = _pushes(pushes_off_proxies(loss))
+        notes.append(f"{pushes} With a warp whose k1 is less than all of these, no proxy is a local minimum.")
     nearest = (shown.in_plane - shown.target).norm(dim=1).sort().values[:2].max().item()
     return {f"class-{label}": ({f"{run.name}, class {label}": shown}, 1.5 * max(nearest, alpha))}, notes
 
 
 def _pushes(pushes: Tensor) -> str:
     return (
-        f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, 1 being all "
-        "one way."
+        f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, where 1 "
+        "means that all push in the same direction."
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether the proxies of a class found what differs within it."""
+"""Measure whether the proxies of a class found its local centres."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -29,20 +29,20 @@ from proxemic.tables import Table
 def local_centers(
     runs: Sequence[PathLike], *, draws: int = 8, shuffles: int = 200, seed: int = 0, json: PathLike | None = None
 ) -> Analysis[Mapping[Path, tuple[Mapping[str, LocalCenters], Mapping[str, float]]]]:
-    """Measure how many bits a training image's nearest own proxy tells about an attribute, compared with chance.
+    """Measure how many bits a training image's nearest own proxy gives about an attribute, compared with chance.
 
     An attribute is the typeface of a glyph, or the column subclass of a table.
 
     Args:
-        runs: Finished runs with several proxies per class, of images with `ImageSet.attributes`.
+        runs: Finished runs with several proxies per class, on images with `ImageSet.attributes`.
         draws: Number of augmented versions of each image.
-        shuffles: Number of shuffles, for the range of chance.
+        shuffles: Number of shuffles for the range of chance.
         seed: Seed of augmentation and shuffles.
-        json: A file for the figures.
+        json: JSON file for the figures.
 
     Returns:
-        For each run the information by property, such as ``family`` for glyphs, and how many proxies of a class are
-        ``used``, ``per_class`` K, and their mean ``cosine``.
+        For each run, the information by attribute, such as ``family`` for glyphs, and the mean number of proxies per
+        class that are ``used``, the number ``per_class``, and their mean ``cosine``.
     """
     check_count("draws", draws, 1, "an image is embedded as often")
     measured = {run.path: _measure(run, draws, shuffles, seed) for run in find_runs([Path(path) for path in runs])}
@@ -53,7 +53,7 @@ def local_centers(
         for run, properties in centers.items()
         for name, center in properties.items()
     ]
-    title = "Bits that the nearest proxy of its class tells about a training image"
+    title = "Bits that the nearest proxy of its class gives about a training image"
     summary: list[Table | str] = [Table(["run", "property", "bits", "by chance (95%)", "at most"], rows, title)]
     if len(centers) > 1:
         title = "Bits beyond chance, mean and 95% interval over the runs (t distribution)"
@@ -93,18 +93,18 @@ def _measure(
     train, loss = run.splits.train, run.loss
     if not train.attributes:
         raise UserError(
-            f"The training {train.kind} of {run.path} have no attributes that differ within their classes: those of "
-            "Glyphs and GlyphLetters have, and those of a table with a column subclass."
+            f"The training {train.kind} of {run.path} have no attributes that differ within their classes: give a run "
+            "on Glyphs, GlyphLetters, or a table with a column subclass."
         )
     if not isinstance(loss, ProxyLoss) or loss.proxies_per_class == 1:
         raise UserError(
-            f"{run.path} has one proxy per class, or none, but this asks which of several is the nearest: train with "
+            f"{run.path} has one proxy per class, or none, but the analysis needs several: train with "
             "--loss.proxies_per_class 2 or more."
         )
     embeddings = _embed_augmented(run, draws, seed)
     labels = train.labels.repeat(draws)
     nearest = nearest_own_proxy(loss, embeddings, labels)
-    # Whole images are shuffled, as the draws of one are alike in any case.
+    # Whole images are shuffled, because the draws of an image are similar.
     images = torch.arange(len(train)).repeat(draws)
     centers = {}
     for name, groups in train.attributes.items():
@@ -118,7 +118,7 @@ def _measure(
 
 @torch.no_grad()
 def _embed_augmented(run: FinishedRun, draws: int, seed: int) -> Float[Tensor, "images dim"]:
-    """Embed `draws` augmented versions of every training image, version by version."""
+    """Embed ``draws`` augmented versions of every training image, version by version."""
     recipe, train = run.recipe, run.splits.train
     transform = recipe.augment.training(recipe.images)
     augmented = EmbeddingDataset(train, transform, recipe.vectors, recipe.images.reduced_side)

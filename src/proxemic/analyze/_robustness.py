@@ -1,4 +1,4 @@
-"""Metrics on corrupted test images."""
+"""Evaluate runs on corrupted test images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ HUE = "hue-and-saturation"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RobustnessFigures:
-    """A metric under corruptions by group of runs that differ in their seed alone, and differences paired by seed."""
+    """A metric under corruptions by group of runs that differ only in their seed, and differences paired by seed."""
 
     groups: Mapping[str, Robustness]
     differences: Mapping[str, Mapping[str, Estimate]]
@@ -41,8 +41,8 @@ def robustness(
 ) -> Analysis[RobustnessFigures]:
     """Evaluate finished runs on their test images under noise, dropped pixels, distortions and blur.
 
-    Runs of one image size see the very same corrupted images; runs that differ in their seed alone are one group, with
-    a 95% interval of its mean. Grey images have no hue: that corruption is left out.
+    Runs with the same image size see the same corrupted images. Runs that differ only in their seed form a group, with
+    a 95% interval of the mean. Grey images have no hue, so that this corruption is left out.
 
     Args:
         runs: Finished runs, evaluated on the same test images.
@@ -50,7 +50,7 @@ def robustness(
         severities: Levels from 1 (mild) to 5 (strong); the paper used about 3.
         metric: A metric that the evaluation of all runs computes.
         seed: Seed of the corruptions.
-        against: Show also what the paper prints (Table IV), and what differs in protocol.
+        against: Also show the paper's figures (Table IV), and the differences in protocol.
         out: Prefix of the file names; ``RUN/robustness`` by default.
 
     Source: Table IV of the warping paper.
@@ -58,7 +58,7 @@ def robustness(
     stem = file_stem(out, runs, "robustness")
     if not (severities and set(severities) <= set(range(1, 6))):
         levels = ",".join(str(severity) for severity in severities)
-        raise UserError(f"severities is {levels!r}, but must be of 1 (mild) to 5 (strong), as 1,3,5.")
+        raise UserError(f"severities is {levels!r}, but must be levels from 1 (mild) to 5 (strong), such as 1,3,5.")
     names, severities = list(CORRUPTIONS if corruptions is None else dict.fromkeys(corruptions)), sorted({*severities})
     for name in names:
         if name not in CORRUPTIONS:
@@ -71,7 +71,7 @@ def robustness(
     check_metric(opened, metric)
     names, notes = _without_hue_of_grey(names, opened)
     made = [Corruption(name, severity, seed) for name in names for severity in severities]
-    # A missing library or an image that is too small is reported before the work.
+    # Report a missing library or a too small image before the work.
     size = min(run.recipe.images.size for run in opened)
     for corruption in made:
         corruption(torch.zeros(3, size, size), 0)
@@ -115,7 +115,7 @@ def robustness(
 
 
 def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple[list[str], list[str]]:
-    """Drop the corruption of hue if a run sees grey images; return the names left, and a note if it was dropped."""
+    """Drop the corruption of hue if a run sees grey images; return the remaining names, and notes."""
     grey = next((run for run in runs if run.recipe.images.channels == 1), None)
     if grey is None or HUE not in names:
         return names, []
@@ -125,7 +125,7 @@ def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple
 
 
 def _by_run(group: Robustness, names: list[str]) -> list[dict[str, float]]:
-    """Return one mapping for each run, from the labels of the table's rows to its values."""
+    """Return a mapping from row labels of the table to values for each run."""
     by_label = _values(group, names)
     return [dict(zip(by_label, row, strict=True)) for row in zip(*by_label.values(), strict=True)]
 
@@ -148,13 +148,13 @@ def _against_paper(
 
 
 def _values(group: Robustness, names: list[str]) -> dict[str, list[float]]:
-    """Return, for the label of each row of the table, one value per run."""
+    """Return the values per run for each row label of the table."""
     over = group.over_severities
     ends = {"mean of these": over.mean(1).tolist(), "relative drop": group.relative_drop.mean(1).tolist()}
     return {"none": group.clean.tolist(), **dict(zip(names, over.T.tolist(), strict=True)), **ends}
 
 
 def _half_widths(curves: Tensor) -> Tensor:
-    """Compute the half-widths of the intervals over the runs, which are the first dimension."""
+    """Compute the half-widths of the intervals over the runs, the first dimension."""
     half = [t_interval(values.tolist()).half_width for values in curves.flatten(1).T]
     return torch.tensor(half, dtype=torch.float64).view(curves.shape[1:])

@@ -1,4 +1,4 @@
-"""The papers' propositions, lemmas and theorems as numbers."""
+"""Check the papers' propositions, lemmas and theorems numerically."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,20 +18,20 @@ from proxemic.tables import Table
 def theorems(
     runs: Sequence[PathLike] = (), *, draws: int = 100, seed: int = 0, out: Stem | None = None
 ) -> Analysis[Mapping[str, Sequence[Statement]]]:
-    """Check every proposition, lemma and theorem of the mean-proxy and the warping paper on cases.
+    """Check every proposition, lemma and theorem of the mean-proxy and warping papers on examples.
 
-    The case nearest to its bound is shown. A statement that does not hold as printed is followed by the one that does,
-    Theorem 2 by what its proof gives.
+    The table shows the case nearest to its bound. A statement that does not hold as printed is followed by a corrected
+    one; Theorem 2, by the bound that its proof gives.
 
     Args:
-        runs: Finished runs of losses of cosines, for Propositions 1 and 2 of their training images; none takes random
-            cases of all statements, and draws figures 11 and 12 of the warping paper.
+        runs: Finished runs of losses of cosines, to check Propositions 1 and 2 on their training images. Without runs,
+            all statements are checked on random cases, and figures 11 and 12 of the warping paper are drawn.
         draws: Number of random cases.
         seed: Seed of the cases.
         out: Prefix of the file names; ``RUN/theorems``, or ``theorems`` by default.
 
     Returns:
-        The statements by run; without runs by the empty name.
+        The statements by run; without runs, by the empty name.
     """
     stem = file_stem(out, runs, "theorems")
     statements = _of_runs(runs, seed) if runs else {"": check_theorems(draws, seed=seed)}

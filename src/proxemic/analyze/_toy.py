@@ -1,4 +1,4 @@
-"""Embeddings of the training images in two or three dimensions, side by side, with an animation."""
+"""Draw the embeddings of the training images of several runs in two or three dimensions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from proxemic.training.callbacks.measures import as_compared
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ToyFigures:
-    """What `separation` measures of each run, its means over the seeds of groups, and differences paired by seed."""
+    """The `separation` of each run, its means over the seeds of groups, and differences paired by seed."""
 
     separations: Mapping[Path, Mapping[str, float]]
     means: Mapping[str, Mapping[str, Estimate]]
@@ -40,14 +40,14 @@ class ToyFigures:
 def toy(
     runs: Sequence[PathLike], *, diagram: bool = False, animation: bool = True, out: Stem | None = None
 ) -> Analysis[ToyFigures]:
-    """Draw the embeddings of training images and the proxies of runs side by side.
+    """Draw the embeddings of training images and the proxies of several runs side by side.
 
-    Runs to draw: proxemic train --recipe toy/euclidean-softmax, toy/warped-softmax, toy/class-wise, toy/data-wise.
+    The recipes toy/euclidean-softmax, toy/warped-softmax, toy/class-wise and toy/data-wise train such runs.
 
     Args:
-        runs: Finished runs of the same classes; of more than three dimensions, projected to two by PCA.
-        diagram: Draw also images of the first run, its network, and embeddings before and after the training.
-        animation: Write also an animation over the epochs, where all runs kept snapshots.
+        runs: Finished runs of the same classes; more than three dimensions are projected to two by PCA.
+        diagram: Also draw images of the first run, its network, and embeddings before and after training.
+        animation: Also write an animation over the epochs, if all runs kept snapshots.
         out: Prefix of the file names; ``RUN/toy`` by default.
 
     Source: Figure 10 of the warping paper; the diagram, figure 2.1 of the mean-proxy paper.
@@ -57,11 +57,11 @@ def toy(
     groups = repetitions(members)
     names = members[0].splits.train.class_names
     if any(run.splits.train.class_names != names for run in members):
-        raise UserError("The runs were trained on other classes than the first of them: draw them one by one.")
+        raise UserError("The runs were trained on different classes: draw them one by one.")
     ends = _ends(members[0]) if diagram else None
     scenes, films, separations, notes = {}, {}, {}, []
     for name, run in zip(distinct_names(members), members, strict=True):
-        # By the weights that the run ended with, which need not be those of its last epoch.
+        # With the final weights of the run, which need not be the weights of its last epoch.
         train = run.splits.train
         embeddings, proxies = as_compared(run.loss, run.embed(train))
         scene = Scene(embeddings, train.labels, proxies)
@@ -72,7 +72,7 @@ def toy(
         notes += [f"{run.path}: {note}"] if note else []
     title = (
         "Distances of training images: within classes (to the class's mean), between the means of classes, to the\n"
-        "nearest other mean, and how many times as far that is as the first"
+        "nearest other mean, and the ratio of the last to the first"
     )
     lines = [
         [name, *(f"{value:.3f}" for value in row.values())]
@@ -103,7 +103,7 @@ def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
     film = read_snapshots(run.path)
     if len(film) < 2:
         raise UserError(
-            f"The diagram shows embeddings before and after the training, but {run.path} kept no snapshots: train it "
+            f"The diagram shows embeddings before and after training, but {run.path} kept no snapshots: train it "
             f"with {HOW_TO_KEEP}."
         )
     flatten, _ = _projection(film[max(film)])
@@ -113,7 +113,7 @@ def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
 def _means(
     groups: Mapping[str, Sequence[FinishedRun]], separations: Mapping[Path, Mapping[str, float]]
 ) -> dict[str, dict[str, Estimate]]:
-    """Average over the seeds of each group of several, and compute differences paired by seed."""
+    """Compute the means over the seeds of each group, and the differences paired by seed."""
     values = {name: [separations[run.path] for run in runs] for name, runs in groups.items()}
     means = {
         f"{name}: mean and 95% interval over {len(seeds)} seeds": {
@@ -126,7 +126,7 @@ def _means(
 
 
 def _projection(scene: Scene) -> tuple[Callable[[Scene], Scene], str | None]:
-    """Return a function that projects each scene of a run to two or three dimensions, fitted to `scene`, and a note."""
+    """Fit a projection to two or three dimensions to a scene; return it for all scenes of the run, and a note."""
     dim = scene.embeddings.shape[1]
     if dim in (2, 3):
         return lambda scene: scene, None

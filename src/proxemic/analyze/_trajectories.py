@@ -1,16 +1,16 @@
-"""Trajectories of measures over trainings."""
+"""Draw measures over the epochs of runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from proxemic.analysis.trajectories import Trajectory, plot_trajectories
-from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem, format_mean
+from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
 from proxemic.studies.finished import Run, named_runs
 from proxemic.studies.groups import repetitions
-from proxemic.studies.statistics import t_interval
+from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
 TESTS = ("recall@1", "nmi")
@@ -19,15 +19,15 @@ TESTS = ("recall@1", "nmi")
 def trajectories(
     runs: Sequence[PathLike], *, measure: str = "avg_dtp", log: bool = False, out: Stem | None = None
 ) -> Analysis[Mapping[str, Trajectory]]:
-    """Draw a column of ``history.csv`` over the epochs; runs of one recipe with several seeds are a group.
+    """Draw a column of ``history.csv`` over the epochs; runs of one recipe with several seeds form a group.
 
-    Columns are AvgDTP of the warping paper's figure 9, the gap of the mean-proxy paper, a metric on held-out classes,
-    the loss. A recipe has avg_dtp measured by training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]},
-    and the gap by proxemic.training.ProxyGap.
+    Columns are the average distance to the proxy (warping paper, figure 9), the gap of the mean-proxy paper, metrics on
+    held-out classes, and the loss. The callback proxemic.training.DistanceToProxy in training.callbacks measures
+    avg_dtp, and proxemic.training.ProxyGap measures the gap.
 
     Args:
-        runs: Runs, finished or not; those that broke off are drawn by themselves and marked.
-        measure: The column.
+        runs: Finished or unfinished runs; unfinished runs are drawn by themselves and marked.
+        measure: Name of the column.
         log: Draw a logarithmic axis.
         out: Prefix of the file names; ``RUN/MEASURE`` by default.
 
@@ -45,7 +45,7 @@ def trajectories(
     shown = [column for column in zip(*cells, strict=True) if any(column[1:])]
     head, *body = zip(*shown, strict=True)
     title = f"{measure} before the first epoch, at the last one and at the chosen one; test metrics in percent"
-    unstable = "unstable: loss or weights were no longer finite, which ended the training; shown are the epochs before"
+    unstable = "unstable: the training ended when loss or weights became infinite or NaN; earlier epochs are shown"
     notes = [unstable] if any(line.state == "unstable" for line in lines.values()) else []
     rows = [
         [name, run.path, run.seed, row["epoch"], row[measure]]
@@ -69,7 +69,7 @@ def _check_measured(run: Run, measure: str) -> None:
 
 
 def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
-    """Group finished runs; keep unfinished ones apart, because a group ends with its shortest run."""
+    """Group finished runs, and keep unfinished runs apart, because a group ends with its shortest run."""
     by_state: dict[str, list[Run]] = {}
     for name, runs in groups.items():
         for run in sorted(runs, key=lambda run: run.state != "finished"):
@@ -79,7 +79,7 @@ def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
 
 
 def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
-    """Average a measure over the runs of a group, with its interval, for the epochs that all of them have."""
+    """Average a measure over the runs of a group, with its interval, over the epochs that all runs have."""
     points = _points(runs, measure)
     shared = min(points, key=len)
     estimates = [t_interval([rows[place][measure] for rows in points]) for place in range(len(shared))]
@@ -100,7 +100,7 @@ def _points(runs: Sequence[Run], measure: str) -> list[list[dict[str, float]]]:
 
 
 def _alpha(run: Run) -> float | None:
-    """Return alpha of the warp that the training ended with; None without a warp."""
+    """Return the final alpha of the warp, or None without a warp."""
     for phase in (run.content.get("second_phase") or {}, run.content):
         loss: Any = phase.get("loss") or {}
         if loss.get("init_args", {}).get("alpha") is not None and "Warped" in loss.get("class_path", ""):
@@ -111,7 +111,7 @@ def _alpha(run: Run) -> float | None:
 def _row(name: str, runs: Sequence[Run], line: Trajectory, measure: str) -> list[str]:
     def shown(values: Sequence[float | None], form: str = ".4g", width: str = ".2g", factor: float = 1) -> str:
         known = [value for value in values if value is not None]
-        return format_mean(t_interval(known), form, width=width, factor=factor) if known else ""
+        return format_estimate(t_interval(known), factor, form, width) if known else ""
 
     ends = [run.metrics or {} for run in runs]
     chosen = [

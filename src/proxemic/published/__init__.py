@@ -1,8 +1,8 @@
-"""The figures that the papers print, as data: they are shown beside ours, with the differences in protocol.
+"""The figures that the papers print, as data, to show them beside ours with the differences in protocol.
 
-The folder of this file holds one CSV per table, `tables.csv`, which lists them, `papers.csv`, and `protocols.csv`,
-which holds what a paper says of how it obtained a table or some of its rows. What is not stated is empty. Recipes name
-the rows that they reproduce by their key `published`, a list of `PublishedRow`.
+The folder of this file holds one CSV file per table; `tables.csv`, which lists the tables; `papers.csv`; and
+`protocols.csv`, which describes how a paper obtained a table or some of its rows. Cells are empty if the paper does not
+state a value. Recipes name the rows that they reproduce under the key `published`, a list of `PublishedRow`.
 """
 
 import csv
@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose tables are in the package; the title and the year are empty where our copy lacks them."""
+    """A paper whose tables are in the package; title and year are empty if our copy lacks them."""
 
     key: str
     title: str
@@ -41,7 +41,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One table of a paper; ``table`` is its number as printed, and the caption is in our words.
+    """A table of a paper; ``table`` is its printed number, and the caption is in our words.
 
     Its kind is `results` (each cell is a `PublishedFigure`), `properties` of losses, or `examples` of metrics.
     """
@@ -53,33 +53,33 @@ class PublishedTable:
     file: Path
 
     def rows(self) -> tuple[dict[str, str], ...]:
-        """Return the rows of the CSV, as text."""
+        """Return the rows of the CSV file as text."""
         return _rows(self.file)
 
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """One number that a paper prints.
+    """A number that a paper prints.
 
     Args:
         paper: Key of the paper, of `list_papers`.
         table: Number of the table as printed, such as `4.1` or `VI`.
         dataset: `cub`, `cars`, `sop`, `lfw`, `cfp-fp`, `agedb-30`, `calfw` or `cplfw`.
-        method: Name as printed, without references.
+        method: Name of the method as printed, without references.
         loss: Name of the method's class in `proxemic.losses`, or empty.
         variant: Distinguishes the row from others of the method, such as `mean proxy regulariser` or `separated`.
         backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty where not stated.
         embedding_size: Dimension, where stated.
         image_size: Side of the crop in pixels, where stated.
         settings: Hyper-parameters of the row, as `key=value` separated by spaces: `proxies_per_class=10`.
-        metric: Our key where it is one of ours (`recall@1`, `map@r`, `nmi`); else `accuracy` (of verification), or
-            `average_distance_to_proxy`, the only one that is no percentage.
-        value: The number as printed, a percentage: 100 times ours.
-        printed: Its digits as printed.
+        metric: Our key of the metric (`recall@1`, `map@r`, `nmi`), or `accuracy` (of verification), or
+            `average_distance_to_proxy`, the only metric that is not a percentage.
+        value: The printed number, a percentage: 100 times ours.
+        printed: The printed digits.
         spread: The number after the ±, in the unit of the value.
         spread_kind: `std`, `95% ci`, or empty.
-        quoted: Whether the paper takes the number from another paper, which it cites, without running it again.
-        note: Anything else; `garbled in our copy` where the transcription had to guess.
+        quoted: Whether the paper quotes the number from another paper instead of running the method.
+        note: Anything else; `garbled in our copy` if the transcription had to guess.
     """
 
     paper: str
@@ -103,13 +103,13 @@ class PublishedFigure:
 
 @dataclass(frozen=True)
 class PublishedProtocol:
-    """How a paper obtained a figure; empty or None is not stated, and fields of `PublishedFigure` are as there.
+    """How a paper obtained a figure; empty or None if not stated. The other fields are as in `PublishedFigure`.
 
     Args:
         batch_size: Images per step.
         optimizer: Name, with arguments where stated.
-        selected_on: `test`, `validation`, `last` or `unstated`: where the hyper-parameters and the epoch were chosen.
-        seeds: Number of runs that the figure is the mean of.
+        selected_on: Where hyper-parameters and epoch were chosen: `test`, `validation`, `last` or `unstated`.
+        seeds: Number of runs that the figure averages.
         interval: `none`, `std` or `95% ci`.
         pretrained: `imagenet`, where stated.
         hyperparameters: Learning rates and hyper-parameters of the loss, in words.
@@ -132,16 +132,16 @@ class PublishedProtocol:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a paper's table, which a recipe reproduces: its figures are shown beside those of the recipe's runs.
+    """A row of a paper's table that a recipe reproduces; its figures are shown beside those of the recipe's runs.
 
     Args:
         paper: Key of the paper, as in `list_papers`.
-        table: Its number as printed, such as `4.1` or `VI`.
+        table: Printed number of the table, such as `4.1` or `VI`.
         method: Name of the row, as in `PublishedFigure`.
-        variant: Distinguishes the row from others of the method, such as `with validation`; empty takes all.
-        settings: The row's own hyper-parameters; empty takes all.
+        variant: Variant of the method, such as `with validation`; empty takes all.
+        settings: Hyper-parameters of the row; empty takes all.
         backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty takes all.
-        untrained: The row describes the network before its training, and is shown beside our untrained network.
+        untrained: Whether the row describes the network before training, to compare with our untrained network.
 
     Raises:
         ValueError: If there is no such paper, table or row.
@@ -185,7 +185,7 @@ class PublishedRow:
                 )
 
     def figures(self, dataset: str) -> tuple[PublishedFigure, ...]:
-        """Return the figures of a data set, and all of face verification, whose pairs do not depend on the data."""
+        """Return the figures of a data set, and those of face verification, whose pairs do not depend on the data."""
         return tuple(
             figure
             for figure in published_figures(paper=self.paper)
@@ -201,14 +201,14 @@ def list_papers() -> tuple[Paper, ...]:
 
 
 def published_tables() -> tuple[PublishedTable, ...]:
-    """Return every table of the papers, in their order."""
+    """Return all tables of the papers."""
     return tuple(_record(PublishedTable, row) for row in _rows(FOLDER / "tables.csv"))
 
 
 def published_figures(
     *, paper: str | None = None, dataset: str | None = None, loss: str | None = None
 ) -> tuple[PublishedFigure, ...]:
-    """Return every number of the papers' tables of results, or those of a paper, dataset or loss.
+    """Return all numbers in the papers' tables of results, optionally of one paper, data set or loss.
 
     Raises:
         ValueError: If there is no such paper.
@@ -229,7 +229,7 @@ def published_figures(
 
 
 def published_protocol(figure: PublishedFigure) -> PublishedProtocol:
-    """Return how the paper obtained a figure: the most specific row of `protocols.csv` that applies."""
+    """Return how the paper obtained a figure: the most specific applicable row of `protocols.csv`."""
     of = {key: getattr(figure, key) for key in ("paper", "table", "dataset", "method", "variant")}
     of["quoted"] = str(figure.quoted).lower()
     applying = [row for row in _rows(FOLDER / "protocols.csv") if all(row[key] in ("", of[key]) for key in of)]
@@ -263,4 +263,4 @@ _READ: dict[Any, Callable[[str], Any]] = {
     float | None: lambda text: float(text) if text else None,
     Path: lambda text: FOLDER / text,
 }
-"""How the text of a cell becomes a field of each type."""
+"""Functions that convert the text of a cell to the type of a field."""

@@ -1,4 +1,4 @@
-"""Published figures beside ours: those of the rows that a recipe stands for, and what differs in protocol."""
+"""Show published figures beside ours, for the rows of the papers' tables that a recipe stands for."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,14 +25,14 @@ SHOWN_BY: dict[Command, str] = {
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row that a recipe names, with its figures; none where flags gave the recipe other data or another loss."""
+    """A row that a recipe names, and its figures; none if flags changed the recipe's data or loss."""
 
     named: PublishedRow
     figures: tuple[PublishedFigure, ...]
 
 
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
-    """Return the rows of the papers' tables that a recipe, given in full, stands for."""
+    """Return the rows of the papers' tables that a full recipe stands for."""
     return [
         PaperRow(named, tuple(figure for figure in named.figures(data_key(recipe)) if _is_its_loss(figure, recipe)))
         for named in (PublishedRow(**name) for name in recipe.get("published") or ())
@@ -62,17 +62,17 @@ def page(
     evaluated: Callable[[str, PublishedFigure], Mapping[str, Any]] | None = None,
     remark: Callable[[str, Collection[str]], str] = lambda *_: "",
 ) -> str:
-    """Write Markdown: a section for each recipe that stands for rows, and a list of those that do not.
+    """Write Markdown with a section for each recipe that stands for rows, and a list of the other recipes.
 
     Args:
         introduction: Describes the values.
         recipes: The recipes in full, by title.
-        command: The command that prints the page; for the figures that other commands show, these are named.
-        ours: Returns what to call a figure, and our value as text.
-        seeds: Returns how many runs our values are means over.
+        command: The command that prints the page; for other figures, the page names the command that shows them.
+        ours: Returns the label of a figure, and our value as text.
+        seeds: Returns the number of runs that our values are means of.
         flags: Flags of all recipes.
         evaluated: Returns the recipe of our value, if it is not the one in ``recipes``.
-        remark: Returns a sentence below the table about the metrics in it.
+        remark: Returns a sentence about the metrics of a table, to put below it.
     """
     written = ["# Ours and the papers'", introduction]
     written += [f"Ours with the flags `{' '.join(flags)}`."] if flags else []
@@ -81,9 +81,9 @@ def page(
         rows = paper_rows(recipe)
         if not any(row.figures for row in rows):
             why = (
-                "stand for their rows no longer, as they were given other data or another loss"
+                "no longer stand for their rows, because flags gave them other data or another loss"
                 if rows
-                else "name no row of the papers' tables that they stand for"
+                else "name no row of the papers' tables"
             )
             without.setdefault(why, []).append(f"`{title}`")
             continue
@@ -116,7 +116,7 @@ def _theirs(figure: PublishedFigure) -> tuple[str, str]:
 
 
 def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
-    """Compare loss, pair loss in it and regularizers with the figure's; that of an untrained network has none."""
+    """Return whether loss, inner pair loss and regularizers are the figure's; any loss fits an untrained network."""
     loss = _last_loss(recipe)
     given = loss.get("init_args", {})
     inside = [given["loss"]] if isinstance(given.get("loss"), Mapping) else []
@@ -132,7 +132,7 @@ def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str:
-    """Say what differs in protocol from a figure, what the paper does not state, and what it remarks."""
+    """Describe how the protocol differs from a figure's, what the paper does not state, and its remarks."""
     theirs, model, arguments = published_protocol(figure), recipe["model"], _last_loss(recipe).get("init_args", {})
     stated = re.search(r"\bproxies_per_class=(\d+)", figure.settings)
     has_several = figure.loss == "SoftTripleLoss" or figure.loss.endswith("MultiProxyAnchorLoss")
@@ -162,10 +162,10 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
     data = recipe["data"].get("init_args", {})
     held_out = data.get("validation_fraction")
     if held_out and recipe["evaluation"]["select_on"] == "validation":
-        differs.append(f"training classes ours without the {held_out:.0%} that choose the epoch, theirs as said there")
+        differs.append(f"training classes: ours without the {held_out:.0%} that choose the epoch")
     if data.get("check_counts") is False:
-        differs.append("images ours not checked to be all of the data set's")
-    text = f"Differs: {'; '.join(differs)}." if differs else "Nothing differs of what is compared."
+        differs.append("images: ours may be a part of the data set")
+    text = f"Differs: {'; '.join(differs)}." if differs else "All that is compared is the same."
     text += " Rates, schedule, pooling, sampling and augmentation are not compared."
     text += f" Not stated: {', '.join(unstated)}."
     remarks = "; ".join(filter(None, (theirs.hyperparameters, theirs.note, figure.note)))
@@ -173,7 +173,7 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
 
 
 def _equal(ours: object, theirs: object) -> bool:
-    """Compare names of either spelling: ``resnet50.tv_in1k`` is ``ResNet-50``, ``SGD, momentum 0.9`` is ``SGD``."""
+    """Compare values; for names, ``resnet50.tv_in1k`` equals ``ResNet-50`` and ``SGD, momentum 0.9`` equals ``SGD``."""
     if not isinstance(ours, str):
         return ours == theirs
     first, second = (re.sub(r"[^a-z0-9]", "", re.split(r"[.,]", str(value))[0].lower()) for value in (ours, theirs))

@@ -1,4 +1,4 @@
-"""Finished runs evaluated on corrupted test images, the same images for all runs."""
+"""Evaluate finished runs on the same corrupted test images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,15 +42,15 @@ def check_metric(runs: Sequence[FinishedRun], metric: str) -> None:
     for run in runs:
         computed = metric_names(run.content["evaluation"])
         if metric not in computed:
-            raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(computed)}.")
+            raise UserError(f"The evaluation of {run.path} does not compute {metric}, but {', '.join(computed)}.")
 
 
 def measure_corrupted(
     runs: Sequence[FinishedRun], corruptions: Sequence[Corruption], metric: str
 ) -> dict[Path, list[float]]:
-    """Measure a metric of runs, in [0, 1] by path: on clean test images, then under each corruption.
+    """Measure a metric (in [0, 1]) of each run, by path: on clean test images first, then under each corruption.
 
-    Runs with the same preprocessing embed the same corrupted images, so that each image is corrupted once for all.
+    Runs with the same preprocessing share the corrupted images, which are computed once.
     """
     alike: dict[str, list[FinishedRun]] = {}
     for run in runs:
@@ -89,9 +89,9 @@ def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Seque
 def robustness_against_paper(
     recipes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Mapping[str, Sequence[float]]], metric: str, of: str
 ) -> str:
-    """Write Markdown: a metric under corruptions, at severities ``of``, beside that of the recipes' rows (Table IV).
+    """Write Markdown: a metric under corruptions of the severities ``of`` beside the paper's Table IV.
 
-    ``values`` has one value per run by recipe and name of the corruption; ``none`` is clean.
+    ``values`` holds a value per run, by recipe and name of the corruption; ``none`` stands for clean images.
     """
 
     def ours(title: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def robustness_against_paper(
         return f"{figure.metric} {name}", format_estimate(t_interval(measured)) if measured else MISSING
 
     return page(
-        f"{metric} on corrupted test pictures, in percent, ours of {of}, with a 95% interval over seeds; theirs as "
+        f"{metric} on corrupted test pictures, in percent. Ours: {of}, with a 95% interval over seeds; theirs as "
         "printed.",
         recipes,
         "analyze robustness",

@@ -1,4 +1,4 @@
-"""Directories of many runs: a comparison, a search or a reality check, which the same command continues."""
+"""The directory of a comparison, a search or a reality check; the same command continues what is in it."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from proxemic.errors import Interrupted, UserError
-from proxemic.files import remove_stale_temporaries, write_json
+from proxemic.files import remove_stale_temporaries, write_json, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.recipes.flags import read_flags
 from proxemic.studies.recipe_content import same_recipe
@@ -20,9 +20,10 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True)
 class StudyDirectory(Generic[Settings]):
-    """A directory of many runs that a command makes, with a JSON file of the settings that it was begun with.
+    """A directory with many runs of one command, and a JSON file with the settings of the command.
 
-    ``kind`` is what it holds, such as ``comparison``; ``form`` is the dataclass of the settings.
+    ``file`` is the name of the JSON file, ``kind`` says what the directory holds, such as ``comparison``, and ``form``
+    is the dataclass of the settings.
     """
 
     path: Path
@@ -37,10 +38,10 @@ class StudyDirectory(Generic[Settings]):
         return f"proxemic {self.command} --resume {self.path}"
 
     def is_begun(self, leftovers: Collection[str] = ()) -> bool:
-        """Return whether work was begun here; False for a new or empty directory.
+        """Return whether the directory has settings; False if it is new or empty.
 
-        A process that is killed before it writes the settings leaves hidden or temporary files and ``leftovers``;
-        anything else raises `UserError`.
+        Hidden and temporary files and ``leftovers``, which a process leaves that is killed before it writes the
+        settings, do not count. Any other file raises `UserError`.
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, but --out needs a folder: choose another name.")
@@ -49,15 +50,15 @@ class StudyDirectory(Generic[Settings]):
         names = [file.name for file in self.path.iterdir()] if self.path.exists() else []
         if any(not (name in leftovers or name.startswith(".") or name.endswith(".tmp")) for name in names):
             raise UserError(
-                f"{self.path} holds something else than a {self.kind}: choose a new or an empty folder for --out."
+                f"{self.path} holds other files than those of a {self.kind}: choose a new or empty folder for --out."
             )
         return False
 
     def read(self) -> Settings:
-        """Read the settings; `UserError` if there are none, or they are damaged."""
+        """Read the settings; `UserError` if they are missing or damaged."""
         if not (self.path / self.file).exists():
             raise UserError(
-                f"{self.path} holds no {self.kind} (there is no {self.file} in it): give a directory that "
+                f"{self.path} holds no {self.kind} (it has no {self.file}): give a directory that "
                 f"proxemic {self.command} made."
             )
         return read_typed(self.path / self.file, self.form)
@@ -66,24 +67,29 @@ class StudyDirectory(Generic[Settings]):
         """Write the settings; `read` returns them."""
         write_json(self.path / self.file, asdict(settings))  # pyright: ignore[reportArgumentType]
 
-    def check_same(self, settings: Settings, recipes: Mapping[Path, str]) -> None:
-        """Raise `UserError` if work was begun with other settings or recipes; the spelling of flags does not matter."""
-        begun, given = _comparable(self.read()), _comparable(settings)
-        different = [name for name in given if begun[name] != given[name]]
-        for file, yaml in recipes.items():
-            if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), yaml):
-                different.append(f"recipe than {file.relative_to(self.path)}")
+    def begin(self, settings: Settings, recipes: Mapping[Path, str]) -> None:
+        """Write settings and recipes; `UserError` if the directory already has others (but for the form of flags)."""
+        different: list[str] = []
+        if (self.path / self.file).exists():
+            begun, given = _comparable(self.read()), _comparable(settings)
+            different = [name for name in given if begun[name] != given[name]]
+            for file, yaml in recipes.items():
+                if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), yaml):
+                    different.append(f"recipe than {file.relative_to(self.path)}")
         if different:
             raise UserError(
                 f"{self.path} holds a {self.kind} with another {', '.join(different)}: choose another --out, or go on "
                 f"with that one by {self.resume}"
             )
+        for file, yaml in recipes.items():
+            write_text(file, yaml)
+        self.write(settings)
 
     @contextmanager
     def at_work(self, *, alone: bool) -> Iterator[None]:
-        """Work in the directory within the block; ``alone`` refuses other processes.
+        """Remove stale temporary files, and let errors in the block name the command that continues all runs.
 
-        Errors within the block name the command that continues all runs, instead of the one that continues a run.
+        With ``alone``, hold the lock of the directory: a second process gets a `UserError`.
         """
         try:
             with exclusive_lock(self.path) if alone else nullcontext():

@@ -1,4 +1,4 @@
-"""Evaluate trained models on images, or embeddings made elsewhere, and compare two of either."""
+"""Evaluate models on images, or files of embeddings, and compare two models or files."""
 
 from collections.abc import Callable, Sequence
 from logging import getLogger
@@ -44,36 +44,36 @@ def evaluate(
             ``.onnx`` file, or a pretrained network (``timm:NAME``, ``hf:NAME``, see
             `proxemic.runs.pretrained.model_path`); or one or two files of embeddings (``.safetensors``, ``.npy``,
             ``.parquet``).
-        split: The images to evaluate a model on. None takes the test split of the run's own data, wherever they are
-            now; of other data, the test split that they define, or else all images.
+        split: Split to evaluate a model on. None takes the test split of the run's data, even if the data has moved;
+            for other data, the test split that it defines, or else all images.
         by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
-        query: Folder or table of images that search those of ``gallery``; for a model of vectors, a file of these.
-        gallery: Folder or table of images, or file of vectors, to search; or a file of embeddings that those of the
-            target search.
+        query: Folder or table of query images for ``gallery``, or a file of vectors for a model of vectors.
+        gallery: Folder or table of images, or file of vectors, to search; for a file of embeddings, the file of
+            embeddings to search.
         labels: Labels of the embeddings, or of the vectors of ``query``: ``.csv``, ``.parquet`` or ``.npy``.
-        gallery_labels: Labels of the embeddings, or the vectors, of ``gallery``.
-        dims: Also evaluate the first numbers of the embeddings alone, as many as each of these: what nested embeddings
+        gallery_labels: Labels of the embeddings, or of the vectors, of ``gallery``.
+        dims: Also evaluate embeddings that are cut to each of these sizes, to see how much nested embeddings
             (`proxemic.losses.MatryoshkaLoss`) lose.
         open_set: Also identify queries in a gallery that lacks half of the classes, at false alarm rates of 0.1, 0.01
             and 0.001: see `proxemic.metrics.open_set_identification`.
-        rerank: Also rank the first hundred neighbours of each query again by their common neighbours, and compare: A is
+        rerank: Also re-rank the first hundred neighbours of each query by their common neighbours, and compare: A is
             the plain ranking, B the new one. See `proxemic.metrics.k_reciprocal_distances` (Zhong et al., 2017).
-        seed: Which classes ``open_set`` leaves out, and which images form the gallery.
-        strict: An unreadable image is an error; by default it is skipped.
+        seed: Seed of the classes that ``open_set`` leaves out and of the images in its gallery.
+        strict: Raise an error for an unreadable image; by default it is skipped.
         level: Confidence level of the intervals, in (0, 1).
-        resamples: Resamples of the bootstrap, up to 100,000; 0 leaves intervals and tests out.
-        overrides: Values of the run's recipe by dotted key, such as ``{"evaluation.recall_at": [1, 10]}``, of its
-            sections ``data``, ``evaluation`` and ``batches``. The precision of the run's recipe is not taken:
+        resamples: Resamples of the bootstrap, up to 100,000; 0 skips intervals and tests.
+        overrides: Values of the sections ``data``, ``evaluation`` and ``batches`` of the run's recipe by dotted key,
+            such as ``{"evaluation.recall_at": [1, 10]}``. The precision of the run's recipe is ignored:
             ``evaluation.precision`` is ``32-true`` unless it is given here.
         out: Also write the result to this file (``.json``, ``.csv`` or ``.md``).
         per_class: Write the metrics of each class, worst first, to this CSV file.
         per_query: Write the metrics of each query, worst first, to this CSV file.
-        save_embeddings: Keep the embeddings, with labels and paths (``.safetensors``, ``.parquet``) or without
-            (``.npy``).
-        report: Called with notes for the user, such as which images were skipped. None logs them.
+        save_embeddings: Write the embeddings to this file, with labels and paths (``.safetensors``, ``.parquet``) or
+            without (``.npy``).
+        report: Called with notes for the user, such as which images were skipped. None logs the notes.
 
     Returns:
-        The metrics with chance levels and, from 20 classes on, intervals; or the differences of two targets.
+        The metrics with chance levels and, from 20 classes on, intervals; for two targets, also the differences.
 
     Raises:
         UserError: If an argument is refused, or a file cannot be read or written.
@@ -92,7 +92,7 @@ def evaluate(
         for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
     )
     if len(paths) > 2:
-        raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: evaluate one, or compare two.")
+        raise UserError(f"{len(paths)} runs or files are given, such as {paths[2]}: evaluate one, or compare two.")
     for path in paths:
         check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
     of_one = {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings, "rerank": rerank}
@@ -118,7 +118,7 @@ def evaluate(
 
     if resamples > MOST_RESAMPLES:
         raise UserError(
-            f"--resamples is {resamples:,}, but must be {MOST_RESAMPLES:,} at most: more would move no digit."
+            f"--resamples is {resamples:,}, but must be at most {MOST_RESAMPLES:,}: more would change no digit."
         )
     if save_embeddings is not None:
         check_embedding_name(save_embeddings)
@@ -126,7 +126,7 @@ def evaluate(
 
     models = [path.is_dir() or is_model(path) for path in paths]
     if any(models) and not all(models):
-        raise UserError(f"{paths[0]} and {paths[1]} are a model and embeddings: give two of one kind.")
+        raise UserError(f"{paths[0]} and {paths[1]} are a model and embeddings: give two of the same kind.")
     options: Any = {"by_category": by is not None, "open_set_seed": seed if open_set else None, "report": report}
     where: Any = {"labels": labels, "gallery_labels": gallery_labels, "overrides": overrides}
     if all(models):

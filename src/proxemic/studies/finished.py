@@ -1,4 +1,4 @@
-"""Runs, opened to be looked at: recipe and history of any, images, network and proxies of finished ones."""
+"""Read runs: the recipe and history of any run; the images, network and proxies of a finished one."""
 
 import json
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from proxemic.typed_json import read_typed
 
 @dataclass(frozen=True)
 class Run:
-    """A run, finished or not, in a run directory; `UserError` if there is none."""
+    """A finished or unfinished run; `UserError` if the path is not a run directory."""
 
     path: Path
 
@@ -40,12 +40,12 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe; its data are where they are now."""
+        """The recipe, with the current location of its data."""
         return replace(self._read.recipe, data=self.directory.locate(self._read.recipe.data))
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The recipe as plain values, with today's defaults for keys that an older version did not have."""
+        """The recipe as plain values, with today's defaults for keys that the version that wrote it did not have."""
         return yaml.safe_load(self._read.yaml)
 
     @cached_property
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def setting(self) -> str:
-        """The recipe without its seed, as text, which runs that repeat each other have in common."""
+        """The recipe without its seed, as text: repetitions of a run have the same."""
         return json.dumps(self.content | {"seed": None, "published": None}, sort_keys=True)
 
     @property
@@ -64,37 +64,37 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its folder, or that of the folder of all seeds."""
+        """The name of the run directory, or of its parent if the run directory is called ``seed-N``."""
         path = self.path.resolve()
         return path.parent.name if path.name.startswith("seed-") else path.name
 
     @cached_property
     def metrics(self) -> RunMetrics | None:
-        """The content of ``metrics.json``; None before the run is finished."""
+        """The content of ``metrics.json``; None if the run is unfinished."""
         return self.directory.read_metrics() if self.directory.metrics.exists() else None
 
     @property
     def state(self) -> str:
-        """``finished``, ``unstable`` where loss or weights were no longer finite, or ``unfinished``."""
+        """``finished``, ``unstable`` if the loss or the weights became infinite or NaN, or ``unfinished``."""
         if self.metrics is not None:
             return "finished"
         return "unstable" if self.directory.diverged.exists() else "unfinished"
 
     @cached_property
     def measured_before(self) -> dict[str, float]:
-        """What callbacks measured before the first epoch; empty without callbacks, and in older runs."""
+        """Values that callbacks measured before the first epoch; empty for older runs and without such callbacks."""
         path = self.directory.measured_before
         return read_typed(path, dict[str, float]) if path.exists() else {}
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One mapping per finished epoch."""
+        """The rows of ``history.csv``, one per finished epoch."""
         return self.directory.read_history()
 
 
 @dataclass(frozen=True)
 class FinishedRun(Run):
-    """A finished run, whose parts are read at their first use; `UserError` if there is none, or it has not ended."""
+    """A finished run, whose parts are read on first use; `UserError` if the run is missing or unfinished."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,38 +107,38 @@ class FinishedRun(Run):
 
     @property
     def keeps_features(self) -> bool:
-        """Whether the run keeps the pretrained network, without a head and a loss, as no epoch was better."""
+        """Whether the run kept the pretrained network without head and loss, because no epoch was better."""
         return self.directory.keeps_features
 
     @cached_property
     def splits(self) -> Splits:
-        """The images that the run was trained on; the proxies belong to their classes."""
+        """The splits of the run's data; its proxies belong to the training classes."""
         splits = self.recipe.load()
         self.directory.check_images(split_fingerprint(splits))
         return splits
 
     @cached_property
     def test(self) -> ImageSet:
-        """The images of the test classes; `UserError` if there are none, or for a trial of a search."""
+        """The images of the test classes; `UserError` if there are none, or if the run is a trial of a search."""
         self.directory.check_run(test=True)
         return self.splits.test_images
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the training classes by label, as ``loss.predict`` returns them and the proxies are ordered.
+        """The names of the training classes, indexed by the labels of ``loss.predict`` and of the proxies.
 
-        Reads no images, unless the run is so old that it has no ``classes.json``.
+        Images are read only if the run is too old to have a ``classes.json``.
         """
         classes = self.directory.read_classes()
         return self.splits.train.class_names if classes is None else classes.train
 
     @cached_property
     def loss(self) -> Loss:
-        """The loss of the phase of the chosen epoch, with its weights; `UserError` where the run keeps features."""
+        """The loss with its weights, in the phase of the chosen epoch; `UserError` if the run kept features."""
         if self.keeps_features:
             raise UserError(
-                f"{self.path} has no proxies, as no epoch was better than the features of the network before training, "
-                "which it keeps: train anew with a lower --optim.lr, or with --evaluation.start false."
+                f"{self.path} has no proxies, because no epoch was better than the features of the network before "
+                "training, which the run kept: train again with a lower --optim.lr, or with --evaluation.start false."
             )
         recipe = self.recipe.from_its_first_phase()
         assert self.metrics is not None
@@ -149,11 +149,11 @@ class FinishedRun(Run):
         return loss
 
     def untrained_loss(self) -> Loss:
-        """Make the loss of the first phase before training, as the recipe's seed initializes it."""
+        """Create the loss of the first phase as it was before training, from the recipe's seed."""
         config = replace(self.recipe.model, input_size=self.model.config.input_size)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
-            build_model(config)  # draws first, as when the run was begun
+            build_model(config)  # draws random numbers first, as in the run
             first = self.recipe.from_its_first_phase()
             return make_loss(first.loss, self._num_classes, first.model.embedding_size)
 
@@ -163,7 +163,7 @@ class FinishedRun(Run):
         return load_model(self.path, self.recipe.model.custom_backbone)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
-        """Embed images as the run evaluates them, on the best available device."""
+        """Embed images with the run's preprocessing for evaluation, on the best available device."""
         return embed_images(
             self.model.to(pick_device("auto")),
             images,
@@ -174,16 +174,16 @@ class FinishedRun(Run):
 
     @property
     def _num_classes(self) -> int:
-        # From the file, since images may be large, or no longer there.
+        # From the file: the images may be large, or gone.
         proxies = self.directory.read_loss().get("proxies")
         return len(self.class_names if proxies is None else proxies)
 
 
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
-    """Open the finished runs that a user names; `UserError` if one is not there or not finished."""
+    """Open the finished runs that a user names; `UserError` if one is missing or unfinished."""
     return [FinishedRun(path) for path in named_runs(paths)]
 
 
 def named_runs(paths: Sequence[Path]) -> list[Path]:
-    """Return each directory once, without files that a pattern such as ``seed-*`` matches, such as logs."""
+    """Drop duplicates, and files such as logs that a pattern like ``seed-*`` also matches."""
     return [path for path in dict.fromkeys(paths) if path.is_dir() or not path.exists()] or list(paths)

@@ -1,4 +1,4 @@
-"""Runs that repeat each other with other seeds: groups, which have a mean and an interval."""
+"""Group runs that differ only in their seed, to compute means and intervals over seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -11,9 +11,9 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 def repetitions(runs: Sequence[AnyRun]) -> dict[str, list[AnyRun]]:
-    """Group runs that differ in nothing but their seed, in the order of their seeds, by a name for each group.
+    """Group runs that differ only in their seed, sorted by seed; the keys are names of the groups.
 
-    Two of the same recipe and seed raise `UserError`: copies would make the intervals too narrow.
+    Two runs with the same recipe and seed raise `UserError`, because copies would make the intervals too narrow.
     """
     settings: dict[str, dict[int, AnyRun]] = {}
     for run in runs:
@@ -26,7 +26,7 @@ def repetitions(runs: Sequence[AnyRun]) -> dict[str, list[AnyRun]]:
 
 
 def distinct_names(runs: Sequence[Run]) -> list[str]:
-    """Name each run without the words that all begin with, or by its path if two have the same name."""
+    """Name each run without the words that all names start with; if two names are equal, return the paths."""
     if len({run.name for run in runs}) < len(runs):
         return [str(run.path) for run in runs]
     words = [run.name.split("-") for run in runs]
@@ -38,7 +38,7 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
 def differences_from_first(
     groups: Mapping[str, Sequence[Run]], values: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> dict[str, dict[str, Estimate]]:
-    """Return by how much values exceed those of the first group with the same seed, if these are at least two."""
+    """Estimate how much the values of each group exceed those of the first group, paired by two seeds or more."""
     by_seed = {
         name: {run.seed: row for run, row in zip(runs, values[name], strict=True)} for name, runs in groups.items()
     }

@@ -1,4 +1,4 @@
-"""Many training runs: one after the other or side by side, each kept once it is finished."""
+"""Train many runs, one after the other or in several processes; finished runs are kept."""
 
 import contextlib
 import multiprocessing
@@ -19,15 +19,15 @@ from proxemic.safe_path import safe_path
 from proxemic.studies.recipe_content import same_recipe
 
 RUN_THREADS = 1
-"""CPU threads of a run whose recipe names none: the same figures with any number of workers, on any machine."""
+"""CPU threads of a run whose recipe sets none, so that results do not depend on the workers or the machine."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training run of a recipe, with overrides, into a run directory.
+    """The training of a recipe with overrides (``flags``) into the run directory ``out``.
 
-    ``test`` evaluates on the test classes at the end. ``begin`` is a finished run that this one continues; the recipe
-    adds a second phase to it.
+    With ``test``, the run is evaluated on the test classes at the end. ``begin`` is a finished run that this one
+    continues with the second phase of the recipe.
     """
 
     recipe: Path
@@ -43,13 +43,13 @@ def run_job(
     report: Callable[[str], object] | None = None,
     on_epoch: Callable[[Mapping[str, float]], object] | None = None,
 ) -> dict[str, Any]:
-    """Train in this process, or resume what was begun, and return the content of the run's ``metrics.json``.
+    """Train or resume a run in this process, and return the content of its ``metrics.json``.
 
-    A finished run is only read; a run of another recipe raises `UserError`. A recipe without ``training.threads`` is
-    trained with `RUN_THREADS`. ``report`` is called with lines for the user, and ``on_epoch`` with each new row of the
-    history; what it raises ends the training, which can be resumed.
+    A finished run is not trained again; a run of another recipe raises `UserError`. A recipe without
+    ``training.threads`` is trained with `RUN_THREADS`. ``report`` is called with lines for the user, and ``on_epoch``
+    with each new row of the history. An exception in ``on_epoch`` ends the training, which can then be resumed.
     """
-    from proxemic.data.images import NO_TEST  # all import torch, before which a worker leaves Ctrl-C to its parent
+    from proxemic.data.images import NO_TEST  # these import torch; a worker must ignore Ctrl-C before that
     from proxemic.recipes.reader import read_recipe
     from proxemic.runs.processes import Processes
     from proxemic.training import RunDirectory, train
@@ -62,7 +62,7 @@ def run_job(
     begun = run.recipe.exists()
     if begun and not same_recipe(run.recipe.read_text(encoding="utf-8"), read.yaml):
         raise UserError(
-            f"{job.out} was begun with another recipe than {job.recipe} is now: give the one it had, or a new folder."
+            f"{job.out} was begun with another recipe than {job.recipe} is now: give its first recipe, or a new folder."
         )
     if begun and run.metrics.exists():
         return dict(run.read_metrics())
@@ -83,11 +83,10 @@ def run_job(
 
 
 class Workers(contextlib.AbstractContextManager["Workers"]):
-    """Worker processes that run jobs; a context manager.
+    """Worker processes that run jobs, as a context manager.
 
-    The output of a run goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are in
-    progress and ends with `Interrupted`; running the same jobs again resumes them. A worker that was killed raises
-    `UserError`.
+    The output of a run goes to a ``.log`` file beside its run directory. Ctrl-C (or SIGTERM) saves the current runs and
+    raises `Interrupted`; running the same jobs again resumes them. If a worker is killed, `UserError` is raised.
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -107,7 +106,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         on_result: Callable[[Job, dict[str, Any]], object],
         on_failure: Callable[[Job, Exception], object],
     ) -> None:
-        """Run jobs; call ``on_result`` or ``on_failure`` for each as it ends, while the others go on."""
+        """Run jobs; as each ends, call ``on_result`` or ``on_failure`` while the others continue."""
         with self._guarded():
             submitted = {self._pool.submit(_logged, job): job for job in jobs}
             for future in as_completed(submitted):
@@ -121,9 +120,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                     on_result(submitted[future], metrics)
 
     def share(self, work: Callable[..., object], *arguments: object) -> None:
-        """Call a function of a module in every process, and wait until it has returned in all; one failure ends all.
+        """Call a module-level function in every worker, and wait for all of them; a failure of one stops all.
 
-        The function divides the work, and calls `check_stopped`.
+        The function itself must divide the work among its calls, and call `check_stopped` now and then.
         """
         with self._guarded():
             for future in as_completed([self._pool.submit(_shared, work, arguments) for _ in range(self.count)]):
@@ -131,7 +130,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Pass Ctrl-C on to the workers, which save; a second one kills them."""
+        """Forward Ctrl-C to the workers, which then save; a second Ctrl-C kills them."""
         stopping = False
 
         def stop(number: int, frame: object) -> None:
@@ -139,7 +138,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             again, stopping = stopping, True
             for process in list(self._pool._processes.values()):
                 process.kill() if again else process.terminate()
-            # Not print: a signal may come in the middle of one.
+            # Not print: the signal may interrupt a print.
             os.write(1, b"\nStopping: saving first; once more stops at once.\n" if not again else b"")
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -148,16 +147,16 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 yield
         except BrokenProcessPool:
             if stopping:
-                raise Interrupted("Stopped at once: the same command goes on from the last checkpoints.") from None
+                raise Interrupted("Stopped at once: the same command continues from the last checkpoints.") from None
             raise UserError(
-                "A worker process was killed (out of memory, perhaps): the same command goes on where it was; with "
-                "fewer --workers it takes less memory."
+                "A worker process was killed, perhaps for lack of memory: the same command continues; fewer --workers "
+                "take less memory."
             ) from None
         except Interrupted:
             raise  # the workers know already
         except BaseException:
             for process in list(self._pool._processes.values()):
-                process.terminate()  # what is under way is saved, not waited for to its end
+                process.terminate()  # running jobs save and stop
             raise
         finally:
             for number, handler in before.items():
@@ -165,17 +164,17 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
 
 _stopped = False
-"""Whether this worker was told to stop."""
+"""Whether this worker has received SIGTERM."""
 
 
 def _begin_worker() -> None:
-    # First of all, before seconds of imports: a terminal sends Ctrl-C to every process of its group. The parent passes
-    # it on, once: a training that hears of it twice stops at once, without saving.
+    # Before the imports, which take seconds: a terminal sends Ctrl-C to every process of its group. The parent forwards
+    # it once, because a training that receives it twice stops without saving.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _stop_worker)
-    # A parent that is killed cannot stop its workers, which would go on writing beside its successor's.
+    # A killed parent cannot stop its workers, which would write to the same files as its successor's.
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     keep_freed_memory()
     import torch
@@ -191,13 +190,13 @@ def _leave_with_parent() -> None:
 
 
 def _stop_worker(number: int, frame: object) -> None:
-    # While a run trains it has a handler of its own, which saves; this one is for the time before and after.
+    # During a training, its own handler saves. This handler is for the time before and after.
     global _stopped
     _stopped = True
 
 
 def _logged(job: Job) -> dict[str, Any]:
-    """Run a job with its output in a file, as several write at a time; libraries in C write there, too."""
+    """Run a job with its output, also that of C libraries, in a log file."""
     job.out.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -209,7 +208,7 @@ def _logged(job: Job) -> dict[str, Any]:
         with _until_stopped():
             return run_job(job, report=print, on_epoch=lambda _: check_stopped())
     except OutOfMemory as error:
-        raise OutOfMemory(f"With fewer --workers a run has more memory. {error}") from error
+        raise OutOfMemory(f"With fewer --workers, each run has more memory. {error}") from error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -225,7 +224,7 @@ def _shared(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
 
 @contextlib.contextmanager
 def _until_stopped() -> Iterator[None]:
-    """Remember that a training, which has a signal handler of its own, was told to stop."""
+    """Set `_stopped` if a training, which has its own signal handler, is interrupted in the block."""
     global _stopped
     try:
         check_stopped()
@@ -236,6 +235,6 @@ def _until_stopped() -> Iterator[None]:
 
 
 def check_stopped() -> None:
-    """Raise `Interrupted` in a process that was told to stop while it did not train."""
+    """Raise `Interrupted` if this process received SIGTERM outside of a training."""
     if _stopped:
-        raise Interrupted("Stopped, everything is saved: the same command goes on where it was.")
+        raise Interrupted("Stopped, everything is saved: the same command continues.")

@@ -1,4 +1,4 @@
-"""Read from a recipe which data and which evaluation it has."""
+"""Read the data set, the loss and the metrics of a recipe's content."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ def class_name(value: Mapping[str, Any]) -> str:
 
 
 def data_key(recipe: Mapping[str, Any]) -> str:
-    """Return the key of a published data set, such as ``cub``; for other sources their name, such as ``own-images``."""
+    """Return the key of a published data set, such as ``cub``, or the class name, such as ``own-images``."""
     source = find_object("data", recipe["data"]["class_path"], inspect.isclass, own_code=False)
     if facts := getattr(source, "facts", None):
         return facts.key
@@ -30,7 +30,7 @@ def metric_names(evaluation: Mapping[str, Any]) -> list[str]:
 
 
 def same_recipe(kept: str, given: str) -> bool:
-    """Return whether two recipes in full, as YAML, train the same: ``published`` does not change the results.
+    """Return whether two full recipes (YAML) give the same training; ``published`` does not matter.
 
     >>> same_recipe("{seed: 1, published: null}", "{seed: 1, published: []}"), same_recipe("seed: 1", "seed: [")
     (True, False)

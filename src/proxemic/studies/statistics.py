@@ -1,4 +1,4 @@
-"""Means with 95% intervals, tests with a correction for many, and what to say of few classes."""
+"""Means with 95% intervals, t-tests, Holm's correction for many tests, and a warning about few classes."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from proxemic.tables import MISSING
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and half the width of its interval, which one value alone does not have."""
+    """A mean of ``n`` values and half the width of its interval; None for a single value."""
 
     mean: float
     half_width: float | None
@@ -19,12 +19,12 @@ class Estimate:
 
     @property
     def excludes_zero(self) -> bool | None:
-        """Whether 0 is outside the interval; None without one."""
+        """Whether 0 is outside the interval; None if there is no interval."""
         return None if self.half_width is None else abs(self.mean) > self.half_width
 
 
 def t_interval(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
-    """Return the mean of normally distributed values and its interval: mean ± t·s/√n, t of n - 1 degrees of freedom.
+    """Compute the mean and its interval mean ± t·s/√n (Student's t with n - 1 degrees of freedom).
 
     >>> t_interval([0.90, 0.92, 0.91])
     Estimate(mean=0.91, half_width=0.0248..., n=3)
@@ -38,7 +38,7 @@ def t_interval(values: Sequence[float], *, confidence: float = 0.95) -> Estimate
 
 
 def t_test(values: Sequence[float]) -> float:
-    """Return the probability of a mean as far from 0 if the truth is 0, by Student's t, for two values or more.
+    """Compute the two-sided p-value of Student's t-test that the mean is 0, for two values or more.
 
     >>> round(t_test([0.02, 0.01, 0.03]), 4)
     0.0742
@@ -52,9 +52,9 @@ def t_test(values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) correction: where one of m tests is below 5%, the chance of any false one is below 5%.
+    """Correct the p-values of m tests by Holm (1979): the chance of any false rejection at 5% is at most 5%.
 
-    The i-th smallest is multiplied by m − i + 1, is no less than those before it, and at most 1.
+    The i-th smallest p-value is multiplied by m − i + 1, capped at 1, and raised to the value before it if smaller.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
@@ -67,25 +67,27 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def format_estimate(estimate: Estimate | None, factor: float = 100) -> str:
-    """Format a mean with its interval in percent, or times another factor.
+def format_estimate(estimate: Estimate | None, factor: float = 100, form: str = ".2f", width: str | None = None) -> str:
+    """Format a mean with its interval, in percent unless another factor is given; a missing mean is `MISSING`.
+
+    ``width`` is the format of half the width of the interval; None takes ``form``.
 
     >>> format_estimate(Estimate(0.92614, 0.00112, 5)), format_estimate(Estimate(0.5, None, 1)), format_estimate(None)
     ('92.61 ± 0.11', '50.00', '–')
     """
-    if estimate is None:
+    if estimate is None or math.isnan(estimate.mean):
         return MISSING
-    width = "" if estimate.half_width is None else f" ± {factor * estimate.half_width:.2f}"
-    return f"{factor * estimate.mean:.2f}{width}"
+    mean = f"{factor * estimate.mean:{form}}"
+    return mean if estimate.half_width is None else f"{mean} ± {factor * estimate.half_width:{width or form}}"
 
 
 def few_classes(classes: int) -> str:
-    """Return a warning for metrics that are means over few classes; it is empty if there are enough."""
+    """Return a warning if metrics are means over few classes, and otherwise an empty text."""
     from proxemic.metrics import FEWEST_CLASSES  # imports torch
 
     if classes >= FEWEST_CLASSES:
         return ""
     return (
-        f"Few classes: {classes}. A search among so few is easy (see chance), and other classes may give quite other "
-        f"values; with fewer than {FEWEST_CLASSES} no honest interval can be given."
+        f"Few classes: {classes}. A search among few classes is easy (see chance), and other classes may give quite "
+        f"different values; with fewer than {FEWEST_CLASSES} no honest interval can be given."
     )

@@ -1,4 +1,4 @@
-"""The files that ``evaluate`` and ``verify`` read and write, checked before anything that takes seconds is imported."""
+"""Check the files that ``evaluate`` and ``verify`` read and write, before slow imports."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from proxemic.errors import UserError
 
 
 def check_target(path: Path, kinds: Sequence[str]) -> None:
-    """Raise `UserError`, which names the ``kinds`` of targets, unless there is a file, a finished run or a model."""
+    """Raise `UserError` unless the path is a file, a finished run or a model; the error lists the ``kinds`` allowed."""
     if not path.exists():
         raise UserError(f"{path} does not exist: give {', '.join(kinds[:-1])} or {kinds[-1]}.")
     if not path.is_dir() or (path / "model.safetensors").exists():
@@ -15,8 +15,8 @@ def check_target(path: Path, kinds: Sequence[str]) -> None:
     if is_run(path):
         raise UserError(f"{path} has no model yet: finish it with proxemic train --resume {path}.")
     raise UserError(
-        f"{path} holds no run and no model (there is neither a recipe.yaml nor a model.safetensors in it): give a "
-        "directory that proxemic train or save_model made."
+        f"{path} holds no run and no model (it has neither recipe.yaml nor model.safetensors): give a directory that "
+        "proxemic train or save_model made."
     )
 
 
@@ -26,7 +26,7 @@ def is_run(path: Path) -> bool:
 
 
 def check_outputs(written: Sequence[Path | None], read: Sequence[Path | None]) -> None:
-    """Raise `UserError` if a file would be written over another one of this call, or over one of a run."""
+    """Raise `UserError` if a file would overwrite another file of this call, or a file of a run."""
     from proxemic.training import RunDirectory  # imports torch
 
     taken = {file.resolve() for path in read if path is not None for file in (path, *RunDirectory(path).files())}

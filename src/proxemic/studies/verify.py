@@ -1,4 +1,4 @@
-"""Evaluate a model on sets of pairs: LFW, CFP-FP, AgeDB-30, CALFW and CPLFW of faces, or pairs of the user's own."""
+"""Evaluate a model on pairs of faces (LFW, CFP-FP, AgeDB-30, CALFW, CPLFW), or on pairs of the user."""
 
 import json
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proxemic.metrics import VerificationMetrics
 
 SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
-"""The sets that a model is evaluated on unless others are asked for."""
+"""The default sets of pairs."""
 
 _FAR = 1e-3
 _TAR = f"tar@far={_FAR:g}"
@@ -32,12 +32,12 @@ class Verification:
     """The metrics of a model on sets of pairs.
 
     Args:
-        model: The model, as the user named it.
-        data: The folder of the sets or of the images, or the file of vectors.
-        distance: The distance between embeddings.
-        flip: Whether each embedding is the sum of those of a picture and its mirror image.
-        sets: The metrics by set.
-        stopped: Where the run of the model stopped, if it is unfinished.
+        model: Model, as the user named it.
+        data: Folder of the sets or of the images, or file of vectors.
+        distance: Distance between embeddings.
+        flip: Whether the embeddings of a picture and of its mirror image are added.
+        sets: Metrics by set.
+        stopped: Where the model's run stopped; None if it is finished.
     """
 
     model: str
@@ -48,7 +48,7 @@ class Verification:
     stopped: str | None = None
 
     def write(self, path: Path) -> None:
-        """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
+        """Write to a file in the format of its suffix: ``.json``, ``.csv`` or ``.md``."""
         write_text(path, self.text(format_of(path)) + "\n")
 
     def text(self, form: Format = "table") -> str:
@@ -64,7 +64,7 @@ class Verification:
         from proxemic.data.faces import VERIFICATION_SETS  # imports torch
 
         flipped = ", each picture with its mirror image" if self.flip else ""
-        title = f"Verification by {self.distance} distance{flipped}; in percent, thresholds as they are"
+        title = f"Verification by {self.distance} distance{flipped}; in percent, but thresholds are distances"
         header = ["set", "pairs", "accuracy ± std", "threshold", "AUC", f"TAR@FAR={_FAR:g}"]
         rows = []
         for name, pairs, accuracy, std, threshold, auc, tar in (row.values() for row in self.rows()):
@@ -73,11 +73,11 @@ class Verification:
             numbers = "" if pairs is None else f"{pairs:,}", f"{100 * accuracy:.2f}{spread}"
             rows.append([shown, *numbers, "" if threshold is None else f"{threshold:.4f}", percent(auc), percent(tar)])
         few = min(metrics.pairs - metrics.same for metrics in self.sets.values())
-        note = f"A FAR of {_FAR:g} takes {math.ceil(1 / _FAR):,} different pairs to be measured, but there are {few:,}."
+        note = f"A FAR of {_FAR:g} needs {math.ceil(1 / _FAR):,} different pairs, but there are {few:,}."
         return Table(header, rows, title, [note] if few * _FAR < 1 else []).text(form)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per set and, for several sets, one of their means; a TAR that cannot be measured is NaN."""
+        """Return a row per set and, for several sets, a row of means; NaN stands for a TAR that cannot be measured."""
         columns = ("pairs", "accuracy", "std", "threshold", "auc", _TAR)
         rows = []
         for name, metrics in self.sets.items():
@@ -89,7 +89,7 @@ class Verification:
         return [*rows, dict.fromkeys(rows[0]) | means | {"set": "mean"}]
 
     def against_paper(self) -> str:
-        """Write Markdown: the accuracies of a run beside the paper's (Table V); other models raise `UserError`."""
+        """Write Markdown with the accuracies beside the paper's Table V; `UserError` if the model is not a run."""
         from proxemic.studies.finished import Run  # imports torch
 
         accuracies = {name: metrics.accuracy.mean for name, metrics in self.sets.items()}
@@ -108,24 +108,24 @@ def verify(
     out: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> Verification:
-    """Verify whether pairs show one person, or one class, in each of ten folds by the best threshold of the others.
+    """Verify whether pairs show the same person or class: ten folds, each with the best threshold of the other nine.
 
     Args:
         target: A run directory, or a ``model.safetensors``.
         sets: Names of sets of pairs; see `proxemic.data.VERIFICATION_SETS`. None takes all five.
-        pairs: Pairs of your own instead: a ``.csv`` or ``.parquet`` table with the columns ``first``, ``second``,
-            ``same`` (true or false) and perhaps ``fold``; without it, they are dealt to ten folds. A model of vectors
-            needs it.
-        data: The folder with ``NAME.bin`` of each set, or with ``lfw/`` and ``pairs.txt``; None takes that of the run.
-            With ``pairs``, the folder that the paths of images are relative to, None being that of the run's data or
-            else of the table; or the file of vectors, whose rows go by its column ``path`` or else by their numbers
-            from 0, None being that of the run.
-        distance: The distance between embeddings; None takes the run's, or cosine.
-        flip: Add the embedding of the mirror image to that of each picture; without meaning for vectors.
-        workers: Processes that load images; None takes the run's, or 0.
-        out: File to write (``.json``, ``.csv`` or ``.md``); None writes the ``verification.json`` of a run, and nothing
-            for a model alone.
-        report: Called with notes for the user, such as pairs that a set lacks. None logs them.
+        pairs: A table of your own pairs (``.csv`` or ``.parquet``) instead of the sets, with the columns ``first``,
+            ``second``, ``same`` (true or false) and optionally ``fold``; without folds, ten are dealt. A model of
+            vectors needs it.
+        data: Folder with ``NAME.bin`` of each set, or with ``lfw/`` and ``pairs.txt``; None takes the run's data. With
+            ``pairs``, the folder that paths of images are relative to (None takes the folder of the run's data, or of
+            the table), or the file of vectors (None takes the run's), whose rows are named by the column ``path`` or
+            numbered from 0.
+        distance: Distance between embeddings; None takes the run's, or cosine.
+        flip: Add the embedding of the mirror image to the embedding of each picture; ignored for vectors.
+        workers: Number of processes that load images; None takes the run's, or 0.
+        out: File to write (``.json``, ``.csv`` or ``.md``); None writes ``verification.json`` into a run directory, and
+            nothing for a ``model.safetensors``.
+        report: Called with notes for the user, such as pairs that a set lacks. None logs the notes.
 
     Raises:
         UserError: If an argument is refused, or a file cannot be read or written.
@@ -155,7 +155,7 @@ def verify(
     if is_run(target):
         recipe = read_evaluation(RunDirectory(target).recipe)
         config, batches, source = recipe.evaluation, recipe.batches, RunDirectory(target).locate(recipe.data)
-    workers = (batches if workers is None else BatchConfig(workers=workers)).workers  # which checks it
+    workers = (batches if workers is None else BatchConfig(workers=workers)).workers  # BatchConfig checks it
     of_vectors = takes_vectors(target)
     if of_vectors and table is None:
         raise UserError(
@@ -204,13 +204,13 @@ def verify(
 
 
 def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies: Mapping[str, float]) -> str:
-    """Write Markdown: the accuracies of one run by set beside those that its recipe stands for (Table V)."""
+    """Write Markdown with the accuracies of a run by set beside the paper's Table V."""
     percents = {name.replace("_", "-"): f"{100 * value:.2f}" for name, value in accuracies.items()}
 
     def ours(_: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
         return f"{figure.dataset} {figure.metric}", percents.get(figure.dataset, MISSING)
 
-    introduction = "In percent, over ten folds. Ours of one run, – is not measured; theirs as printed."
+    introduction = "In percent, over ten folds. Ours: one run, – if not measured; theirs as printed."
     return page(introduction, {title: recipe}, "verify", ours, lambda _: 1)
 
 

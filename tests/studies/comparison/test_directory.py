@@ -11,7 +11,7 @@ from proxemic.studies.comparison.tables import write_tables
 def test_a_run_of_another_recipe_is_refused(three: Comparison) -> None:
     run = three.cell(three.entries[1], 1).path
     (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text().replace("scale: 16", "scale: 17"))
-    with pytest.raises(UserError, match="holds another run than that of small/b, seed 1"):
+    with pytest.raises(UserError, match="holds a run of another recipe or seed than small/b, seed 1"):
         write_tables(three)
 
 

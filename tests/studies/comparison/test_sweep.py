@@ -24,7 +24,7 @@ def test_a_directory_of_another_sweep_is_refused_and_left_as_it_is(tmp_path: Pat
         plan_sweep(RECIPE, sweeps, [0], tmp_path, ["--training.epochs", "4"], "recall@1")
     assert file.read_bytes() == before
     plan_sweep(RECIPE, sweeps, [0, 1], tmp_path, ["--training.epochs", "3"], "recall@1")
-    with pytest.raises(UserError, match=r"glyphs-small/c\* is \d+ recipes, but a sweep varies one"):
+    with pytest.raises(UserError, match=r"glyphs-small/c\* matches \d+ recipes, but a sweep varies one"):
         plan_sweep("glyphs-small/c*", sweeps, [0], tmp_path, [], "recall@1")
 
 

@@ -73,7 +73,7 @@ def test_markdown(three: Comparison) -> None:
 # Comparison
 
 3 recipes × 3 seeds (0, 1, 2), evaluated on the test classes, in percent: mean ± 95% interval over seeds (t \
-distribution). **1 of 9 cells are not finished**; what was not measured is –.
+distribution). **1 of 9 cells are not finished**; – stands for missing values.
 
 ## small
 
@@ -83,9 +83,9 @@ distribution). **1 of 9 cells are not finished**; what was not measured is –.
 | `small/b` | BLoss | **63.00 ± 10.83** | **31.50 ± 5.41** | **15.75 ± 2.71** | 3 |
 | `small/c` † | ALoss | 55.00 ± 190.59 | 27.50 ± 95.30 | 13.75 ± 47.65 | 2 of 3, 1 failed |
 
-† the epoch was chosen on the test classes: too good beside the others.
+† the epoch was chosen on the test classes: the values are too good to compare with the others.
 
-Difference from `small/a`, paired by seed; * where the 95% interval, each by itself, excludes 0:
+Difference from `small/a`, paired by seed; * if the 95% interval, each by itself, excludes 0:
 
 | recipe | recall@1 | map@r | ndcg@8 | pairs |
 | --- | --: | --: | --: | --: |

@@ -37,7 +37,7 @@ def test_recipes_need_no_file(tmp_path: Path, begun: list[Job]) -> None:
     with pytest.raises(UserError, match="The disk is full"):
         reality_check(resume=out)  # without the recipe
     assert [job.out for job in begun] == [folder / "trials" / "0" / f"fold-{fold}" for fold in (0, 1)] * 2
-    with pytest.raises(ValueError, match="each must have a name of its own"):
+    with pytest.raises(ValueError, match="their names must differ"):
         reality_check([recipe, recipe], out=tmp_path / "twice")
     with pytest.raises(UserError, match="--resume takes everything but"):
         reality_check([recipe], resume=out)

@@ -96,7 +96,7 @@ def test_trainings_that_diverge_fail_their_trial_and_others_end_the_search(base:
 
 def test_a_schedule_that_waits_for_held_out_classes_is_refused() -> None:
     flags = ("--optim.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau")
-    with pytest.raises(UserError, match="has the schedule ReduceLROnPlateau, which waits for held-out classes"):
+    with pytest.raises(UserError, match="has the schedule ReduceLROnPlateau, which needs held-out classes"):
         plan_folds(read(find_recipe("glyphs-small"), flags), "glyphs-small", CHECK)
 
 

@@ -13,4 +13,4 @@ def test_the_table_has_intervals_and_never_fills_a_cell() -> None:
     # t(0.975, 1 degree) · 0.0707 / √2 = 12.706 · 0.05
     assert text.splitlines()[2].count("30.00 ± 63.53") == 9
     assert text.splitlines()[3] == "| `two` |" + " – |" * 9
-    assert "Not all are done: two 0." in text
+    assert "Unfinished: two 0." in text

@@ -31,7 +31,7 @@ def searched(folder: Path) -> Path:
     directory = TuningDirectory(folder)
     space = [{"search": {"optim.lr": {"factor": 10}}}, {"search": {"optim.lr": {"factor": 10}}}]
     options = TuningOptions("mine.yaml", [], space, "mine", None, "tpe", "halving", None, "s", 0, budget=3.0)
-    directory.begin(options, "training: {epochs: 8}")
+    directory.begin(options, {directory.base: "training: {epochs: 8}"})
     first = FinishedTrial(0, "complete", 0.99, {}, 1.0, steps=8)
     steps = (8, 8, 2, 8, 4)
     states = ("complete", "complete", "pruned", "failed", "pruned")

@@ -313,6 +313,6 @@ def test_a_full_disk_ends_the_search_in_one_sentence_and_another_goes_on(
     monkeypatch.setattr(module, "GRACE", 1)
     for at, line in zip(("objective", "between", "beginning"), done.stdout.splitlines(), strict=True):
         storage = f"sqlite:///{tmp_path / at}.db"
-        assert re.fullmatch(rf"The storage {storage} failed \(.+\): free some space, .* goes on\.", line)
+        assert re.fullmatch(rf"The storage {storage} failed \(.+\): free some space, .* continues\.", line)
         search(lambda trial: -trial.parameters["x"], {"x": Range(0, 1)}, storage=storage, study="s", trials=4)
         assert len(finished_trials(open_study(storage, "s"))) == 4

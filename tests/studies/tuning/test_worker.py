@@ -29,7 +29,7 @@ def test_an_earlier_stage_that_was_better_is_noted(
     recipe = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images", classes=1, images=1))
     directory = TuningDirectory(tmp_path / "out")
     options = TuningOptions(str(recipe), [], SPACE, "mine.yaml", 3, "tpe", "none", None, "out", 0)
-    directory.begin(options, read_recipe(recipe).yaml)
+    directory.begin(options, {directory.base: read_recipe(recipe).yaml})
     monkeypatch.setattr(StageSearch, "objective", lambda stage, _: {1: 0.5, 2: last}[stage.number])
     lines: list[str] = []
     worker = TuningWorker(directory.path, None, lines.append)

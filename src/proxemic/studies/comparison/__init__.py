@@ -1,7 +1,7 @@
-"""Recipes compared over seeds: training runs, statistics, tables and plots, and what the papers print beside them.
+"""Compare recipes over seeds: training runs, statistics, tables, plots, and the papers' figures beside ours.
 
-A comparison is a directory with a run for every recipe and seed; finished runs are kept, so that more recipes and seeds
-can be added. `sweep` varies one or two values of a recipe by such a comparison.
+A comparison is a directory with a run for every recipe and seed. Finished runs are kept, so that more recipes and seeds
+can be added. `sweep` compares recipes that differ in one or two values.
 """
 
 from proxemic.studies.comparison.against_paper import against_paper

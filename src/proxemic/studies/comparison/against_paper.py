@@ -1,4 +1,4 @@
-"""A comparison beside what the papers print of the rows that its recipes stand for."""
+"""Show a comparison beside the papers' figures for the rows that its recipes stand for."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ from proxemic.studies.statistics import format_estimate
 
 
 def against_paper(comparison: Comparison) -> str:
-    """Write Markdown: the figures of each recipe's rows beside ours, and what differs in protocol."""
+    """Write Markdown with the papers' figures beside ours, by recipe, and the differences in protocol."""
     results = {entry.title: by_seed for entry, by_seed in comparison.results().items()}
     entries = {entry.title: entry for entry in comparison.entries}
 
@@ -27,11 +27,11 @@ def against_paper(comparison: Comparison) -> str:
         measured = ["avg_dtp" for callback in callbacks if callback["class_path"].endswith("DistanceToProxy")]
         known = {*computed_metrics(entries[title]), *measured}
         missing = sorted(metric for metric in metrics if known.isdisjoint((metric, SAME.get(metric))))
-        return f"Not among what this recipe computes: {', '.join(missing)}." if missing else ""
+        return f"This recipe does not compute {', '.join(missing)}." if missing else ""
 
     return page(
-        "On the test classes, in percent; average_distance_to_proxy as it is, of the training images at the chosen "
-        "epoch. Ours: mean ± 95% interval over seeds, – is not measured; theirs as printed.",
+        "On the test classes, in percent; average_distance_to_proxy is a distance, measured on the training images at "
+        "the chosen epoch. Ours: mean ± 95% interval over seeds, – if not measured; theirs as printed.",
         {title: entry.recipe for title, entry in entries.items()},
         "compare",
         ours,

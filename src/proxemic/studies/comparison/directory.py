@@ -1,4 +1,4 @@
-"""The directory of a comparison: what is compared, and a run directory for every recipe and seed."""
+"""The directory of a comparison, with a run directory for every recipe and seed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,13 @@ class Result:
     """The result of a finished cell.
 
     Args:
-        values: Metrics in [0, 1] by split: ``test`` and, where they were computed, ``start``, ``untrained`` and
-            ``validation``; and what callbacks measured at the chosen epoch (``measured``) and before the first
-            (``measured_before``).
-        epoch: The chosen epoch.
-        selected_on: The split that chose it.
-        seconds: Training time over all epochs.
-        test_classes: Number of test classes; None if that is not known.
-        history: One mapping per epoch.
+        values: Metrics in [0, 1] by split: ``test`` and, if computed, ``start``, ``untrained`` and ``validation``. The
+            values of callbacks are under ``measured`` (at the chosen epoch) and ``measured_before`` (before the first).
+        epoch: Chosen epoch.
+        selected_on: Split on which the epoch was chosen.
+        seconds: Training time of all epochs.
+        test_classes: Number of test classes; None if unknown.
+        history: Rows of ``history.csv``, one per epoch.
     """
 
     values: Mapping[str, Mapping[str, float]]
@@ -37,7 +36,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Cell:
-    """One recipe with one seed, and the path of its run directory, whether it exists or not."""
+    """One recipe with one seed, and the path of its run directory, which need not exist."""
 
     entry: Entry
     seed: int
@@ -55,12 +54,12 @@ class Cell:
         return "begun" if (self.path / "recipe.yaml").exists() else "not begun"
 
     def result(self) -> Result | None:
-        """Return the result, or None if the run is not finished; a run of another recipe or seed raises `UserError`."""
+        """Return the result, or None if the run is unfinished; a run of another recipe or seed raises `UserError`."""
         if self.state != "finished":
             return None
         if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.entry.with_seed(self.seed)):
             raise UserError(
-                f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
+                f"{self.path} holds a run of another recipe or seed than {self}: move it away to train this one."
             )
         from proxemic.runs.directory import RunDirectory  # imports torch
 
@@ -73,15 +72,15 @@ class Cell:
 
     @property
     def failure(self) -> str | None:
-        """Why the training failed, or None."""
+        """The reason why the training failed, or None."""
         return self._failed.read_text(encoding="utf-8") if self.state == "failed" else None
 
     def fail(self, sentence: str) -> None:
-        """Record why the training failed."""
+        """Write down why the training failed."""
         write_text(self._failed, " ".join(sentence.split()))
 
     def forget_failure(self) -> None:
-        """Remove what `fail` recorded, before the cell is tried again."""
+        """Forget a failure before the next attempt."""
         self._failed.unlink(missing_ok=True)
 
     @property
@@ -90,7 +89,7 @@ class Cell:
 
 
 class _NamedRecipe(TypedDict):
-    """What ``comparison.json`` has of an `Entry`, whose values are in a file."""
+    """An `Entry` in ``comparison.json``, without its YAML, which is in a file."""
 
     name: str
     slug: str
@@ -111,15 +110,15 @@ class _Settings:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Recipes × seeds, and where their runs are.
+    """Recipes to compare, seeds, and the directory of their runs.
 
     Args:
-        path: The directory.
-        entries: The recipes.
+        path: Directory of the comparison.
+        entries: Recipes to compare.
         seeds: Seeds of each recipe.
         flags: Overrides of every recipe, as on the command line.
-        baseline: Name or pattern of the recipe that the others of its data set are compared with; None is the first.
-        metrics: The metrics to show; empty shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
+        baseline: Name or pattern of the recipe that others with the same data are compared with; None takes the first.
+        metrics: Metrics to show; if empty, those of ``recall@1``, ``map@r`` and ``ndcg@8`` that are computed.
     """
 
     path: Path
@@ -131,12 +130,12 @@ class Comparison:
 
     @property
     def directory(self) -> StudyDirectory[_Settings]:
-        """The directory, which the command continues."""
+        """The directory with its settings."""
         return StudyDirectory(self.path, "comparison.json", "comparison", "compare", _Settings)
 
     @classmethod
     def read(cls, path: Path) -> "Comparison":
-        """Read the comparison in a directory; `UserError` if there is none, or it is damaged."""
+        """Read the comparison in a directory; `UserError` if it is missing or damaged."""
         empty = cls(path, (), ())
         kept = empty.directory.read()
         try:
@@ -147,26 +146,26 @@ class Comparison:
         return cls(path, entries, kept.seeds, kept.flags, kept.baseline, kept.metrics)
 
     def write(self) -> None:
-        """Write what is compared; `read` returns it."""
+        """Write the settings and the recipes."""
         for entry in self.entries:
             write_text(self.recipe_file(entry.slug), entry.yaml)
         recipes = tuple(_NamedRecipe(name=e.name, slug=e.slug, dataset=e.dataset, loss=e.loss) for e in self.entries)
         self.directory.write(_Settings(recipes, self.seeds, self.flags, self.baseline, self.metrics))
 
     def recipe_file(self, slug: str) -> Path:
-        """Return the file with all values of a recipe, as they were when it was added."""
+        """Return the path of the full recipe, as it was when it was added."""
         return self.path / "recipes" / f"{slug}.yaml"
 
     def cell(self, entry: Entry, seed: int) -> Cell:
-        """Return one recipe with one seed."""
+        """Return the cell of a recipe and a seed."""
         return Cell(entry, seed, self.path / "runs" / entry.slug / f"seed-{seed}")
 
     def cells(self) -> Iterator[Cell]:
-        """Return all cells, seed by seed, so that all recipes of an unfinished comparison have results."""
+        """Iterate over all cells seed by seed, so that an unfinished comparison has results of all recipes."""
         return (self.cell(entry, seed) for seed in self.seeds for entry in self.entries)
 
     def results(self) -> dict[Entry, dict[int, Result]]:
-        """Return the results of the finished cells by recipe and seed; recipes without any have an empty mapping."""
+        """Return the results of finished cells by recipe and seed; a recipe without results maps to {}."""
         results: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
         for cell in self.cells():
             if result := cell.result():
@@ -178,7 +177,7 @@ class Comparison:
         return [cell for cell in self.cells() if cell.state == "failed"]
 
     def check_finished(self) -> None:
-        """Raise `UserError`, which names the first run that failed, if there is one."""
+        """Raise `UserError`, which names the first failed run, if a run failed."""
         if failed := self.failed():
             raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
 
@@ -194,24 +193,24 @@ class Comparison:
         return "\n".join(lines)
 
     def datasets(self) -> dict[str, list[Entry]]:
-        """Return the recipes of each table."""
+        """Return the recipes by data set; each data set has its own table."""
         return {
             name: [entry for entry in self.entries if entry.dataset == name]
             for name in dict.fromkeys(entry.dataset for entry in self.entries)
         }
 
     def baseline_of(self, entries: Sequence[Entry]) -> Entry:
-        """Return the baseline of the recipes of a data set: the first that `baseline` names, or else the first."""
+        """Return the baseline of recipes of a data set: the first that `baseline` names, or else the first."""
         named = (entry for entry in entries if self.baseline is not None and entry.is_named(self.baseline))
         return next(named, entries[0])
 
     def shown_metrics(self, entries: Sequence[Entry]) -> list[str]:
-        """Return the metrics to show for some recipes; the first is the main one."""
+        """Return the metrics to show for some recipes, the main metric first."""
         computed = [computed_metrics(entry) for entry in entries]
         wanted = self.metrics or ("recall@1", "map@r", "ndcg@8")
         return [metric for metric in wanted if any(metric in item for item in computed)] or ["map@r"]
 
 
 def computed_metrics(entry: Entry) -> list[str]:
-    """Return the names of the metrics that the runs of a recipe have."""
+    """Return the names of the metrics that a recipe computes."""
     return metric_names(entry.recipe["evaluation"])

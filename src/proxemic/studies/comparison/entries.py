@@ -1,4 +1,4 @@
-"""What is compared: recipes, each read once, with the data set and the loss that it stands for in the tables."""
+"""The recipes of a comparison, with the names of their data set and loss in the tables."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from proxemic.recipes import find_recipe, is_match, list_recipes
 from proxemic.studies.recipe_content import class_name, data_key
 
 _SAME_TEST = ("validation_fraction", "cache_dir")
-"""Values of a data source that do not change the test images."""
+"""Arguments of a data source that do not change the test images."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Entry:
     """One recipe of a comparison.
 
     Args:
-        name: The name of a recipe of the package, or the full path of a YAML file.
-        slug: The name of its folder.
-        dataset: The table that it is in: the folder of a recipe of the package (or its name, where it has none), the
-            class of data of a file. Recipes whose test images differ all the same get a number: ``own-images (2)``.
-        loss: The class of the loss, its regularizers, and the number of proxies per class where there are several.
-        yaml: All values, with seed 0.
+        name: Name of a recipe of the package, or absolute path of a YAML file.
+        slug: Name of its folder.
+        dataset: Title of its table: the folder (or the name) of a recipe of the package, the data class of a YAML file.
+            If the test images of such recipes differ, a number is appended: ``own-images (2)``.
+        loss: Class of the loss, its regularizers, and the number of proxies per class if above 1.
+        yaml: The full recipe, with seed 0.
     """
 
     name: str
@@ -39,38 +39,38 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """The name in tables; for a file, its slug."""
+        """The name in tables; for a YAML file, the name of the file."""
         return f"{self.slug}.yaml" if _is_file(self.name) else self.name
 
     @property
     def label(self) -> str:
-        """The name in plots, beside others of its data set."""
+        """The name in plots, without the data set."""
         return self.title.partition("/")[2] or self.title
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """All values, parsed."""
+        """The full recipe as plain values."""
         return yaml.safe_load(self.yaml)
 
     @property
     def selected_on(self) -> str:
-        """The split that chooses the epoch: ``validation`` or ``test``; ``last`` takes the last epoch."""
+        """The split on which the epoch is chosen: ``validation`` or ``test``; ``last`` stands for the last epoch."""
         return self.recipe["evaluation"]["select_on"]
 
     def with_seed(self, seed: int) -> str:
-        """Return all values as YAML, with another seed."""
+        """Return the full recipe with another seed."""
         return self.yaml.replace("\nseed: 0\n", f"\nseed: {seed}\n")
 
     def is_named(self, word: str) -> bool:
-        """Return whether ``word`` is its name, path or a pattern of its name."""
+        """Return whether ``word`` is the name, a pattern of the name, or the path of the recipe."""
         return is_match(self.name, word) or self.name == str(Path(word).resolve()) or self.title == word
 
 
 def find_names(words: Sequence[str]) -> list[str]:
-    """Find the recipes that words stand for, each once: names, YAML files, or patterns of the package's names.
+    """Resolve names, YAML files and patterns of the package's names to the names of recipes, each once.
 
     Raises:
-        UserError: If there is no word, or one stands for no recipe.
+        UserError: If there is no word, or no recipe matches a word.
 
     >>> find_names(["glyphs-small/multi-*", "glyphs"])
     ['glyphs-small/multi-similarity', 'glyphs']
@@ -94,9 +94,9 @@ def find_names(words: Sequence[str]) -> list[str]:
 
 
 def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *, own_code: bool = False) -> Entry:
-    """Read a recipe by a name that `find_names` returns; its slug differs from those of the entries ``before`` it.
+    """Read a recipe by a name that `find_names` returns, with a slug that no entry of ``before`` has.
 
-    With ``own_code``, for training, the objects that it names are made once to try them.
+    With ``own_code``, the objects that the recipe names are also created once, to report errors before training.
     """
     from proxemic.recipes.reader import read_recipe  # imports torch
 

@@ -1,12 +1,11 @@
-"""Plots of a comparison: every recipe's mean with its interval and seeds, and the training curves."""
+"""Plot a comparison: the mean, interval and seeds of every recipe, and the training curves."""
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from proxemic.analysis.drawing import DASHES, add_legend, class_colour, hide_frame, integer_ticks, new_figure
 from proxemic.plots import save_figure
 from proxemic.studies.comparison.directory import Comparison, Result
 from proxemic.studies.comparison.entries import Entry
@@ -14,16 +13,14 @@ from proxemic.studies.comparison.statistics import mean, metric_values
 from proxemic.studies.comparison.tables import FOOTNOTES, MARKS
 from proxemic.studies.statistics import t_interval
 
-DASHES = ("-", "--", ":", "-.")
-
 
 def draw_points(comparison: Comparison) -> None:
-    """Write ``points.png`` and ``.svg``: a row per data set, a column per metric, and each recipe's mean and seeds."""
+    """Write ``points.png`` and ``points.svg``: a row per data set, a column per metric, with all means and seeds."""
     results, datasets = comparison.results(), comparison.datasets()
     shown = {name: comparison.shown_metrics(entries) for name, entries in datasets.items()}
     columns = max(map(len, shown.values()))
     heights = [0.28 * len(entries) + 0.75 for entries in datasets.values()]
-    figure = Figure(figsize=(2.2 + 2.7 * columns, sum(heights) + 0.45), layout="constrained")
+    figure = new_figure(2.2 + 2.7 * columns, sum(heights) + 0.45)
     grid = figure.subplots(len(datasets), columns, squeeze=False, height_ratios=heights)
     for row, (name, entries) in zip(grid, datasets.items(), strict=True):
         for column, axes in enumerate(row):
@@ -47,7 +44,7 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
             axes.text(0.02, place, "not measured", transform=where, va="center", fontsize=7, color="#888888")
             continue
         values = [100 * value for value in metric_values(results[entry], metric).values()]
-        # Below the bar, which would hide them.
+        # Below the bar, so that it does not hide them.
         axes.plot(
             values, [place + 0.25] * len(values), ".", color="#4477aa", alpha=0.4, markersize=6, markeredgewidth=0
         )
@@ -57,18 +54,17 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
         )
     axes.set_ylim(len(entries) - 0.4, -0.6)  # the first on top, as in the table
     axes.set_yticks(range(len(entries)), [""] * len(entries))
-    axes.grid(axis="both", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    hide_frame(axes, grid="both")
     axes.tick_params(axis="x", labelsize=8)
     axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
 
 
 def draw_curves(comparison: Comparison) -> None:
-    """Write ``curves.png``: the metric that chose the epoch against the epoch, a mean with its 95% band per recipe."""
+    """Write ``curves.png``: the selection metric by epoch, as a mean with its 95% band per recipe."""
     results, datasets = comparison.results(), comparison.datasets()
     most = max(map(len, datasets.values()))
-    figure = Figure(figsize=(7.5, len(datasets) * max(3.0, 0.19 * most + 0.6)), layout="constrained")
+    figure = new_figure(7.5, len(datasets) * max(3.0, 0.19 * most + 0.6))
     rows = figure.subplots(len(datasets), squeeze=False)[:, 0]
     for axes, (name, entries) in zip(rows, datasets.items(), strict=True):
         metrics = dict.fromkeys(entry.recipe["evaluation"]["metric"] for entry in entries)
@@ -78,15 +74,12 @@ def draw_curves(comparison: Comparison) -> None:
         axes.set_xlabel("epoch", fontsize=8)
         axes.set_ylabel(f"{', '.join(metrics)} on held-out classes, %", fontsize=8)
         axes.tick_params(labelsize=8)
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        hide_frame(axes, grid="both")
+        integer_ticks(axes.xaxis)
         if axes.lines:
-            # In the order in which the lines end.
-            lines = sorted(axes.get_lines(), key=lambda line: -np.asarray(line.get_ydata())[-1])
-            legend = axes.legend(handles=lines, fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-            for text in legend.get_texts():
-                text.set_parse_math(False)
+            # From the top to the bottom, as the lines end.
+            lines = sorted(axes.get_lines(), key=lambda line: -line.get_ydata()[-1])
+            add_legend(axes, handles=lines, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
         else:
             axes.text(0.5, 0.5, "nothing to show", ha="center", va="center", transform=axes.transAxes)
     _caption(figure, comparison, "line: mean over seeds, band: 95% interval")
@@ -104,7 +97,7 @@ def _curve(axes: Axes, results: Mapping[int, Result], entry: Entry, place: int) 
         return
     epochs = sorted(values)
     estimates = [t_interval(values[epoch]) for epoch in epochs]
-    colour, dash = colormaps["tab10"](place % 10), DASHES[place // 10 % len(DASHES)]
+    colour, dash = class_colour(place), DASHES[place // 10 % len(DASHES)]
     label = f"{entry.label}{MARKS[entry.selected_on]}"
     marker = "." if len(epochs) == 1 else None
     axes.plot(

@@ -1,4 +1,4 @@
-"""Losses × seeds × data sets: a training run each, kept once it is finished, and tables and plots of what there is."""
+"""Train recipes with several seeds, keep finished runs, and write tables and plots."""
 
 import itertools
 import re
@@ -36,27 +36,26 @@ def compare(
     dry_run: bool = False,
     report: Callable[[str], object] | None = None,
 ) -> Comparison:
-    """Train every recipe with every seed and write tables and plots; what is finished in ``out`` is kept.
+    """Train every recipe with every seed, and write tables and plots; finished runs in ``out`` are kept.
 
     Args:
         recipes: Names, patterns of the package's names such as ``glyphs-small/*``, or YAML files.
-        out: The directory: a new one (None takes ``runs/compare-DATE-TIME``), or that of a comparison to continue,
-            which keeps its recipes and seeds.
-        seeds: Seeds of each recipe; None takes 0 to 4, or those that ``out`` has.
-        vary: Compare one recipe with values of a key, as ``loss=ProxyAnchorLoss,ArcFaceLoss`` or
-            ``loss.alpha=8,16,32``, instead of several recipes; may be repeated. ``out/values`` has the recipes.
+        out: Directory of the comparison: a new one (None takes ``runs/compare-DATE-TIME``), or an existing comparison,
+            to which the recipes and seeds are added.
+        seeds: Seeds of each recipe; None takes 0 to 4, or the seeds in ``out``.
+        vary: Values of a key, such as ``loss=ProxyAnchorLoss,ArcFaceLoss`` or ``loss.alpha=8,16,32``: compare one
+            recipe with each of them. May be repeated. The recipes are written to ``out/values``.
         overrides: Values of every recipe by dotted key, such as ``{"training.epochs": 5}``.
-        resume: Continue the comparison in this directory as it was begun, without recipes, seeds, overrides and
-            ``out``.
-        workers: Processes that train, at least 1; the figures do not depend on it.
-        baseline: Name or pattern of the recipe that the others of its data set are compared with; None is the first.
-        metrics: The metrics to show; empty shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
-        against: Also write ``against-paper.md``: what the papers print of the rows that the recipes stand for.
+        resume: Directory of a comparison to continue with its own recipes, seeds and overrides.
+        workers: Number of processes that train, at least 1; the results do not depend on it.
+        baseline: Name or pattern of the recipe that others with the same data are compared with; None takes the first.
+        metrics: Metrics to show; if empty, those of ``recall@1``, ``map@r`` and ``ndcg@8`` that are computed.
+        against: Also write ``against-paper.md`` with the papers' figures for the rows that the recipes stand for.
         dry_run: Check the arguments, but train and write nothing.
-        report: Called with a line for each finished run. None logs them.
+        report: Called with a line for each finished run. None logs the lines.
 
     Returns:
-        The comparison, with its results. ``table.md`` names the cells that failed; another call tries them again.
+        The comparison with its results. ``table.md`` lists failed runs; another call tries them again.
 
     Raises:
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
@@ -65,7 +64,7 @@ def compare(
     if resume is not None:
         if recipes or seeds is not None or out or overrides or vary:
             raise UserError(
-                "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
+                "--resume takes recipes, seeds and flags from the comparison that it continues: leave them out, or "
                 f"give all of them with --out {resume} to add some."
             )
         comparison = _with_view(Comparison.read(Path(resume)), baseline, metrics)
@@ -78,7 +77,7 @@ def compare(
                 raise UserError(
                     "--vary takes one recipe, and writes one for each value: leave out the others, --dry-run too."
                 )
-            _begun(out)  # refuses a folder of something else before anything is written to it
+            _begun(out)  # refuses a folder with other files before anything is written
             from proxemic.studies.comparison.vary import read_sweeps, write_points  # which import torch
 
             points = write_points(names[0], read_sweeps(vary), out, flags)
@@ -102,7 +101,7 @@ def plan_comparison(
     metrics: Sequence[str] = (),
     own_code: bool = False,
 ) -> Comparison:
-    """Read the recipes, by names that `find_names` returns, and join them to what ``out`` has; nothing is written."""
+    """Read recipes by names that `find_names` returns, and add them to the comparison in ``out``; write nothing."""
     before = _begun(out) or Comparison(out, (), (), tuple(flags))
     if "seed" in read_flags(flags):
         raise UserError("--seed is set for each run by --seeds: leave it out.")
@@ -117,8 +116,8 @@ def plan_comparison(
             entries.append(new)
         elif not same_recipe(known.yaml, new.yaml):
             raise UserError(
-                f"The recipe {name} is no longer the one that {out} was begun with: give another --out, or go on with "
-                f"the recipe as it was by {before.directory.resume}"
+                f"The recipe {name} is no longer the one that {out} was begun with: give another --out, or continue "
+                f"with the recipe as it was: {before.directory.resume}"
             )
     if seeds is None:
         seeds = () if before.seeds else range(5)
@@ -135,14 +134,14 @@ def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[s
     computed = dict.fromkeys(metric for entry in comparison.entries for metric in computed_metrics(entry))
     if unknown := [metric for metric in metrics if metric not in computed]:
         raise UserError(
-            f"--metrics has {unknown[0]}, but these are computed: {', '.join(computed)}; others by flags such as "
-            "--evaluation.recall_at [1,10]."
+            f"--metrics has {unknown[0]}, but these are computed: {', '.join(computed)}; flags such as "
+            "--evaluation.recall_at [1,10] add others."
         )
     return replace(comparison, baseline=baseline or comparison.baseline, metrics=tuple(metrics) or comparison.metrics)
 
 
 def _begun(out: Path) -> Comparison | None:
-    # A call that was killed at once may have left recipes.
+    # A call that was killed early may have left recipes.
     return Comparison.read(out) if Comparison(out, (), ()).directory.is_begun(["recipes", "values"]) else None
 
 
@@ -154,9 +153,9 @@ def finish_comparison(
     pool = Workers(workers)
     with comparison.directory.at_work(alone=True):
         begun = _begun(comparison.path)
-        # Another process may have added what this one, which read the directory before, would forget.
+        # Another process may have added recipes or seeds since this process read the directory.
         if begun and not ({*begun.entries} <= {*comparison.entries} and {*begun.seeds} <= {*comparison.seeds}):
-            raise UserError(f"Another process has added to {comparison.path} in the meantime: give the command again.")
+            raise UserError(f"Another process has added to {comparison.path} in the meantime: run the command again.")
         cells = list(comparison.cells())
         waiting = {cell.path: cell for cell in cells if cell.result() is None}
         comparison.write()
@@ -174,7 +173,7 @@ def finish_comparison(
             tell(f"{cell}: {name} {value}, epoch {result.epoch}, {duration} of training")
 
         def on_failure(job: Job, error: Exception) -> None:
-            # How the comparison goes on is said at its end; the run by itself would have other threads.
+            # The comparison names its own command at the end; this one would train with other threads.
             reason = re.sub(r" Then continue with proxemic train --resume \S+\.$", "", str(error))
             waiting[job.out].fail(reason)
             tell(f"{waiting[job.out]} FAILED: {reason}")
@@ -194,7 +193,7 @@ def finish_comparison(
             with pool:
                 pool.run(jobs, on_result=on_result, on_failure=on_failure)
         finally:
-            write_tables(comparison)  # once the workers have ended, as runs may end while they are stopped
+            write_tables(comparison)  # after the workers have stopped, which may finish runs
         from proxemic.studies.comparison.plots import draw_curves, draw_points
 
         draw_points(comparison)

@@ -1,4 +1,4 @@
-"""Means over seeds with their 95% intervals, differences paired by seed, and how far seeds spread."""
+"""Compute means over seeds with 95% intervals, differences paired by seed, and the variation over seeds."""
 
 import math
 import statistics
@@ -11,10 +11,10 @@ from proxemic.studies.statistics import Estimate, t_interval
 
 @dataclass(frozen=True)
 class SeedVariation:
-    """Standard deviations of a metric: over a recipe's seeds (root mean square over recipes), and of recipes' means.
+    """Standard deviations of a metric over seeds (root mean square over recipes) and of the recipes' means.
 
-    ``ratio`` is the seeds' standard deviation relative to another metric's: the geometric mean over the ``n`` recipes
-    with two seeds or more, and its 95% interval (t distribution of the logarithms).
+    ``ratio`` compares the standard deviation over seeds with that of another metric: the geometric mean over the ``n``
+    recipes with two seeds or more, and its 95% interval (Student's t of the logarithms).
     """
 
     seeds: float
@@ -24,25 +24,25 @@ class SeedVariation:
 
     @property
     def separability(self) -> float:
-        """The standard deviation of the recipes' means as a multiple of that over seeds."""
+        """The standard deviation of the recipes' means divided by that over seeds."""
         return self.recipes / self.seeds if self.seeds else math.inf
 
 
 def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Estimate | None:
-    """Return the mean of a metric over the seeds that have it; None if none has."""
+    """Return the mean of a metric over the seeds that have it, or None."""
     values = metric_values(results, metric, split)
     return t_interval(list(values.values())) if values else None
 
 
 def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> Estimate | None:
-    """Return by how much a test metric exceeds the baseline's with the same seed; None without a common seed."""
+    """Return the difference of a test metric from the baseline's, paired by seed; None without a common seed."""
     base = metric_values(baseline, metric)
     pairs = [value - base[seed] for seed, value in metric_values(results, metric).items() if seed in base]
     return t_interval(pairs) if pairs else None
 
 
 def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:
-    """Return the variation of a test metric relative to that of ``against``; None without two recipes of two seeds."""
+    """Return the variation of a test metric, compared with ``against``; None without two recipes of two seeds each."""
     pairs = [[list(metric_values(result, name).values()) for name in (metric, against)] for result in results]
     pairs = [(values, unit) for values, unit in pairs if len(values) > 1]
     if len(pairs) < 2:

@@ -1,11 +1,11 @@
-"""One or two values of a recipe varied, all others as they are, over seeds: a curve of a metric, or a heat map."""
+"""Vary one or two values of a recipe over several seeds, and draw a curve or a heat map of a metric."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from proxemic.analysis.drawing import hide_frame, new_figure
 from proxemic.errors import UserError
-from proxemic.extras import optional_dependency
 from proxemic.studies.comparison.directory import Comparison, Result, computed_metrics
 from proxemic.studies.comparison.entries import find_names, read_entry
 from proxemic.studies.comparison.run import finish_comparison, plan_comparison
@@ -13,21 +13,17 @@ from proxemic.studies.comparison.statistics import mean
 from proxemic.studies.comparison.vary import Axis, Sweep, write_points
 from proxemic.studies.statistics import Estimate
 
-with optional_dependency("train"):
-    from matplotlib.figure import Figure
-
 
 def plan_sweep(
     recipe: str, sweeps: Sequence[Sweep], seeds: Sequence[int] | None, out: Path, flags: Sequence[str], metric: str
 ) -> tuple[Comparison, dict[Sweep, list[str]]]:
-    """Write a recipe for each point, and plan a comparison of them all in ``out/comparison``.
+    """Write a recipe for each point, and plan a comparison of all of them in ``out/comparison``.
 
-    Returns the comparison, and the names of the recipes of each sweep's points. Nothing is written before all is
-    checked.
+    Returns the comparison and the names of the recipes by sweep. Everything is checked before anything is written.
     """
     name, *others = find_names([recipe])
     if others:
-        raise UserError(f"{recipe} is {1 + len(others)} recipes, but a sweep varies one: name it alone.")
+        raise UserError(f"{recipe} matches {1 + len(others)} recipes, but a sweep varies one: name only one.")
     computed = computed_metrics(read_entry(name, flags, own_code=True))
     if metric not in computed:
         raise UserError(f"--metric is {metric}, but these are computed: {', '.join(computed)}.")
@@ -43,27 +39,27 @@ def run_sweep(
     workers: int = 1,
     report: Callable[[str], object] | None = None,
 ) -> dict[Sweep, list[dict[int, Result]]]:
-    """Train the unfinished runs that `plan_sweep` returned, and return the results of each point by seed."""
+    """Train the unfinished runs of `plan_sweep`, and return the results of each point by seed."""
     finish_comparison(comparison, workers=workers, report=report)
     comparison.check_finished()
     results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
     return {sweep: [results[name] for name in files] for sweep, files in names.items()}
 
 
-def plot_sweep(sweep: Sweep, results: Sequence[Mapping[int, Result]], metric: str, recipe: str) -> Figure:
-    """Draw a test metric in percent: over one axis a curve with 95% intervals and all seeds, over two a heat map."""
+def plot_sweep(sweep: Sweep, results: Sequence[Mapping[int, Result]], metric: str, recipe: str) -> Any:
+    """Draw a test metric in percent: a curve with intervals and seeds over one axis, or a heat map over two."""
     means = [estimate for estimate in (mean(by_seed, metric) for by_seed in results) if estimate]
     first, *second = sweep.axes
     figure, axes = _heat_map(first, second[0], means, metric) if second else _curve(first, means, results, metric)
     axes.set_title(recipe, fontsize=9, parse_math=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    hide_frame(axes, grid=None if second else "both")
     return figure
 
 
 def _curve(
     axis: Axis, means: Sequence[Estimate], results: Sequence[Mapping[int, Result]], metric: str
-) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+) -> tuple[Any, Any]:
+    figure = new_figure(5.5, 3.8)
     axes = figure.subplots()
     try:
         places = [float(value) for value in axis.values]
@@ -85,13 +81,12 @@ def _curve(
     axes.set_xticks(places, axis.values)
     axes.set_xlabel(" = ".join(axis.keys), parse_math=False)
     axes.set_ylabel(f"test {metric}, %")
-    axes.grid(color="#dddddd", linewidth=0.6)
     return figure, axes
 
 
-def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str) -> tuple[Figure, Any]:
+def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str) -> tuple[Any, Any]:
     rows, columns = len(up.values), len(across.values)
-    figure = Figure(figsize=(1.8 + 0.8 * columns, 1.4 + 0.55 * rows), layout="constrained")
+    figure = new_figure(1.8 + 0.8 * columns, 1.4 + 0.55 * rows)
     axes = figure.subplots()
     means = [[100 * estimates[row * columns + column].mean for column in range(columns)] for row in range(rows)]
     image = axes.imshow(means, cmap="viridis", aspect="auto", origin="lower")

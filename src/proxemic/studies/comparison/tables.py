@@ -1,4 +1,4 @@
-"""The tables of a comparison: CSV for programs, Markdown for people. A cell that was not measured is never filled."""
+"""Write the tables of a comparison as CSV and Markdown; missing values stay missing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,14 +11,14 @@ from proxemic.tables import MISSING, Table
 
 MARKS = {"validation": "", "test": " †", "last": " ‡"}
 FOOTNOTES = {
-    "test": "† the epoch was chosen on the test classes: too good beside the others.",
+    "test": "† the epoch was chosen on the test classes: the values are too good to compare with the others.",
     "last": "‡ the last epoch was taken, whatever its value.",
 }
 _Results = Mapping[Entry, Mapping[int, Result]]
 
 
 def write_tables(comparison: Comparison) -> None:
-    """Write results, summary, differences and spread as CSV, and ``table.md``, from what is finished."""
+    """Write results, summary, differences and spread as CSV, and ``table.md``, from the finished runs."""
     results = comparison.results()
     for name, header, rows in (
         ("results", "recipe dataset loss seed split metric value epoch selected_on seconds", _result_rows(results)),
@@ -78,12 +78,12 @@ def _variation_rows(comparison: Comparison, results: _Results) -> Iterator[tuple
 
 
 def _tested(seeds: Mapping[int, Result]) -> list[str]:
-    """Return the metrics that a recipe has on the test classes."""
+    """Return the test metrics of a recipe."""
     return list(dict.fromkeys(metric for result in seeds.values() for metric in result.values.get("test", ())))
 
 
 def markdown(comparison: Comparison, results: _Results | None = None) -> str:
-    """Write a table per data set, and list unfinished and failed runs."""
+    """Write Markdown with a table per data set, and a list of unfinished and failed runs."""
     results = comparison.results() if results is None else results
     cells, finished = len(list(comparison.cells())), sum(len(seeds) for seeds in results.values())
     title = (
@@ -91,7 +91,7 @@ def markdown(comparison: Comparison, results: _Results | None = None) -> str:
         "evaluated on the test classes, in percent: mean ± 95% interval over seeds (t distribution)."
     )
     if finished < cells:
-        title += f" **{cells - finished} of {cells} cells are not finished**; what was not measured is {MISSING}."
+        title += f" **{cells - finished} of {cells} cells are not finished**; {MISSING} stands for missing values."
     parts = ["# Comparison", title]
     if comparison.flags:
         parts.append(f"Flags of all recipes: `{' '.join(comparison.flags)}`")
@@ -106,7 +106,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     metrics, baseline = comparison.shown_metrics(entries), comparison.baseline_of(entries)
     names = {entry: f"`{entry.title}`{MARKS[entry.selected_on]}" for entry in entries}
     means = {(entry, metric): mean(results[entry], metric) for entry in entries for metric in metrics}
-    # What was chosen on the test classes does not compete with what was not.
+    # Results that were chosen on the test classes do not compete for the best.
     fair = [entry for entry in entries if entry.selected_on != "test" and results[entry]] or entries
 
     def cell(entry: Entry, metric: str) -> str:
@@ -131,8 +131,8 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     classes = [result.test_classes for entry in entries for result in results[entry].values() if result.test_classes]
     if min(classes, default=FEWEST_CLASSES) < FEWEST_CLASSES:
         yield (
-            f"Few test classes: {min(classes)}. The intervals are over seeds on these classes alone: other classes may "
-            "give quite other values, and other differences."
+            f"Few test classes: {min(classes)}. The intervals are over seeds on these classes only: other classes may "
+            "give quite different values and differences."
         )
     rows = []
     for entry in entries:
@@ -142,7 +142,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
             rows.append([names[entry], *map(_difference, found), str(pairs)])
     if rows:
         first = names[baseline]
-        yield f"Difference from {first}, paired by seed; * where the 95% interval, each by itself, excludes 0:"
+        yield f"Difference from {first}, paired by seed; * if the 95% interval, each by itself, excludes 0:"
         yield Table(["recipe", *metrics, "pairs"], rows).text("markdown")
     by_recipe = [results[entry] for entry in entries]
     variations = {metric: seed_variation(by_recipe, metric, metrics[0]) for metric in metrics}

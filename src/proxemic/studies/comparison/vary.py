@@ -1,4 +1,4 @@
-"""Values of a recipe that are varied, and a recipe for each of them."""
+"""Read the values of a recipe to vary, and write a recipe for each of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from proxemic.recipes.reader import read_recipe
 
 @dataclass(frozen=True)
 class Axis:
-    """The keys of a recipe that are set alike, and the values that they take, as flags without their dashes."""
+    """Keys of a recipe that take the same value, as flags without dashes, and the values to try."""
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
@@ -33,26 +33,26 @@ class Axis:
         values = tuple(value.strip() for value in after.split(","))
         if not (all(keys) and all(values)) or len(set(keys)) < len(keys) or len(set(values)) < len(values):
             raise UserError(
-                f"--vary is {text!r}, but must be a key, or several with commas, and values, each once, as "
+                f"--vary is {text!r}, but must be a key, or several with commas, and different values, such as "
                 "loss.alpha=8,16,32."
             )
         return cls(keys, values)
 
     @property
     def name(self) -> str:
-        """The keys as ``loss.alpha+second_phase.loss.alpha``."""
+        """The keys, joined as in ``loss.alpha+second_phase.loss.alpha``."""
         return "+".join(self.keys)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A curve over the values of one axis, or a heat map over those of two."""
+    """The points of a sweep: the values of one axis (a curve), or all pairs of values of two axes (a heat map)."""
 
     axes: tuple[Axis, ...]
 
     @property
     def name(self) -> str:
-        """The axes as ``loss.k1,loss.k2``."""
+        """The names of the axes, joined as in ``loss.k1,loss.k2``."""
         return ",".join(axis.name for axis in self.axes)
 
     def points(self) -> list[dict[str, str]]:
@@ -68,21 +68,21 @@ class Sweep:
 
 
 def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
-    """Make a sweep of each text that `Axis.parse` takes, or one ``grid`` of two: every value with every value."""
+    """Make a sweep of each text that `Axis.parse` reads; with ``grid``, one sweep of all pairs of two axes' values."""
     axes = [Axis.parse(text) for text in texts]
     if grid and len(axes) != 2:
-        raise UserError(f"--grid takes two --vary, not {len(axes)}: set other values by their flags.")
+        raise UserError(f"--grid takes two --vary, not {len(axes)}: set other values by flags.")
     keys = [key for axis in axes for key in axis.keys] if grid else [axis.name for axis in axes]
     if len(set(keys)) < len(keys):
-        raise UserError(f"--vary names {', '.join(keys)}: vary each once, with all of its values.")
+        raise UserError(f"--vary names {', '.join(keys)}: name each key once, with all of its values.")
     return [Sweep(tuple(axes))] if grid else [Sweep((axis,)) for axis in axes]
 
 
 def write_points(recipe: str, sweeps: Sequence[Sweep], out: Path, flags: Sequence[str]) -> dict[Sweep, list[str]]:
-    """Write a recipe for each point to ``out/values`` once all are checked, and return their names by sweep.
+    """Check a recipe for each point, write them all to ``out/values``, and return their names by sweep.
 
     Raises:
-        UserError: If a value is refused, or ``out`` has other recipes of these names.
+        UserError: If a value is refused, or ``out`` has different recipes with these names.
     """
     texts: dict[Path, str] = {}
     names: dict[Sweep, list[str]] = {}
@@ -93,9 +93,9 @@ def write_points(recipe: str, sweeps: Sequence[Sweep], out: Path, flags: Sequenc
                 read = read_recipe(
                     find_recipe(recipe), [*flags, *(f"--{key}={value}" for key, value in point.items())], own_code=True
                 )
-                with torch.random.fork_rng(devices=[]):  # the losses refuse values that no training could begin with
+                with torch.random.fork_rng(devices=[]):  # losses refuse bad values when they are created
                     for phase in filter(None, (read.recipe, read.recipe.second_phase)):
-                        # How many classes there are is unknown before the images are; a list of margins has one each.
+                        # The number of classes is unknown without the images; a list of margins has one per class.
                         margin = getattr(phase.loss, "keywords", {}).get("margin")
                         classes, model = len(margin) if isinstance(margin, list) else 4, read.recipe.model
                         make_loss(phase.loss, classes, model.embedding_size, normalized=model.normalize)

@@ -1,4 +1,4 @@
-"""How models and files of embeddings are evaluated: which images they are, their metrics, and their report."""
+"""Evaluate models and files of embeddings: choose images, compute metrics and format the result."""
 
 from proxemic.studies.evaluation.models import check_made_by, choose_images, evaluate_models
 from proxemic.studies.evaluation.result import Evaluation

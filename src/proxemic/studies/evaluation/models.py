@@ -1,4 +1,4 @@
-"""Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
+"""Evaluate models on the images of their run, on another folder or table, or on queries against a gallery."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,13 +33,13 @@ def evaluate_models(
     save_embeddings: Path | None,
     report: Callable[[str], object],
 ) -> list[TargetMetrics]:
-    """Embed what `choose_images` returned by each model, and evaluate the embeddings."""
+    """Embed the images of `choose_images` with each model, and evaluate the embeddings."""
     if by_category and images.categories is None:
         raise UserError(
             "--by category needs categories, but these images have none: give --data.root a table with a column "
             "category."
         )
-    # The labels of the classes whose names a model was trained on; None if those of one model are unknown.
+    # The labels of classes that a model was trained on, by name; None if the training classes of a model are unknown.
     classes, trained = [RunDirectory.of_model(path).read_classes() for path in paths], None
     if None not in classes:
         names = {name for class_ in classes if class_ is not None for name in class_.trained}
@@ -70,17 +70,17 @@ def evaluate_models(
 
 
 def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
-    """Warn if the vectors come from another model than those that the head was trained on."""
+    """Warn if the vectors come from another model than the vectors that the head was trained on."""
     made_by, known = images.pixels.made_by if isinstance(images.pixels, Vectors) else None, model.config.input_model
     if made_by is not None and known is not None and made_by != known:
         report(
             f"WARNING: {path} was trained on vectors of the model {known}, but these come from {made_by}: the figures "
-            "mean nothing unless the two are the same model."
+            "are meaningless unless the two are the same model."
         )
 
 
 def _with_parts(target: TargetMetrics, trained: Sequence[int]) -> TargetMetrics:
-    """Add the metrics of the unseen and the seen classes, where there are both; each part searches itself alone."""
+    """Add metrics of the unseen and the seen classes, if there are both; each part is searched in itself."""
     rows, parts = target.rows, []
     assert rows.labels is not None
     is_seen = torch.isin(rows.labels, torch.tensor(trained, dtype=torch.int64))
@@ -104,17 +104,17 @@ def choose_images(
     strict: bool,
     overrides: dict[str, Any],
 ) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
-    """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
+    """Load the images to evaluate models on; return also their split, notes for the user, and the settings."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
     recipe = run and run.recipe
     if run is not None:
         run.check_run()
     if "evaluation.precision" not in overrides and "precision" not in (overrides.get("evaluation") or ()):
-        # Not that of the first run's recipe: two models are compared as the later commands compute them.
+        # Not the precision of the first run's recipe, which would differ between two models.
         overrides = _added(overrides, "evaluation.precision", "32-true")
     data_keys = [key for key in overrides if key.startswith("data")]
     if (query is None) != (gallery is None):
-        raise UserError("--query and --gallery are images or files of vectors, and go together: give both.")
+        raise UserError("--query and --gallery must be given together: give images, or files of vectors, for both.")
     for name, file in {"labels": labels, "gallery-labels": gallery_labels}.items():
         if file is not None and (query is None or not takes_vectors(paths[0])):
             raise UserError(
@@ -124,7 +124,7 @@ def choose_images(
     if query is not None and gallery is not None:
         if data_keys or split:
             raise UserError(f"--{data_keys[0] if data_keys else 'split'} has no meaning beside --query and --gallery.")
-        # The data of a recipe are not looked at, but without one there must be some.
+        # The data of a recipe is not used, but without a recipe there must be some.
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         if _take_vectors(paths, (query, gallery)):
             asked, searched = OwnVectors(query, labels=labels), OwnVectors(gallery, labels=gallery_labels)
@@ -145,10 +145,11 @@ def choose_images(
 
 
 def _take_vectors(paths: Sequence[Path], files: Sequence[Path]) -> bool:
-    """Return whether the models take vectors, and check by their names that the files hold what the models take."""
+    """Return whether the models take vectors; `UserError` if they differ, or the files hold the wrong kind."""
     first, *others = (takes_vectors(path) for path in paths)
     if any(other != first for other in others):
-        raise UserError(f"Of {paths[0]} and {paths[1]} one takes images and one vectors: evaluate the two one by one.")
+        kinds = ("vectors", "images") if first else ("images", "vectors")
+        raise UserError("{0} takes {2}, but {1} takes {3}: evaluate them one by one.".format(*paths, *kinds))
     for file in files:
         suffix = file.suffix.lower()
         if first and suffix not in (".parquet", ".npy", ".safetensors"):
@@ -159,7 +160,7 @@ def _take_vectors(paths: Sequence[Path], files: Sequence[Path]) -> bool:
 
 
 def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
-    return type(overrides)({**overrides, key: value})  # flags stay flags, which messages about them name
+    return type(overrides)({**overrides, key: value})  # flags stay flags, so that messages name them
 
 
 def _load(
@@ -182,27 +183,27 @@ def _load(
         raise UserError(f"--split all is for folders and tables of images: {type(source).__name__} has train and test.")
     split, splits = split or "test", moved or source.load()
     for path in paths:
-        # Split anew, other images may put classes of the training into the test.
+        # Another split of changed images could put training classes into the test.
         if (same or moved) and is_run(path):
             RunDirectory(path).check_images(split_fingerprint(splits))
     images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
     note = (
-        f"The images are taken for those of {paths[0]} in another place, as they have its classes with as many "
-        "images of each: its test classes are evaluated. If they are others, give --split all."
+        f"The images have the classes of {paths[0]}, with as many images each: they are taken for the same images in "
+        "another place, and the test classes are evaluated. If they are other images, give --split all."
     )
     return images, split, (*splits.notes, note) if moved else splits.notes
 
 
 def _moved_splits(source: OwnSource, run: RunDirectory) -> Splits | None:
-    """Return the splits of a run if these may be its images elsewhere: the same classes with as many images each."""
+    """Return the splits of a run if these may be its moved images: the same classes with as many images each."""
     classes = run.read_classes()
     if classes is None or source.root is None:
         return None
     names = {*classes.train, *(classes.validation or ()), *(classes.test or ())}
     if not names <= {*source.class_names()}:
-        return None  # known without reading the images themselves
+        return None  # without reading the images
     try:
         splits = source.load()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Open-set identification of evaluated rows: some classes form the gallery, the others are unknown to it."""
+"""Evaluate open-set identification: some classes form the gallery, and the others are unknown."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from proxemic.metrics.open_set import threshold_name
 
 @dataclass(frozen=True, eq=False)
 class OpenSet:
-    """Open-set identification of one model, and the number of images and of classes in the gallery."""
+    """The open-set identification of a model, with the number of images and classes in the gallery."""
 
     found: OpenSetIdentification
     images: int
@@ -24,11 +24,11 @@ class OpenSet:
 
     @property
     def values(self) -> dict[str, float]:
-        """Rates, then thresholds, by name."""
+        """The rates and then the thresholds, by name."""
         return self.found.values | {threshold_name(rate): point.threshold for rate, point in self.found.points.items()}
 
     def content(self) -> dict[str, Any]:
-        """Return the counts and the values, for JSON."""
+        """Return counts and values for JSON."""
         non_mated = self.found.non_mated.labels
         counts = {"gallery_classes": self.classes, "gallery_images": self.images}
         counts |= {"mated_queries": len(self.found.mated.labels), "non_mated_queries": len(non_mated)}
@@ -36,7 +36,7 @@ class OpenSet:
 
     @property
     def title(self) -> str:
-        """What is searched for what, for people."""
+        """A description of the gallery and the queries."""
         mated, non_mated = self.found.mated.labels, self.found.non_mated.labels
         return (
             f"Open set: a gallery of {self.images:,} images of {self.classes:,} classes, {len(mated):,} queries of "
@@ -45,21 +45,21 @@ class OpenSet:
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers of queries and classes are too small for."""
+        """Warnings about too few queries or classes."""
         notes = []
         if unknown := [f"{rate:g}" for rate, point in self.found.points.items() if math.isnan(point.threshold)]:
             rates = " and ".join(unknown)
             notes.append(f"Too few queries of classes that the gallery lacks to measure a false alarm rate of {rates}.")
         if min(len(item.labels.unique()) for item in (self.found.mated, self.found.non_mated)) < FEWEST_CLASSES:
-            notes.append(f"With fewer than {FEWEST_CLASSES} classes of each kind no honest interval can be given.")
+            notes.append(f"With fewer than {FEWEST_CLASSES} classes of each kind, no honest interval can be given.")
         return notes
 
 
 def identify_open_set(name: str, content: LabelledEmbeddings, distance: Distance, seed: int) -> OpenSet:
-    """Divide rows by `divide_open_set`, and identify the queries."""
+    """Divide rows by `divide_open_set`, and identify the queries in the gallery."""
     rows = content.rows
     if rows.labels is None or len(rows.labels[rows.labels >= 0].unique()) < 2:
-        raise UserError(f"--open-set leaves classes out of the gallery, but {name} has not two: give more classes.")
+        raise UserError(f"--open-set leaves classes out of the gallery, but {name} has less than two: give more.")
     gallery, queries = (kind.nonzero().squeeze(1) for kind in divide_open_set(rows, seed))
     place = torch.full((len(rows.labels),), -1)
     place[gallery] = torch.arange(len(gallery))
@@ -76,17 +76,17 @@ def identify_open_set(name: str, content: LabelledEmbeddings, distance: Distance
             gallery_sequences=None if sequences is None else sequences[gallery],
         )
     except ValueError as error:
-        raise UserError(f"--open-set cannot be computed of {name}: {error}") from error
+        raise UserError(f"--open-set cannot be computed for {name}: {error}") from error
     return OpenSet(found, len(gallery), len(rows.labels[gallery].unique()))
 
 
 def divide_open_set(rows: RowLabels, seed: int) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
-    """Choose which rows are in the gallery, and which are queries.
+    """Divide rows into a gallery and queries, and return a mask of each.
 
-    Half of the classes, rounded down, are not in the gallery, and all their rows are queries; of every other class half
-    of the rows, rounded down but at least one, are in the gallery, and the rest are queries. If there are flags, they
-    say which rows are which, and half of the classes are taken out of the gallery, unless there are queries of classes
-    that it lacks already.
+    All rows of half of the classes (rounded down) are queries, which the gallery lacks. Half of the rows of every other
+    class (rounded down, at least one) form the gallery, and the rest are queries. If the rows already have a gallery
+    and queries, these are kept, and half of the classes are removed from the gallery, unless it lacks classes of
+    queries already.
     """
     labels = rows.labels
     assert labels is not None

@@ -1,4 +1,4 @@
-"""The result of an evaluation, as rows for programs and as text for people."""
+"""Format the result of an evaluation as rows for programs and as text for people."""
 
 import json
 import math
@@ -22,20 +22,18 @@ from proxemic.metrics.confidence import AveragedOver
 from proxemic.runs.evaluate import computed_in
 from proxemic.studies.evaluation.rows import TargetMetrics
 from proxemic.studies.statistics import few_classes
-from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
+from proxemic.tables import MISSING, Format, Table, counted, format_of, percent, without_nan
 
-_IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
-
-
+_IMAGES = {"unseen": "only classes not trained on", "seen": "only classes TRAINED ON"}
 _NO_INTERVAL = Interval(math.nan, math.nan, math.nan)
 _NO_DIFFERENCE = PairedDifference(math.nan, math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
 class MetricTable:
-    """The metrics of one model with intervals, or of two on the same queries with differences, by name.
+    """The metrics of one model with intervals, or of two models on the same queries with differences, by name.
 
-    ``chance`` is what a random order gives; None shows no such column to people.
+    ``chance`` holds the values of a random order; with None, tables for people have no such column.
     """
 
     values: Sequence[Mapping[str, float]]
@@ -58,7 +56,7 @@ class MetricTable:
         average: AveragedOver = "queries",
         chance: Mapping[str, float] | None = None,
     ) -> "MetricTable":
-        """Compute intervals, or differences, by the bootstrap over the classes; 0 resamples compute neither."""
+        """Compute intervals or differences by the bootstrap over classes; 0 resamples compute neither."""
         intervals: Mapping[str, Interval] = {}
         differences: Mapping[str, PairedDifference] = {}
         options: Any = {"level": level, "resamples": resamples}
@@ -75,13 +73,13 @@ class MetricTable:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether there are intervals, or differences."""
+        """Whether there are intervals or differences."""
         return bool(self.intervals or self.differences)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per metric; missing values are NaN.
 
-        The columns are metric, split, value, chance, low and high; for two models metric, split, first, second,
+        The columns are metric, split, value, chance, low and high, or for two models metric, split, first, second,
         difference, low, high and p_value.
         """
         rows: list[dict[str, Any]] = []
@@ -98,7 +96,7 @@ class MetricTable:
         return rows
 
     def cells(self, bounds: bool | None = None) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows as papers print them, in percent, thresholds as they are; by default with bounds."""
+        """Return header and rows for people: metrics in percent, thresholds as numbers, with intervals if any."""
         one, bounds = len(self.values) == 1, self.has_bounds if bounds is None else bounds
         header = ["metric", *([self.split] if one else ["A", "B"]), *(["chance"] if self.chance is not None else [])]
         header += [] if one else ["A - B"]
@@ -106,7 +104,7 @@ class MetricTable:
         rows = []
         for row in self.rows():
             name, is_threshold = row["metric"], row["metric"].startswith("threshold")
-            show = _as_it_is if is_threshold else percent
+            show = _number if is_threshold else percent
             cells = [name, *(show(row[key]) for key in (["value"] if one else ["first", "second"]))]
             cells += [percent(self.chance.get(name))] if self.chance is not None else []
             if not one:
@@ -114,12 +112,12 @@ class MetricTable:
             if bounds:
                 cells.append(MISSING if math.isnan(row["low"]) else f"{show(row['low'])} … {show(row['high'])}")
             if bounds and not one:
-                cells.append(_as_it_is(row["p_value"]))
+                cells.append(_number(row["p_value"]))
             rows.append(cells)
         return header, rows
 
     def bounds(self) -> dict[str, Any]:
-        """Return intervals and differences for JSON, as far as there are any."""
+        """Return the intervals and differences for JSON."""
         intervals = {name: [interval.low, interval.high] for name, interval in self.intervals.items()}
         named = {
             "intervals": intervals,
@@ -128,21 +126,21 @@ class MetricTable:
         return {name: values for name, values in named.items() if values}
 
 
-def _as_it_is(value: float) -> str:
+def _number(value: float) -> str:
     return MISSING if math.isnan(value) else f"{value:.4f}"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of one model with intervals, or those of two and their differences.
+    """The metrics of one model with intervals, or of two models with their differences.
 
     Args:
-        targets: One or two, on the same queries.
-        table: Their metrics, intervals and differences.
-        parts: The evaluations of the unseen classes alone, and of those trained on, where there are both.
-        categories: The evaluations of the queries of each category.
-        prefixes: The evaluations of the first numbers of the embeddings alone.
-        open_set: Open-set identification, if that was asked for.
+        targets: One model or file, or two on the same queries.
+        table: Metrics, intervals and differences.
+        parts: Evaluations of the unseen classes and of the training classes by themselves, if there are both.
+        categories: Evaluations of the queries of each category.
+        prefixes: Evaluations of the first numbers of the embeddings.
+        open_set: Open-set identification, if requested.
     """
 
     targets: tuple[TargetMetrics, ...]
@@ -154,7 +152,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
-        """Compute intervals, or differences, by the bootstrap; 0 resamples compute neither."""
+        """Compute intervals or differences by the bootstrap; 0 resamples compute neither."""
         parts, categories, prefixes = (
             tuple(
                 cls.of(part, level, resamples)
@@ -164,7 +162,7 @@ class Evaluation:
         )
         bootstrap, metrics = (level, resamples), [target.metrics for target in targets]
         first, split = metrics[0], targets[0].split
-        # The queries and their matches, and so chance, are the same for two models.
+        # Two models have the same queries and matches, and therefore the same chance level.
         table = MetricTable.of(
             metrics, metrics, first.labels, split, *bootstrap, average=first.average, chance=first.chance
         )
@@ -176,12 +174,12 @@ class Evaluation:
 
     @property
     def intervals(self) -> Mapping[str, Interval]:
-        """The interval of each metric of a single model; empty with few classes or without resamples."""
+        """The interval of each metric of a single model; empty for few classes or without resamples."""
         return self.table.intervals
 
     @property
     def differences(self) -> Mapping[str, PairedDifference]:
-        """By how much the first of two models exceeds the second; empty without resamples."""
+        """The differences between the first and the second of two models; empty without resamples."""
         return self.table.differences
 
     @property
@@ -190,7 +188,7 @@ class Evaluation:
         return self.targets[0].metrics
 
     def write(self, path: Path) -> None:
-        """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
+        """Write to a file in the format of its suffix: ``.json``, ``.csv`` or ``.md``."""
         write_text(path, self.text(format_of(path)) + "\n")
 
     def text(self, form: Format = "table") -> str:
@@ -209,9 +207,9 @@ class Evaluation:
         return "\n\n".join(table.text(form) for table in tables)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `MetricTable`: of the whole, the categories, the parts, the prefixes, the open set.
+        """Return the rows of `MetricTable` for the whole, the categories, the parts, the prefixes and the open set.
 
-        With categories, the first column is category, empty for the whole.
+        With categories, the first column is ``category``, which is empty for the whole.
         """
         with_category = bool(self.categories) or self.targets[0].category is not None
         rows = [
@@ -223,7 +221,7 @@ class Evaluation:
         return rows + [({"category": ""} if with_category else {}) | row for row in of_open_set]
 
     def class_rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of each class with an evaluated query, worst first, of the first model."""
+        """Return the first model's metrics of each class with an evaluated query, worst first."""
         target = self.targets[0]
         names = target.rows.class_names or ()
         counts = self.metrics.labels[self.metrics.evaluated].bincount()
@@ -234,7 +232,7 @@ class Evaluation:
         return sorted(rows, key=lambda row: row[target.metric])
 
     def query_rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of each evaluated query of the first model, by path or row (from 1), worst first."""
+        """Return the first model's metrics of each evaluated query, by path or row (from 1), worst first."""
         target, metrics = self.targets[0], self.metrics
         rows, names, labels = target.rows, target.rows.class_names or (), metrics.labels.tolist()
         places = range(len(labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
@@ -250,7 +248,7 @@ class Evaluation:
         return sorted(queries, key=lambda row: row[target.metric])
 
     def worst(self, count: int) -> list[Table]:
-        """Return the first rows of `class_rows` and of `query_rows` as two tables."""
+        """Return the first rows of `class_rows` and `query_rows` as two tables."""
         metric = self.targets[0].metric
         return [
             Table([key, metric], [[row[key], percent(row[metric])] for row in rows[:count]], f"{title} by {metric}")
@@ -282,10 +280,10 @@ class Evaluation:
         ]
         models = ("",) if len(self.targets) == 1 else ("A ", "B ")
         header = ["numbers", *(f"{model}{name}" for model in models for name in names)]
-        return Table(header, rows, "By the first numbers of the embeddings alone, in percent")
+        return Table(header, rows, "By the first numbers of the embeddings only, in percent")
 
     def _content(self) -> dict[str, Any]:
-        """Return, for JSON, the metrics of one model by split, or those of two models and their differences."""
+        """Return the content for JSON: the metrics of one model, or of two with their differences."""
         summaries = [_summary(target) for target in self.targets]
         more: dict[str, Any] = {"level": self.table.level} if self.table.has_bounds else {}
         if self.categories:
@@ -308,7 +306,7 @@ class Evaluation:
 
     def _title(self) -> str:
         target = self.targets[0]
-        title = f"{_count(target.classes, 'class', 'classes')}, {_count(target.metrics.queries, 'query', 'queries')}"
+        title = f"{counted(target.classes, 'class', 'classes')}, {counted(target.metrics.queries, 'query', 'queries')}"
         title += f", {_IMAGES.get(target.split, f'{target.split} images')}"
         if target.rows.is_gallery is not None:
             title += f", {int(target.rows.is_gallery.sum()):,} in the gallery"
@@ -329,9 +327,9 @@ class Evaluation:
             notes.append(f"By their names, {of} was trained on {target.trained_on} of these {target.classes} classes.")
         if left_out:
             have = "has" if left_out == 1 else "have"
-            notes.append(f"{_count(left_out, 'query', 'queries')} {have} nothing of the class to find: left out.")
+            notes.append(f"{counted(left_out, 'query', 'queries')} {have} nothing of the class to find: left out.")
         if self.differences and "nmi" in target.metrics:
-            notes.append("Clustering has no value of each query to test; compare its intervals model by model.")
+            notes.append("Clustering has no values per query to test; compare its intervals model by model.")
         return notes
 
 
@@ -349,7 +347,3 @@ def _summary(target: TargetMetrics) -> dict[str, Any]:
         "queries": target.metrics.queries,
         "queries_left_out": target.metrics.left_out,
     }
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

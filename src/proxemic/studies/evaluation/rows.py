@@ -1,4 +1,4 @@
-"""Evaluate embeddings: those of a model, or files that were made elsewhere."""
+"""Evaluate the embeddings of a model or of a file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,22 @@ from proxemic.training import EvaluationConfig
 class TargetMetrics:
     """The metrics of one model or file of embeddings on a split, or on its ``seen`` or ``unseen`` classes.
 
-    ``content`` was evaluated by ``config``; ``images`` are those that were embedded in ``precision``, None if it is
-    unknown. ``trained_on`` is the number of classes that the models were trained on, if known. ``parts`` are the
-    metrics of the unseen and the seen classes, ``prefixes`` those of the first numbers of the embeddings alone,
-    ``categories`` those of the queries of each category, with its name in ``category``. ``stopped`` says where the run
-    of the model stopped, if it is unfinished. If ``reranked``, neighbours were ranked again by
-    `k_reciprocal_distances`.
+    Args:
+        name: The model or file, as the user named it.
+        split: The split, or ``seen`` or ``unseen``.
+        content: The evaluated embeddings and rows.
+        config: Settings of the evaluation.
+        metrics: The metrics.
+        images: The images that were embedded; None for a file.
+        trained_on: Number of these classes that the models were trained on; None if unknown.
+        parts: Metrics of the unseen and the seen classes.
+        categories: Metrics of the queries of each category.
+        prefixes: Metrics of the first numbers of the embeddings.
+        category: Name of the category, in ``categories``.
+        open_set: Open-set identification, if requested.
+        precision: Precision of the embeddings; None if unknown.
+        stopped: Where the model's run stopped; None if it is finished.
+        reranked: Whether neighbours were ranked again by `k_reciprocal_distances`.
     """
 
     name: str
@@ -49,34 +59,34 @@ class TargetMetrics:
 
     @property
     def title(self) -> str:
-        """The name for people."""
+        """The name in texts for people."""
         return readable(self.name) + ", re-ranked" * self.reranked
 
     @property
     def rows(self) -> RowLabels:
-        """Labels, roles and names of what was evaluated."""
+        """Labels, roles and names of the evaluated rows."""
         return self.content.rows
 
     @property
     def metric(self) -> str:
         """The metric that ranks classes and queries from worst to best."""
-        # A metric of one's own has no value per class.
+        # A metric of the user has no value per class.
         return self.config.metric if self.config.metric in self.metrics.per_query else "map@r"
 
     @property
     def classes(self) -> int:
-        """Number of classes of the rows, or of the queries of a category."""
+        """The number of classes of the rows, or of the queries of a category."""
         if self.category is not None:
             return self.query_classes
         return 0 if self.rows.labels is None else len(self.rows.labels.unique())
 
     @property
     def query_classes(self) -> int:
-        """Number of classes that have a query with something to find: the values are means over these."""
+        """The number of classes with an evaluated query, which the metrics are means over."""
         return len(self.metrics.labels[self.metrics.evaluated].unique())
 
     def with_categories(self) -> "TargetMetrics":
-        """Add the metrics of the queries of each category, which search the whole gallery."""
+        """Add metrics of the queries of each category; they search the whole gallery."""
         categories, is_query = self.rows.categories, self.rows.is_query
         if categories is None:
             raise UserError(
@@ -88,7 +98,7 @@ class TargetMetrics:
         return replace(self, categories=tuple(named))
 
     def with_prefixes(self, dims: Sequence[int]) -> "TargetMetrics":
-        """Add the metrics of the first numbers of the embeddings, as many as each of ``dims``."""
+        """Add metrics of the first ``dim`` numbers of the embeddings, for each of ``dims``."""
         size, prefixes = self.content.embeddings.shape[1], list[TargetMetrics]()
         for dim in sorted({*dims}):
             if not 1 <= dim <= size:
@@ -105,7 +115,7 @@ def evaluate_rows(
     config: EvaluationConfig,
     open_set_seed: int | None = None,
 ) -> TargetMetrics:
-    """Evaluate embeddings by their labels; with a seed, also where half of the classes are not in the gallery."""
+    """Evaluate embeddings by their labels; with a seed, also the open-set identification."""
     metrics = evaluate_embeddings(content.embeddings, content.rows, config)
     target = TargetMetrics(str(name), split, content, config, metrics)
     if open_set_seed is None:
@@ -114,7 +124,7 @@ def evaluate_rows(
 
 
 def rerank(target: TargetMetrics) -> TargetMetrics:
-    """Evaluate the same rows again, with the first neighbours of each query re-ranked."""
+    """Evaluate the rows again with the first neighbours of each query re-ranked."""
     metrics = evaluate_embeddings(target.content.embeddings, target.content.rows, target.config, rerank=True)
     parts = tuple(map(rerank, target.parts))
     again = replace(target, metrics=metrics, reranked=True, open_set=None, parts=parts, categories=())
@@ -134,9 +144,9 @@ def evaluate_files(
 ) -> list[TargetMetrics]:
     """Evaluate the embeddings of each file by their labels."""
     if gallery_labels is not None and gallery is None:
-        raise UserError("--gallery-labels is given without --gallery: give the embeddings that it labels.")
+        raise UserError("--gallery-labels needs --gallery, the embeddings that it labels: give both.")
     if gallery is not None and len(paths) > 1:
-        raise UserError("--gallery holds embeddings of one model: evaluate the two one by one.")
+        raise UserError("--gallery holds embeddings of one model: evaluate the two files one by one.")
     config = read_evaluation_config(overrides)
     contents = [read_embeddings(path, labels) for path in paths]
     for path, content in zip(paths, contents, strict=True):
@@ -167,7 +177,7 @@ _COMPARED = ("paths", "labels", "is_query or is_gallery", "sequence", "category"
 
 
 def _compared(content: LabelledEmbeddings) -> tuple[object, ...]:
-    """Return the number of rows and what `_COMPARED` names, which two models must share; None is unknown."""
+    """Return the number of rows and the values of `_COMPARED`, which must be equal for two models; None if unknown."""
     rows, count = content.rows, len(content.embeddings)
     roles = [[True] * count if role is None else role.tolist() for role in (rows.is_query, rows.is_gallery)]
     sequences, categories = (groups and groups.texts() for groups in (rows.sequences, rows.categories))

@@ -1,4 +1,4 @@
-"""The folds, trials and repetitions of one loss in the reality check."""
+"""Train the folds, trials and repetitions of one loss in the reality check."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,19 +25,19 @@ with optional_dependency("train"):
     from proxemic.training import EvaluationConfig, RunDirectory
 
 Results = dict[str, dict[str, float]]
-"""The metrics of one repetition by kind: ``separated``, ``concatenated`` and ``complete``."""
+"""Metrics of one repetition by kind: ``separated``, ``concatenated`` and ``complete``."""
 
 
 class FoldFailed(UserError):
-    """Raised for a training that fails with these hyper-parameters, but may work with others."""
+    """Raised if a training fails because of its hyper-parameters."""
 
 
 def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[str, str]:
-    """Derive the recipes of the complete model and of the folds: texts by name, ``complete`` and ``fold-0`` on."""
+    """Return the recipes of the complete model and the folds as YAML, by name: ``complete``, ``fold-0`` and so on."""
     if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
         raise UserError(
-            f"{name} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
-            "has none: give another one with --optim.schedule."
+            f"{name} has the schedule ReduceLROnPlateau, which needs held-out classes, but the complete model has "
+            "none: give another one with --optim.schedule."
         )
 
     def changed(data: Mapping[str, Any], size: int, select_on: str) -> dict[str, Any]:
@@ -52,12 +52,12 @@ def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[
         dealt = {"source": all_training_classes(base["data"]), "folds": check.folds, "fold": fold}
         data = {"class_path": "proxemic.data.Fold", "init_args": {**dealt, "split_seed": check.seed}}
         recipes[f"fold-{fold}"] = changed(data, check.embedding_size, "validation")
-    EvaluationConfig(**recipes["complete"]["evaluation"])  # whether the metric is computed
+    EvaluationConfig(**recipes["complete"]["evaluation"])  # refuses a metric that is not computed
     return {name: yaml.safe_dump(content, sort_keys=False) for name, content in recipes.items()}
 
 
 class CrossValidation:
-    """Train the folds of one recipe in full, and the model on all training classes, with any flags, into a folder."""
+    """Train the folds of a full recipe and the model on all training classes, with any flags, in a folder."""
 
     def __init__(self, out: Path, base: str, check: RealityCheck, workers: Workers) -> None:
         self.out, self.workers, self.check = out, workers, check
@@ -67,26 +67,26 @@ class CrossValidation:
         write_text(recipe_file(out), base)
 
     def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
-        """Return the mean over the folds of the metric on their validation classes, at each fold's best epoch.
+        """Train the folds, and return the mean of the validation metric at each fold's best epoch.
 
-        ``first`` is the folder of a trial of the first phase, whose runs those in ``folder`` continue.
+        ``first`` is the folder of a trial of the first phase, whose runs are continued.
         """
         jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.check.folds)]
         return fmean(result["validation"][self.check.metric] for result in self._run(jobs))
 
     def drop_weights(self, trials: str, *, but: Path | None = None) -> None:
-        """Drop the weights of all trials but one in the folders that match a pattern: those of 50 would fill a disk."""
+        """Delete the weights of all trials in matching folders except ``but``: 50 trials would fill the disk."""
         for run in self.out.glob(f"{trials}/*/fold-*/"):
             if run.parent != but:
                 RunDirectory(run).drop_weights()
 
     @property
     def first_epochs(self) -> int:
-        """The most epochs that the first phase, or the only one, may have."""
+        """The maximal number of epochs of the first or only phase."""
         return self.base["training"]["epochs"] - (self.base["second_phase"] or {"epochs": 0})["epochs"]
 
     def repeat(self, number: int, flags: Sequence[str]) -> Results:
-        """Evaluate on the test classes for one seed: separated, concatenated and complete."""
+        """Train with one seed and evaluate on the test classes: separated, concatenated and complete."""
         folder = self.out / "repeats" / str(number)
         kept = folder / "results.json"
         if kept.exists():
@@ -110,18 +110,18 @@ class CrossValidation:
         return Job(recipe_file(self.out, name), tuple(flags), folder / name, test, first and first / name)
 
     def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
-        """Describe the training of one model on all training classes, for as many epochs as the folds needed."""
+        """Return the job that trains a model on all training classes, for as many epochs as the folds needed."""
         total = _rounded_up(result["epoch"] for result in folds)
         length: list[str] = []
         if self.base["second_phase"] is not None:
             first = [result["phases"][0]["epochs"] if "phases" in result else self.first_epochs for result in folds]
             second = _rounded_up(max(0, result["epoch"] - n) for result, n in zip(folds, first, strict=True))
             length = ["--second_phase.epochs", str(second)]
-            if not second:  # folds that were best before the second phase began do without it, and without its values
+            if not second:  # the folds were best before the second phase: leave it out, and its values
                 values = read_flags(flags)
                 flags = as_flags({key: value for key, value in values.items() if not key.startswith("second_phase")})
                 length = ["--second_phase", "null"]
-            total = max(total, second + 5)  # both rounded up may leave nothing of the first
+            total = max(total, second + 5)  # rounding up both may leave no epoch for the first
         return Job(
             recipe_file(self.out, "complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete"
         )
@@ -150,7 +150,7 @@ def _rounded_up(epochs: Iterable[int]) -> int:
 
 
 def concatenated(runs: Sequence[Path]) -> dict[str, float]:
-    """Evaluate the concatenated unit embeddings of several runs' models on the test classes that the runs share."""
+    """Evaluate the concatenated unit embeddings of several runs on the test classes, which the runs share."""
     recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
     test = recipe.load().test_images
     size, workers = recipe.evaluation.batch_size, recipe.batches.workers

@@ -1,4 +1,4 @@
-"""The settings of a reality check, and where its files are."""
+"""The settings and files of a reality check."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from proxemic.studies.directories import StudyDirectory
 
 @dataclass(frozen=True)
 class RealityCheck:
-    """The arguments of `reality_check` that ``reality-check.json`` keeps, with the search space of each recipe."""
+    """The arguments of `reality_check` as ``reality-check.json`` stores them, with the search space of each recipe."""
 
     recipes: tuple[str, ...]
     flags: tuple[str, ...] = ()
@@ -29,25 +29,25 @@ class RealityCheck:
         if not self.recipes:
             raise ValueError("There is no recipe: name at least one that proxemic recipes list prints.")
         if len({folder_of(recipe) for recipe in self.recipes}) < len(self.recipes):
-            raise ValueError(f"The recipes are {', '.join(self.recipes)}, but each must have a name of its own.")
+            raise ValueError(f"The recipes are {', '.join(self.recipes)}, but their names must differ.")
 
 
 def directory_of(path: Path) -> StudyDirectory[RealityCheck]:
-    """Describe the directory of a check; it has a folder for each recipe."""
+    """Return the directory of a check, which has a folder for each recipe."""
     return StudyDirectory(path, "reality-check.json", "reality check", "reality-check", RealityCheck)
 
 
 def folder_of(recipe: str) -> str:
-    """Return the name of a recipe's folder in the directory of a check."""
+    """Return the name of a recipe's folder."""
     path = Path(recipe)
     return path.stem if path.suffix in (".yaml", ".yml") else recipe.replace("/", "-")
 
 
 def recipe_file(out: Path, name: str = "base") -> Path:
-    """Return the file of a recipe in the folder of a loss: ``base``, or a derived one such as ``fold-0``."""
+    """Return the path of a recipe in the folder of a loss: ``base``, or a derived recipe such as ``fold-0``."""
     return out / "recipes" / f"{name}.yaml"
 
 
 def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same data without validation classes: the folds take theirs from the training classes."""
+    """Return the data without validation classes, which the folds take from the training classes."""
     return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}

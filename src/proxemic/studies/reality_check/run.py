@@ -1,4 +1,4 @@
-"""The reality check itself: what is compared, in which order the work is done, and what is kept of it."""
+"""Run a reality check: read its recipes, tune them, repeat the best, and write the tables."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +35,10 @@ class RealityCheckResult:
     """The results of a reality check.
 
     Args:
-        out: Its directory, with ``results.csv`` and ``table.md``.
-        rows: The value of each metric of each repetition.
-        table: Markdown, with one row per recipe.
-        against_paper: Markdown beside what the papers print, if that was asked for.
+        out: Directory of the check, with ``results.csv`` and ``table.md``.
+        rows: Value of each metric in each repetition.
+        table: Markdown table with one row per recipe.
+        against_paper: Markdown with the papers' figures beside ours, if requested.
     """
 
     out: Path
@@ -64,36 +64,38 @@ def reality_check(
     against: Literal["paper"] | None = None,
     report: Callable[[str], object] | None = None,
 ) -> RealityCheckResult:
-    """Tune each loss and evaluate it on unseen classes, or go on with what was begun in ``out``.
+    """Tune each loss and evaluate it on unseen classes, or continue the check in ``out``.
 
     Args:
-        recipes: One per loss: names, patterns over the names as ``cub/reality-check/*``, YAML files, or recipes, which
-            are then named by their loss.
-        out: The directory: new, or that of the same check, which then goes on; None makes one under ``runs``.
+        recipes: One recipe per loss: names, patterns of names such as ``cub/reality-check/*``, YAML files, or recipes,
+            which are named by their loss.
+        out: Directory of the check: a new one, or the directory of the same check to continue it; None creates one
+            under ``runs``.
         overrides: Values of all recipes by dotted keys, such as ``{"training.epochs": 20}``.
-        trials: Bayesian trials per loss, at least 1; each trains all folds. Where a recipe has two phases, as many
-            trials of the second follow, which begin with the best of the first.
-        repeats: Seeds with the best hyper-parameters, at least 1; an interval needs 2.
-        folds: Class-disjoint parts of the training classes, 2 or more.
-        embedding_size: Embedding size of each fold's model; the complete one has ``folds`` times as much.
-        metric: What the trials maximise: its mean over the folds, each at its best epoch.
+        trials: Number of Bayesian trials per loss, at least 1; each trains all folds. If a recipe has two phases, as
+            many trials of the second phase follow, which start from the best trial of the first.
+        repeats: Number of seeds for the best hyper-parameters, at least 1; an interval needs 2.
+        folds: Number of class-disjoint parts of the training classes, at least 2.
+        embedding_size: Embedding size of each fold's model; the complete model has ``folds`` times as much.
+        metric: Metric to maximise: its mean over the folds, each at its best epoch.
         seed: Seed of the search and of the folds.
         spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; by default
-            those of the losses.
-        workers: Training processes at a time.
-        resume: Go on with the check in this directory, with the settings that it has.
-        against: Also compare with what the papers print, in ``against-paper.md``.
-        report: Is called with lines of progress; None logs them.
+            the spaces of the losses.
+        workers: Number of training processes.
+        resume: Continue the check in this directory with its own settings.
+        against: Also write ``against-paper.md`` with the papers' figures beside ours.
+        report: Called with lines of progress; None logs them.
 
     Raises:
-        Interrupted: After Ctrl-C; the same call goes on.
-        UserError: If the directory holds something else, a recipe is refused, or a training fails.
+        Interrupted: After Ctrl-C; the same call continues.
+        UserError: If the directory holds other files, a recipe is refused, or a training fails.
         ValueError: If a number is out of range, or a recipe is named twice.
     """
     if resume is not None:
         if recipes or out is not None or overrides:
             raise UserError(
-                "--resume takes everything but --workers and --against from the check that it goes on with."
+                "--resume takes everything but --workers and --against from the check that it continues: leave the "
+                "others out."
             )
         directory = directory_of(Path(resume))
         check = directory.read()
@@ -121,11 +123,7 @@ def reality_check(
         bases = {recipe: base for recipe, (base, _) in read.items()}
         check = replace(check, spaces=tuple(content for _, content in read.values()))
         files = {recipe_file(directory.path / folder_of(recipe)): base for recipe, base in bases.items()}
-        if begun:
-            directory.check_same(check, files)
-        for file, base in files.items():
-            write_text(file, base)
-        directory.write(check)
+        directory.begin(check, files)
     report = report or logging.getLogger("proxemic").info
     path = directory.path
     report(
@@ -167,7 +165,7 @@ class _Best(TypedDict):
 def _read(
     check: RealityCheck, name: str, recipe: Recipe | str, space: str | None, *, new: bool
 ) -> tuple[str, list[Any]]:
-    """Read a recipe and its search space, which must fit each other and, of a new check, the images."""
+    """Read a recipe and its search space, and check that they fit each other and, in a new check, the images."""
     where, pinned = f"The search space {space or f'of the loss of {name}'}", read_flags(check.flags)
     with file_of(recipe) as file:
         read = read_recipe(file, check.flags, own_code=True)
@@ -177,8 +175,8 @@ def _read(
             classes = splits.train.num_classes + (splits.validation.num_classes if splits.validation else 0)
             if classes < 2 * check.folds:
                 raise ValueError(
-                    f"--folds is {check.folds}, but the {classes} training classes of {name} give less than 2 to a "
-                    f"fold: take at most {classes // 2} folds."
+                    f"--folds is {check.folds}, but a fold needs 2 classes, and {name} has {classes} training classes: "
+                    f"take at most {classes // 2} folds."
                 )
         content = default_stages(base) if space is None else load_space(space)
         spaces = CheckSpaces.of(base, pinned, content, where)
@@ -191,7 +189,7 @@ def _read(
             _ = first.recipe
         except (UserError, ValueError) as error:
             raise UserError(f"{where} does not fit {name}: {error}") from error
-    plan_folds(base, name, check)  # which refuses what folds cannot have
+    plan_folds(base, name, check)  # refuses recipes that cannot be trained on folds
     return read.yaml, content
 
 

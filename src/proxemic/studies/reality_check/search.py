@@ -1,4 +1,4 @@
-"""What a reality check searches in each phase, and the searches: of the second phase from the best of the first."""
+"""Search the hyper-parameters of a reality check; the second phase starts from the best of the first."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,23 +31,23 @@ SECOND = "second_phase."
 
 @dataclass(frozen=True)
 class PhaseSpace:
-    """What one search varies, what else all its trials set, and the recipe's own values, by the recipe's keys."""
+    """The dimensions of a search, further values of all its trials, and the recipe's own values, by key."""
 
     dimensions: Mapping[str, Range | Choices]
     fixed: Mapping[str, Any]
     initial: Mapping[str, Any]
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the flags that give a recipe the values of a trial."""
+        """Return the flags for the values of a trial."""
         return as_flags({**self.fixed, **parameters})
 
 
 @dataclass(frozen=True)
 class CheckSpaces:
-    """The spaces of a loss in both phases, the second of which depends on the result of the first search.
+    """The search spaces of a loss in both phases; the second space depends on the result of the first search.
 
-    ``later`` is the stage that begins with the best weights of the stages before; without one, the ranges of the second
-    phase are derived from those of the first. Neither phase varies the keys in ``pinned``.
+    ``later`` is the stage that starts from the best weights of earlier stages. Without it, the ranges of the second
+    phase are derived from those of the first. Keys in ``pinned`` are not varied.
     """
 
     first: PhaseSpace
@@ -56,23 +56,23 @@ class CheckSpaces:
 
     @classmethod
     def of(cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any], where: str) -> "CheckSpaces":
-        """Read a space for a recipe in full, without the keys that flags give.
+        """Read a space for a full recipe, without the keys that flags set.
 
-        The stages that do not begin with the best weights of the stages before are searched at once: the first of them
-        that searches a value gives its range, the last one gives the fixed values.
+        Stages that do not start from the best weights of earlier stages are searched together: the range of a key comes
+        from the first stage that searches it, and the fixed values come from the last stage.
         """
         two = base.get("second_phase") is not None
         stages = read_stages(pin(content, given, where)[0], where)
         if any("training.epochs" in (*stage.search, *stage.fixed) for stage in stages):
             raise UserError(
-                f"{where} sets training.epochs, but the phases of a reality check have the recipe's epochs, or end at "
+                f"{where} sets training.epochs, but the phases of a reality check take the recipe's epochs, or end at "
                 "a plateau: leave it out."
             )
         later = stages[-1] if stages[-1].from_best else None
         if later is not None and not two:
             raise UserError(
-                f"{where} has a stage with start_from: best, but the recipe has no second phase: give it one, or leave "
-                "the stage out."
+                f"{where} has a stage with start_from: best, but the recipe has no second phase: add one, or leave the "
+                "stage out."
             )
         first = [stage for stage in stages if stage is not later]
         dimensions = {
@@ -82,7 +82,7 @@ class CheckSpaces:
         return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
 
     def second(self, best: Mapping[str, Any]) -> PhaseSpace:
-        """Return what the second phase varies, given the recipe in full with the best values of the first phase."""
+        """Return the space of the second phase, for the full recipe with the best values of the first phase."""
         if self.later is not None:
             dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
         else:
@@ -97,7 +97,7 @@ class CheckSpaces:
         return PhaseSpace(_of_second(searched), self._fixed_later(), _of_second(initial))
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the flags that give a recipe the best values of both phases."""
+        """Return the flags for the best values of both phases."""
         return as_flags({**self.first.fixed, **self._fixed_later(), **parameters})
 
     def _fixed_later(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class CheckSpaces:
 
 
 def default_stages(base: Mapping[str, Any]) -> list[Any]:
-    """Return the package's space for the loss of a recipe, without a stage for a phase that the recipe lacks."""
+    """Return the package's space for the loss of a recipe; with one phase, without the stages of a second."""
     content = default_space(base, two_phases=True)
     two = base.get("second_phase") is not None
     return content if two else [stage for stage in content if stage.get("start_from") is None]
@@ -116,10 +116,10 @@ def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> Range | None:
-    """Return the range of the second phase; None for choices and whole numbers, which do not change.
+    """Return the range of the second phase, or None for choices and whole numbers, which stay fixed.
 
-    Learning rates fall by a factor of up to 100. Other numbers lie around the best value of the first phase, in a range
-    half as wide as that of the first phase.
+    Learning rates fall by a factor of up to 100. The range of other numbers is around the best value of the first phase
+    and half as wide as the first range.
 
     >>> _tighter("optim.lr", Range(0.001, 0.1, log=True), {"optim": {"lr": 0.01}})
     Range(low=0.0001, high=0.01, log=True, step=None, integer=False, points=3, grid=())
@@ -144,9 +144,9 @@ def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> 
 def find_best(
     spaces: CheckSpaces, validation: CrossValidation, *, report: Callable[[str], object]
 ) -> tuple[dict[str, Any], float]:
-    """Search the first phase, and then the second, if the recipe has one, from the runs of the best trial.
+    """Search the first phase, and then the second phase, if there is one, from the runs of the best trial.
 
-    Returns the best values of both phases, by the recipe's keys, and the mean of the metric over the folds with them.
+    Returns the best values of both phases, by key of the recipe, and their mean metric over the folds.
     """
     two_phases = validation.base["second_phase"] is not None
     flags = ("--second_phase=null", f"--training.epochs={validation.first_epochs}") if two_phases else ()
@@ -168,7 +168,7 @@ def _search(
     flags: Sequence[str],
     first: Path | None = None,
 ) -> FinishedTrial:
-    """Search one phase; the second one goes on with the runs of the trial ``first``."""
+    """Search one phase; the second phase continues the runs of the trial ``first``."""
     check, is_first = validation.check, first is None
     folder = validation.out / ("trials" if is_first else "second-trials")
     storage = f"sqlite:///{validation.out / 'study.db'}"

@@ -1,4 +1,4 @@
-"""Results of a reality check: as rows, as Markdown, and beside the figures of the papers' Tables VI to VIII."""
+"""Format the results of a reality check as rows, as Markdown, and beside the papers' Tables VI to VIII."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ KINDS = ("separated", "concatenated", "complete")
 METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
 
 Repeats = Mapping[int, Mapping[str, Mapping[str, float]]]
-"""The metrics of one loss, by repetition and kind."""
+"""Metrics of one loss, by repetition and kind."""
 
 
 class ResultRow(NamedTuple):
-    """One value, in [0, 1], of one of the `KINDS` in a repetition (from 0) of a reality check."""
+    """A value in [0, 1] of a metric, for a repetition (from 0) and one of the `KINDS` of embeddings."""
 
     recipe: str
     repeat: int
@@ -38,7 +38,7 @@ def result_rows(results: Mapping[str, Repeats]) -> list[ResultRow]:
 
 
 def markdown(results: Mapping[str, Repeats], expected: int) -> str:
-    """Write the table in percent, with 95% intervals over the repetitions and dashes for missing values.
+    """Write the table in percent, with 95% intervals over the repetitions; missing values are dashes.
 
     >>> values = {kind: {"map@r": 0.25, "r_precision": 0.5, "recall@1": 0.75} for kind in KINDS}
     >>> print(markdown({"cub/softmax": {0: values}}, 1).splitlines()[2])
@@ -51,7 +51,7 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     ]
     note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
     if missing := [f"{recipe} {len(repeats)}" for recipe, repeats in results.items() if len(repeats) < expected]:
-        note += f" Not all are done: {', '.join(missing)}."
+        note += f" Unfinished: {', '.join(missing)}."
     return f"{Table(header, rows).text('markdown')}\n\n{note}\n"
 
 
@@ -64,14 +64,14 @@ def cell(repeats: Repeats, kind: str, metric: str) -> str:
 def reality_against_paper(
     check: RealityCheck, recipes: Mapping[str, Mapping[str, Any]], results: Mapping[str, Repeats]
 ) -> str:
-    """Write Markdown that shows the results of a check, by recipe, beside the rows of the papers' tables."""
+    """Write Markdown with the results of a check, by recipe, beside the papers' tables."""
 
     def ours(title: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
         value = cell(results[title], figure.variant, SAME.get(figure.metric, figure.metric))
         return f"{figure.variant} {figure.metric}", value
 
     def evaluated(title: str, figure: PublishedFigure) -> dict[str, Any]:
-        # With the embedding size that is evaluated, and all training classes, which the folds share.
+        # With the evaluated embedding size, and all training classes, which the folds share.
         recipe, folds = recipes[title], 1 if figure.variant == "separated" else check.folds
         return {
             **recipe,

@@ -1,8 +1,8 @@
-"""The search for a recipe's hyper-parameters on classes held out from training.
+"""Search for a recipe's hyper-parameters on classes held out from training.
 
-`tune` varies a recipe within a search space (`spaces`), stage by stage (`stages`). Each trial is a training run of its
-own, and processes, also on several machines, share the trials by an Optuna study (`search`, `study`). `curves` shows
-what a search of another length would have found.
+`tune` varies a recipe within a search space (`spaces`), stage by stage (`stages`). Each trial is a training run.
+Processes, also on several machines, share the trials through an Optuna study (`search`). `curves` estimates what a
+shorter search would have found.
 """
 
 from proxemic.studies.tuning.curves import SearchCurve, draw_search_curves, search_curve

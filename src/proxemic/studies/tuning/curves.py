@@ -1,4 +1,4 @@
-"""How good the best of n trials is expected to be, for searches of one data set beside each other."""
+"""Estimate the expected best of n trials of a search, and plot several searches together."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from proxemic.analysis.drawing import DASHES, class_colour, new_figure
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.plots import write_figure
@@ -16,18 +17,15 @@ from proxemic.studies.tuning.directory import TuningDirectory
 
 with optional_dependency("train"):
     import yaml
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
 HEADER = ("search", "trials", "full runs", "found", "expected", "low", "high")
 RESAMPLES = 1000
-DASHES = ("-", "--", ":", "-.")
 
 
 def expected_best(
     values: Float[np.ndarray, "*samples trials"], draws: int | None = None
 ) -> Float[np.ndarray, "*samples draws"]:
-    """Return the expected largest of n draws with replacement, for n from 1 to ``draws`` (None: the number of trials).
+    """Compute the expected maximum of n draws with replacement, for n from 1 to ``draws`` (None: all trials).
 
     ``Σ_i v_(i) ((i/N)^n − ((i−1)/N)^n)`` over the N sorted values (Dodge et al., "Show Your Work", 2019, equation 7).
 
@@ -44,12 +42,12 @@ class SearchCurve:
     """The best value of a search against its number of trials.
 
     Args:
-        name: What the plot calls the search.
-        full_runs: The cost of n trials of average length, in complete trainings of the recipe for each seed.
-        found: The best value after the first n trials, in the order in which they were made.
-        expected: The expected best of n trials that are drawn from all of them, with replacement.
-        low: The lower end of its 95% interval, by the bootstrap over trials.
-        high: The upper end.
+        name: Name of the search in the plot.
+        full_runs: Cost of n trials of average length, in complete trainings of the recipe per seed.
+        found: Best value of the first n trials.
+        expected: Expected best of n trials drawn from all trials with replacement.
+        low: Lower end of the 95% interval of ``expected``, by the bootstrap over trials.
+        high: Upper end of the interval.
     """
 
     name: str
@@ -60,41 +58,40 @@ class SearchCurve:
     high: Float[np.ndarray, " trials"]
 
     def rows(self) -> list[list[Any]]:
-        """Return a row for each number of trials, with the columns that `HEADER` names."""
+        """Return a row for each number of trials, with the columns of `HEADER`."""
         columns = (self.full_runs, self.found, self.expected, self.low, self.high)
         return [
             [self.name, n, *row] for n, row in enumerate(zip(*(column.tolist() for column in columns), strict=True), 1)
         ]
 
 
-def search_curve(directory: str | Path, name: str | None = None, seed: int = 0) -> SearchCurve:
-    """Compute the curve of the search in a directory; `UserError` without finished trials of its last stage."""
+def search_curve(directory: str | Path, name: str | None = None) -> SearchCurve:
+    """Compute the curve of the search in a directory; `UserError` if its last stage has no finished trial."""
     folder = TuningDirectory(Path(directory))
     options, rows = folder.read(), read_trials(folder.path / "trials.csv")
     base: Mapping[str, Any] = yaml.safe_load(folder.base.read_text(encoding="utf-8"))
     if all(row["stage"] != str(len(options.space)) for row in rows):
-        raise UserError(f"{directory} holds no finished trial of its last stage: go on with the search first.")
-    return curve_of_trials(rows, base["training"]["epochs"], name or options.recipe, seed)
+        raise UserError(f"{directory} holds no finished trial of its last stage: continue the search first.")
+    return curve_of_trials(rows, base["training"]["epochs"], name or options.recipe)
 
 
-def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, seed: int = 0) -> SearchCurve:
-    """Compute the curve of the last stage of a search, with the cost of those before.
+def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str) -> SearchCurve:
+    """Compute the curve of the last stage of a search; its cost includes the earlier stages.
 
-    A trial that was pruned counts by the value that it had come to, one that failed by 0. Draws are independent, but a
-    sampler learns from the trials before: they are the curve of a search that draws at random what this one has tried,
-    which promises too much of few trials and too little of many. ``found`` shows the order in which it went.
+    A pruned trial counts with its last value, a failed trial with 0. ``expected`` assumes independent draws from the
+    trials of this search. A sampler learns from earlier trials instead, so that ``expected`` is too high for few trials
+    and too low for many; ``found`` follows the actual order.
 
     Args:
-        rows: Those of ``trials.csv``.
+        rows: Rows of ``trials.csv``.
         epochs: Epochs of a complete training of the recipe.
-        name: What the plot calls the search.
-        seed: Seed of the bootstrap.
+        name: Name of the search in the plot.
     """
     stage = max(rows, key=lambda row: int(row["stage"]))["stage"]
     is_last = np.array([row["stage"] == stage for row in rows])
     spent = np.array([max(1, int(row["epochs"])) for row in rows])
     values = np.array([float(row["value"] or 0) for row in rows])[is_last]
-    drawn = np.random.default_rng(seed).choice(values, (RESAMPLES, len(values)))
+    drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
     low, high = np.quantile(expected_best(drawn, len(values)), (0.025, 0.975), axis=0)
     full_runs = (spent[~is_last].sum() + spent[is_last].mean() * np.arange(1, len(values) + 1)) / epochs
     found, expected = np.maximum.accumulate(values), expected_best(values)
@@ -103,12 +100,10 @@ def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, s
 
 def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -> list[Path]:
     """Write ``STEM.png``, ``STEM.svg`` and ``STEM.csv`` with the curves of searches, and return the paths."""
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    figure = new_figure(9, 5.5)
     axes = figure.subplots()
-    colors = colormaps["tab10"]
     for place, curve in enumerate(curves):
-        color = colors(place % 10)
-        style = DASHES[place // 10 % len(DASHES)]
+        color, style = class_colour(place), DASHES[place // 10 % len(DASHES)]
         axes.plot(curve.full_runs, 100 * curve.expected, style, color=color, label=curve.name, linewidth=1.4)
         axes.fill_between(curve.full_runs, 100 * curve.low, 100 * curve.high, color=color, alpha=0.08, linewidth=0)
     axes.set_xlabel("cost of the search, in complete trainings for each seed")
@@ -121,6 +116,6 @@ def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -
 def read_trials(file: Path) -> list[dict[str, str]]:
     """Read the rows of a search's ``trials.csv``."""
     if not file.exists():
-        raise UserError(f"{file.parent} holds no finished trial: go on with the search first.")
+        raise UserError(f"{file.parent} holds no finished trial: continue the search first.")
     with file.open(newline="", encoding="utf-8") as opened:
         return list(csv.DictReader(opened))

@@ -1,18 +1,18 @@
-"""The directory of a search for hyper-parameters."""
+"""The files of a search for hyper-parameters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxemic.files import write_csv, write_text
+from proxemic.files import write_csv
 from proxemic.studies.directories import StudyDirectory
 from proxemic.studies.tuning.search import FinishedTrial, Pruner, Sampler
 
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """The arguments of `tune` as ``tuning.json`` keeps them: with the content of the space, without any password."""
+    """The arguments of `tune` as ``tuning.json`` stores them: with the content of the space, without passwords."""
 
     recipe: str
     flags: list[str]
@@ -27,11 +27,11 @@ class TuningOptions:
     budget: float | None = None
     seeds: int = 1
     first: list[list[dict[str, Any]]] = field(default_factory=list)
-    """For each stage, the parameters of the first trials after that of the recipe itself."""
+    """For each stage, the parameters of the trials that follow the recipe's own."""
 
 
 class TuningDirectory(StudyDirectory[TuningOptions]):
-    """The files of a search: ``base`` is the recipe that is varied, with all its values."""
+    """The directory of a search; ``base`` is the full recipe to vary."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "tuning.json", "search", "tune", TuningOptions)
@@ -46,18 +46,13 @@ class TuningDirectory(StudyDirectory[TuningOptions]):
 
     @property
     def storage(self) -> str:
-        """The URL of the study, unless another one is given."""
+        """The default URL of the study."""
         return f"sqlite:///{(self.path / 'study.db').resolve()}"
 
     def runs(self, stage: int, number: int, seeds: int) -> list[Path]:
-        """Return the run directories of a trial, one for each seed, as absolute paths, since recipes name them."""
+        """Return the run directories of a trial, one per seed, as absolute paths, because recipes name them."""
         trial = (self.path / "trials" / f"{stage}-{number}").resolve()
         return [trial] if seeds == 1 else [trial / f"seed-{seed}" for seed in range(seeds)]
-
-    def begin(self, options: TuningOptions, base: str) -> None:
-        """Write the options and the recipe."""
-        self.write(options)
-        write_text(self.base, base)
 
     def write_trials(self, stages: Sequence[Sequence[FinishedTrial]]) -> None:
         """Write ``trials.csv``: one row per trial, stage by stage."""

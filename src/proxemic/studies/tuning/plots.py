@@ -1,13 +1,13 @@
-"""Plots of a search: the importance of the hyper-parameters, and where in their ranges the good trials lie."""
+"""Plot the importance of the hyper-parameters of a search, and the value of each trial over each parameter."""
 
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.extras import optional_dependency
 from proxemic.plots import save_figure
 from proxemic.studies.tuning.search import FinishedTrial, quiet
@@ -18,10 +18,10 @@ with optional_dependency("tune"):
 
 
 def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
-    """Write ``importance.png``: the importance of each parameter, by stage."""
+    """Write ``importance.png``, the importance of each parameter by stage."""
     shares = [_importances(study) for study in studies]
     heights = [0.9 + 0.28 * max(1, len(share)) for share in shares]
-    figure = Figure(figsize=(7, sum(heights)), layout="constrained")
+    figure = new_figure(7, sum(heights))
     rows = figure.subplots(len(studies), 1, squeeze=False, height_ratios=heights)
     for number, (axes, share) in enumerate(zip(rows[:, 0], shares, strict=True), 1):
         names = list(share)[::-1]
@@ -35,7 +35,7 @@ def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
 
 
 def _importances(study: optuna.Study) -> dict[str, float]:
-    """Return the importance of each parameter by PED-ANOVA, largest first; {} for too few trials, or equal ones."""
+    """Compute the importance of each parameter by PED-ANOVA, largest first; {} if trials are too few or equal."""
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -50,9 +50,9 @@ def draw_slices(
     metric: str,
     folder: Path,
 ) -> None:
-    """Write ``slices.png``: the value of every complete trial over each parameter; later trials are darker."""
+    """Write ``slices.png``, the value of every complete trial over each parameter; later trials are darker."""
     columns = max(map(len, dimensions))
-    figure = Figure(figsize=(1 + 2.2 * columns, 2.4 * len(stages) + 0.4), layout="constrained")
+    figure = new_figure(1 + 2.2 * columns, 2.4 * len(stages) + 0.4)
     rows = figure.subplots(len(stages), columns, squeeze=False, sharey="row")
     for number, (row, trials, known) in enumerate(zip(rows, stages, dimensions, strict=True), 1):
         complete = [trial for trial in trials if trial.state == "complete"]

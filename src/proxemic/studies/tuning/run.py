@@ -1,4 +1,4 @@
-"""The search for a recipe's hyper-parameters on classes held out from training, by any number of processes."""
+"""Tune the hyper-parameters of a recipe on classes held out from training, with any number of processes."""
 
 import contextlib
 import logging
@@ -35,11 +35,11 @@ class TuningResult:
     """The result of a search.
 
     Args:
-        out: The directory of the search, with ``trials.csv`` and plots.
-        best_recipe: The YAML file of the best recipe, ready to be trained.
-        value: The metric on validation classes at the best trial's best epoch; as the best of many, biased upwards.
-        parameters: Those of the best trial, by the recipe's keys.
-        trials: The finished trials of each stage, by number.
+        out: Directory of the search, with ``trials.csv`` and plots.
+        best_recipe: YAML file of the best recipe, ready to be trained.
+        value: Validation metric of the best trial at its best epoch; as the best of many, it is biased upwards.
+        parameters: Parameters of the best trial, by key of the recipe.
+        trials: Finished trials of each stage, sorted by number.
     """
 
     out: Path
@@ -72,46 +72,45 @@ def tune(
 ) -> TuningResult:
     """Search for the hyper-parameters with the largest metric on validation classes; test classes are never evaluated.
 
-    Calls with the same ``out``, or with the same ``storage`` and ``study``, share the trials, whatever process or
-    machine they come from; each returns when all trials are made.
+    Calls with the same ``out``, or the same ``storage`` and ``study``, share the trials, also between processes and
+    machines. Each call returns when all trials are done.
 
     Args:
-        recipe: The recipe that is varied: a name, a YAML file or a `proxemic.training.Recipe`.
-        out: The directory of the search: new, or that of the same search, which then goes on; None makes one under
-            ``runs``.
+        recipe: Recipe to vary: a name, a YAML file or a `proxemic.training.Recipe`.
+        out: Directory of the search: a new one, or the directory of the same search to continue it; None creates one
+            under ``runs``.
         overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
-        metric: What is maximised; None takes the recipe's ``evaluation.metric``.
-        space: Name of a search space of the package, or a YAML file; None takes that of the recipe's loss.
-        around: The recipe around whose values lie the ranges that a space gives by a factor; None takes ``recipe``.
-            With the same one, the searches of several losses have the same ranges, whatever was found before.
-        trials: Trials of all stages and processes together; None makes 50, or all points of a grid.
-        budget: Instead of ``trials``, the epochs of all trials together, as a multiple of the recipe's epochs: 24 are
-            24 trials that are trained to their end, or more of which some are pruned. Trials begin until it is spent.
-        seeds: Train each trial with this many seeds, from the recipe's on; its value is the mean over them.
-        first: Recipes, names or files, whose values the trials after the first one take, such as the best values of
-            similar losses: those that the space has, moved into its ranges. The first trial is that of ``recipe``.
+        metric: Metric to maximise; None takes the recipe's ``evaluation.metric``.
+        space: Name of a search space of the package, or a YAML file; None takes the space of the recipe's loss.
+        around: Recipe whose values are the centres of ranges that a space gives as a factor; None takes ``recipe``.
+            Searches of several losses with the same ``around`` have the same ranges.
+        trials: Number of trials of all stages and processes together; None takes 50, or all points of a grid.
+        budget: Instead of ``trials``: total epochs of all trials, as a multiple of the recipe's epochs. A budget of 24
+            pays for 24 complete trials, or for more if some are pruned. Trials start until it is spent.
+        seeds: Number of seeds to train each trial with, from the recipe's seed on; its value is the mean over them.
+        first: Recipes (names or files) whose values, clipped to the ranges of the space, the trials after the first one
+            take, such as the best values of similar losses. The first trial takes the values of ``recipe``.
         sampler: ``tpe``, ``gp``, ``random`` or ``grid``.
-        pruner: ``median`` stops a trial that at some epoch is worse than the median of the others there; ``halving``
-            lets the better half go on after a quarter and after a half of the epochs.
+        pruner: ``median`` stops a trial that is worse at an epoch than the median of the other trials; ``halving``
+            continues the better half of the trials after a quarter and after half of the epochs.
         storage: Optuna storage URL; None keeps the study in ``out``.
-        study: Name of the study in the storage; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
-        workers: Processes to start here.
-        seed: Seed of the sampler, with which one process makes the same trials again; the trainings take that of the
-            recipe.
-        resume: Go on with the search in this directory, or read the result of a finished one. Everything but
-            ``workers``, and a ``storage`` with a password, which is not written to disk, is then taken from there.
-        report: Is called with one line per trial, in every worker process, so that several of them need a function that
-            can be pickled; None logs the lines.
+        study: Name of the study in the storage; None takes the name of ``out``. Stage 2 of NAME is the study NAME-2.
+        workers: Number of processes to start on this machine.
+        seed: Seed of the sampler, which makes a search in one process repeatable; trainings use the recipe's seed.
+        resume: Continue the search in this directory, or read the result of a finished one. All other arguments are
+            then read from there, except ``workers`` and a ``storage`` with a password, which is not written to disk.
+        report: Called with one line per trial in every worker process, so that it must be picklable if ``workers`` is 2
+            or more; None logs the lines.
 
     Raises:
-        UserError: If the recipe, the space, the storage or the directory is refused, or no trial works; `Interrupted`
-            after Ctrl-C.
+        UserError: If the recipe, the space, the storage or the directory is refused, or if every trial fails;
+            `Interrupted` after Ctrl-C.
         ValueError: If a number is out of its range.
     """
     report = report or logging.getLogger("proxemic").info
     if resume is not None:
         if recipe is not None or out is not None or overrides:
-            raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+            raise UserError("--resume takes all settings from the search that it continues: leave the others out.")
         return _make_trials(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
@@ -125,11 +124,11 @@ def tune(
         ),
         (
             budget is not None and other,
-            f"--budget and {other} both say how many trials there are: leave one of them out.",
+            f"--budget and {other} both set the number of trials: leave one of them out.",
         ),
         (
             seeds > 1 and pruner == "median",
-            f"--pruner median compares every epoch, for which {seeds} seeds would have to be trained by turns: take "
+            f"--pruner median compares trials at every epoch, but {seeds} seeds are trained one after the other: take "
             "--pruner halving, or one seed.",
         ),
     ):
@@ -143,8 +142,8 @@ def tune(
         select_on = read.recipe.evaluation.select_on
         if select_on != "validation":
             raise UserError(
-                f"evaluation.select_on is {select_on}, but a search must choose on validation classes, as it must not "
-                "see the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
+                f"evaluation.select_on is {select_on}, but a search must not see the test classes: set "
+                "--evaluation.select_on validation, and data.validation_fraction above 0."
             )
         content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
         if around is not None:
@@ -172,27 +171,25 @@ def tune(
         [list(value) for value in zip(*(first_values(_content(item), stages) for item in first), strict=True)],
     )
     directory = TuningDirectory(out)
-    if directory.is_begun():
-        directory.check_same(options, {directory.base: read.yaml})
-    else:
-        read.recipe.load()  # a folder that is missing is refused before anything is written
+    if not directory.is_begun([directory.base.name]):
+        read.recipe.load()  # refuses a missing folder before anything is written
     if storage is not None:
         open_storage(storage)
-    directory.begin(options, read.yaml)
+    directory.begin(options, {directory.base: read.yaml})
     if pinned:
-        report(f"Not searched, as flags give {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
+        report(f"Not searched, because flags set {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
     return _make_trials(out, workers, storage, report)
 
 
 def _content(recipe: Recipe | str | Path) -> dict[str, Any]:
-    """Return the full content of a recipe."""
+    """Read the full content of a recipe."""
     with recipe_file(recipe) as file:
         return yaml.safe_load(read_recipe(file, (), own_code=True).yaml)
 
 
 @contextlib.contextmanager
 def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
-    """Provide the YAML file of a recipe; for a `Recipe`, a temporary one that exists within the block."""
+    """Provide the YAML file of a recipe; for a `Recipe`, a temporary file that exists within the block."""
     if not isinstance(recipe, Recipe):
         yield find_recipe(str(recipe))
         return
@@ -203,7 +200,7 @@ def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
 
 
 def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
-    """Make the trials that the search in a directory still lacks."""
+    """Make the missing trials of the search in a directory."""
     directory = TuningDirectory(out)
     options = directory.read()
     storage = options.storage if storage is None else storage
@@ -211,10 +208,10 @@ def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[
         raise UserError(f"{out / directory.file} does not keep the password of {storage}: give --storage again.")
     if storage is not None and without_password(storage) != options.storage:
         begun = options.storage or "in its own folder"
-        raise UserError(f"--storage is not that of the search in {out}, which is {begun}: give the same, or none.")
+        raise UserError(f"--storage differs from the storage of the search in {out}, {begun}: give the same, or none.")
     storage = storage or directory.storage
     with directory.at_work(alone=False), cpu_threads(RUN_THREADS), storage_errors(storage):
-        with lock_in_turn(out / ".study"):  # two processes that make the tables at once would disturb each other
+        with lock_in_turn(out / ".study"):  # only one process may create the tables
             open_storage(storage)
         if workers > 1:
             with Workers(workers) as pool:

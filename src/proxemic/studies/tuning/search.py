@@ -1,4 +1,4 @@
-"""A search for the best parameters by Optuna, in one process or in several that share a study."""
+"""Search for the best parameters with Optuna, in one process or in several that share a study."""
 
 import contextlib
 import functools
@@ -32,21 +32,21 @@ Sampler = Literal["tpe", "gp", "random", "grid"]
 Pruner = Literal["halving", "median", "none"]
 
 HEARTBEAT, GRACE, POLL = 10, 60, 0.5
-"""Seconds between a trial's heartbeats, without one until it counts as dead, and between looks at other processes."""
+"""Seconds between heartbeats of a trial, until a silent trial counts as dead, and between polls of the study."""
 ENDED, FAILURE = "ended", "failure"
-"""User attributes of Optuna's trials: how they ended, unless their state says it, and why they failed."""
+"""User attributes of Optuna's trials: ``pruned`` or ``failed``, and the reason of a failure."""
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ExperimentalWarning)
     RETRY = RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
 
 
 class TrialFailed(Exception):
-    """Raised by an objective, like a `ValueError`, for parameters that do not work: the search goes on."""
+    """Raised by an objective if the parameters do not work; the trial fails and the search continues."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What an objective is given; ``report(step, value)`` raises if the trial is pruned. A retry keeps the number."""
+    """The argument of an objective; ``report(step, value)`` raises if the trial is pruned. A retry keeps its number."""
 
     number: int
     parameters: Mapping[str, Any]
@@ -58,13 +58,13 @@ class FinishedTrial:
     """A trial that has ended.
 
     Args:
-        number: From 0; a number is missing after a trial was retried, which keeps the number of its first attempt.
-        state: How it ended.
-        value: The objective's value if the trial is complete, else the last one that was reported, or None.
-        parameters: By the recipe's keys.
-        seconds: Duration, of the last attempt if the trial was retried.
-        failure: Why it failed, in one sentence.
-        steps: The last step that reported a value, such as the last epoch that was trained; 0 for none.
+        number: Number from 0. A retried trial keeps the number of its first attempt, so that a later number is missing.
+        state: How the trial ended.
+        value: Value of the objective if the trial is complete; otherwise the last reported value, or None.
+        parameters: Parameters by key of the recipe.
+        seconds: Duration of the last attempt.
+        failure: Why the trial failed, in one sentence.
+        steps: Last step that reported a value, such as the last epoch; 0 if none did.
     """
 
     number: int
@@ -77,7 +77,7 @@ class FinishedTrial:
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> "FinishedTrial":
-        """Read one of Optuna's trials that have ended."""
+        """Convert one of Optuna's finished trials."""
         state = trial.user_attrs.get(ENDED, "complete" if trial.state == TrialState.COMPLETE else "pruned")
         value = None if state == "failed" else trial.value
         assert trial.duration is not None
@@ -86,29 +86,29 @@ class FinishedTrial:
 
 
 def _number(trial: FrozenTrial) -> int:
-    """Return the number of a trial; if it was retried, that of its first attempt, which Optuna's callback records."""
+    """Return the number of a trial, or of its first attempt if it is a retry (Optuna's callback records that)."""
     return trial.system_attrs.get("failed_trial", trial.number)
 
 
 def finished_trials(study: optuna.Study) -> list[FinishedTrial]:
-    """Return all trials of a study that have ended, by number."""
+    """Return all finished trials of a study, sorted by number."""
     over = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return sorted(map(FinishedTrial.of, over), key=lambda trial: trial.number)
 
 
 def best_of(trials: Sequence[FinishedTrial]) -> FinishedTrial | None:
-    """Return the complete trial with the largest value, the earliest of equals; None if no trial is complete."""
+    """Return the complete trial with the largest value, the earliest on ties; None if no trial is complete."""
     complete = (trial for trial in trials if trial.state == "complete")
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
 
 def spent(trials: Sequence[FinishedTrial]) -> int:
-    """Return the steps of all trials; one that failed before its first step counts as one, so that a budget ends."""
+    """Count the steps of all trials; a trial that failed before its first step counts as one, so that a budget ends."""
     return sum(max(1, trial.steps) for trial in trials)
 
 
 def halving_rungs(steps: int) -> list[int]:
-    """Return the steps after which successive halving compares trials: a quarter of all, rounded up, and its double.
+    """Return the steps after which successive halving compares trials: a quarter, rounded up, and its double.
 
     >>> halving_rungs(20), halving_rungs(3)
     ([5, 10], [1, 2])
@@ -136,24 +136,24 @@ def search(
 ) -> FinishedTrial:
     """Maximise an objective and return the best trial; calls with the same storage and study share the trials.
 
-    All return when the study has its number of trials, pruned and failed ones included. What the objective raises,
-    except for `TrialFailed` and `ValueError`, ends the search in this process; its trial, like that of a process that
-    is killed, is then made again with the same number and parameters.
+    Every call returns when the study has its number of trials, including pruned and failed ones. `TrialFailed` and
+    `ValueError` of the objective fail the trial; any other exception ends the search in this process. A trial that was
+    interrupted, also by a kill of its process, is repeated with the same number and parameters.
 
     Args:
-        objective: Returns the value of a trial.
-        dimensions: The searched dimensions by name; choices that are lists or mappings are JSON text.
+        objective: Function that returns the value of a trial.
+        dimensions: Searched dimensions by name; choices that are lists or mappings are JSON text.
         storage: Optuna storage URL.
-        study: Name of the study there.
-        trials: Number of trials of all processes; None makes all points of a grid, or 50.
-        budget: Instead of ``trials``: no trial begins once all of them together have made that many steps.
-        sampler: How parameters are chosen; a quarter of the trials, from 3 to 10, are random before it learns.
-        pruner: Stops a trial early by the values that it reports.
-        steps: The steps of a trial that is not pruned.
-        seed: Seed of the sampler of one process; None draws one, as does a search that goes on.
-        first: Parameters of the first trials, moved into the dimensions; not used in a grid.
-        settings: Further settings on which all processes must agree.
-        alone: No other process works on the study, so that running trials are those of a killed one.
+        study: Name of the study in the storage.
+        trials: Number of trials of all processes; None takes all points of a grid, or 50.
+        budget: Instead of ``trials``: start no trial once all trials together have made this many steps.
+        sampler: How parameters are chosen. The first quarter of the trials (3 to 10) are random.
+        pruner: Rule that stops a trial early, based on the values that it reports.
+        steps: Number of steps of a trial that is not pruned.
+        seed: Seed of the sampler of a new study; None, or a study with trials, draws one.
+        first: Parameters of the first trials, clipped to the dimensions; a grid ignores them.
+        settings: Further settings that must be equal in all processes.
+        alone: No other process works on the study, so that its running trials belong to a killed process.
         on_trial: Called with each trial that this process finished.
     """
     total, is_grid, notices_deaths = trials or 50, sampler == "grid", not _is_redis(storage)
@@ -174,7 +174,7 @@ def search(
 
         try:
             if notices_deaths and not _beaten.wait(GRACE):
-                raise RuntimeError("it takes no heartbeats")
+                raise RuntimeError("it records no heartbeats")
             parameters = {name: _suggest(trial, name, dimension) for name, dimension in dimensions.items()}
             value = objective(Trial(_number(frozen()), parameters, report))
             if not math.isfinite(value):
@@ -185,12 +185,12 @@ def search(
             trial.set_user_attr(ENDED, "pruned" if is_pruned else "failed")
             trial.set_user_attr(FAILURE, "" if is_pruned else " ".join(str(error).split()))
             if sampler != "gp":
-                raise optuna.TrialPruned from error  # not failed in Optuna's sense: samplers ignore such trials
-            # GP learns only from trials that have a value, and would try these parameters over and over.
+                raise optuna.TrialPruned from error  # rather than failed: samplers ignore failed trials
+            # GP learns only from trials with a value; without one, it would suggest the same parameters again.
             known = [trial.value for trial in shared.get_trials() if trial.value is not None]
             reported = frozen().intermediate_values
             return reported[max(reported)] if is_pruned else min(known, default=0.0)
-        except BaseException:  # the disk is full, or the user stops the search: the trial is made again
+        except BaseException:  # the disk is full, or the user stops the search: repeat the trial
             if frozen().state == TrialState.RUNNING:
                 RETRY(shared, frozen())
             raise
@@ -235,7 +235,7 @@ def search(
             done, running = finished_trials(shared), _running(shared) if notices_deaths else 0
             if len(done) >= 5 and all(trial.state == "failed" for trial in done):
                 raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")
-            # Optuna's `MaxTrialsCallback` counts neither steps nor the trials under way, and would not wait for them.
+            # Optuna's `MaxTrialsCallback` counts neither steps nor running trials, and does not wait for these.
             begun = len(done) + running if budget is None else spent(done) + running * steps
             if begun < limit:
                 _beaten.clear()
@@ -244,7 +244,7 @@ def search(
                 except (UpdateFinishedTrialError, ValueError) as error:
                     if isinstance(error, ValueError) and "Cannot tell" not in str(error):
                         raise
-                    # This process seemed dead, and another one has taken over its trial.
+                    # This process seemed dead, and another process has repeated its trial.
             elif running:
                 time.sleep(POLL)
             else:
@@ -265,23 +265,23 @@ def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
 
 
 def _running(study: optuna.Study) -> int:
-    """Count the running trials; fail those of dead processes, which are then retried if they had begun."""
+    """Count the running trials, after failing those of dead processes (Optuna then retries them)."""
     optuna.storages.fail_stale_trials(study)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     for trial in running:
         assert trial.datetime_start is not None
         if not trial.params and datetime.now() - trial.datetime_start > timedelta(seconds=GRACE):
             with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # another process was quicker
-                study.tell(trial.number, state=TrialState.FAIL)  # killed before its first heartbeat
+                study.tell(trial.number, state=TrialState.FAIL)  # its process was killed before a heartbeat
     return len(running)
 
 
 _beaten = threading.Event()
-"""Set by each heartbeat. A trial has parameters only after its first one: else nobody would see that it has died."""
+"""Set by each heartbeat. A trial gets parameters only after one; otherwise its death could go unnoticed."""
 
 
 class _Database(RDBStorage):
-    """A storage whose heartbeat thread does not end in a traceback: a single missed heartbeat does no harm."""
+    """A storage whose heartbeat thread ignores errors, because a single missed heartbeat does no harm."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         with contextlib.suppress(Exception):
@@ -295,7 +295,7 @@ def _is_redis(url: str) -> bool:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Optuna's log, and its warnings about what is experimental, repeated or moved into a range."""
+    """Silence Optuna's log and its warnings about experimental features, duplicates and clipped values."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -310,7 +310,7 @@ def quiet() -> Iterator[None]:
 
 @quiet()
 def open_study(url: str, name: str) -> optuna.Study:
-    """Open or begin a study that maximises, in a database that SQLAlchemy knows or in redis."""
+    """Open or create a study that maximises, in a database that SQLAlchemy supports or in redis."""
     storage = open_storage(url)
     study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
     if study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
@@ -321,9 +321,9 @@ def open_study(url: str, name: str) -> optuna.Study:
 @functools.lru_cache(maxsize=8)
 @quiet()
 def open_storage(url: str) -> BaseStorage:
-    """Open an Optuna storage, once per process; in databases, trials of dead processes are noticed."""
+    """Open an Optuna storage, once per process; databases detect trials of dead processes by heartbeats."""
     is_sqlite = url.startswith("sqlite")
-    # Without an isolation level, the driver begins no transactions by itself.
+    # Without an isolation level, the driver starts no transactions by itself.
     engine = {"connect_args": {"timeout": 60, "isolation_level": None}} if is_sqlite else {}
     heartbeats = {"heartbeat_interval": HEARTBEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": RETRY}
     try:
@@ -338,15 +338,15 @@ def open_storage(url: str) -> BaseStorage:
             "such as sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
         ) from error
     if is_sqlite:
-        # SQLite has no row locks: two processes that both read that a trial is waiting would both take it. So every
-        # transaction takes the write lock at its beginning.
+        # SQLite has no row locks, so that two processes could take the same waiting trial. Therefore every transaction
+        # starts with the write lock.
         event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return storage
 
 
 @contextlib.contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Raise `UserError` in one sentence if the storage fails in the block, above all because the disk is full."""
+    """Convert an error of the storage in the block, such as a full disk, to a `UserError`."""
     try:
         with quiet():
             yield
@@ -362,7 +362,7 @@ def storage_errors(url: str) -> Iterator[None]:
 def _failed(url: str, error: BaseException) -> UserError:
     return UserError(
         f"The storage {without_password(url)} failed ({_reason(error)}): free some space, or check its folder or "
-        "server; the same command goes on."
+        "server; the same command continues."
     )
 
 

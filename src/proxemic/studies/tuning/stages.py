@@ -1,4 +1,4 @@
-"""The stages of a search: the values of the recipe that each begins with, and its share of the trials."""
+"""Compute what each stage of a search starts with: values of the recipe, and a share of the trials."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ with optional_dependency("train"):
 
 
 def shares(stages: Sequence[Stage], total: int) -> list[int]:
-    """Divide a number of trials, or of epochs, among the stages; each has at least one.
+    """Divide a number of trials, or of epochs, among the stages; each gets at least one.
 
     Raises:
         ValueError: If there are fewer trials than stages.
@@ -39,7 +39,7 @@ def shares(stages: Sequence[Stage], total: int) -> list[int]:
 
 
 def first_values(recipe: Mapping[str, Any], stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """Return the values of a recipe for each stage; a stage that is the second phase takes those of that phase."""
+    """Return a recipe's values of the searched keys, by stage; a second-phase stage reads the second phase."""
     phases = [(recipe.get("second_phase") or {}) if stage.from_best else recipe for stage in stages]
     return [
         {name: as_choice(value) for name in stage.search if (value := recipe_value(phase, name)) is not None}
@@ -48,17 +48,17 @@ def first_values(recipe: Mapping[str, Any], stages: Sequence[Stage]) -> list[dic
 
 
 def as_choice(value: Any) -> Any:
-    """Return a value as `proxemic.studies.tuning.spaces.Choices` hold it."""
+    """Convert lists and mappings to JSON text, as in `proxemic.studies.tuning.spaces.Choices`."""
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def stage_values(
     base: Mapping[str, Any], stages: Sequence[Stage], number: int, carried: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values of the recipe that all trials of a stage (from 1) share, with the best ones carried over.
+    """Return the values that all trials of a stage (numbered from 1) share, including the best of earlier stages.
 
-    If the last stage begins with weights of the stage before, these two are the phases of the best recipe: the recipe's
-    own second phase gives only its number of epochs.
+    If the last stage starts from the weights of the stage before, these two become the phases of the best recipe; of
+    the recipe's own second phase, only the number of epochs counts.
     """
     stage = stages[number - 1]
     values: dict[str, Any] = {}
@@ -67,12 +67,12 @@ def stage_values(
         rest = base["training"]["epochs"] - epochs
         values = {"second_phase": None, "training.epochs": epochs if stage.from_best else rest}
     if stage.from_best:
-        values["training.warmup_epochs"] = 0  # as in a second phase, which this will be
+        values["training.warmup_epochs"] = 0  # as in a second phase
     return {**values, **carried, **stage.fixed}
 
 
 def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], name: str) -> None:
-    """Read one recipe of each stage, so that a key that it lacks is reported before anything is written."""
+    """Read a recipe of each stage, to report unknown keys before anything is written."""
     base = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
     carried: dict[str, Any] = {}
     for number, stage in enumerate(stages, 1):
@@ -87,13 +87,13 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
 
 
 def middle(dimensions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a value of each dimension, to check that the recipe can be read with it."""
+    """Return a middle value of each dimension, to check that the recipe accepts it."""
     values = {name: dimension.values() for name, dimension in dimensions.items()}
     return {name: value[len(value) // 2] for name, value in values.items()}
 
 
 def recipe_fingerprint(base: Mapping[str, Any]) -> str:
-    """Hash a recipe without what changes no result or may differ between the machines that share a search."""
+    """Hash a recipe without the keys that may differ between the machines of a search."""
     content = json.loads(json.dumps(base))
     content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)

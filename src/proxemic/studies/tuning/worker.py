@@ -1,4 +1,4 @@
-"""What each process of a search does: it trains the trials of all stages, writes the files and reports progress."""
+"""Train the trials of all stages in one process of a search, write the files and report progress."""
 
 import re
 import shutil
@@ -44,9 +44,9 @@ with optional_dependency("train"):
 
 
 class TuningWorker:
-    """One process of a search, which makes trials of the stages one after the other, and reports each in a line.
+    """One process of a search: it makes trials stage by stage, and reports each trial in a line.
 
-    ``alone`` seeds the sampler, so that the search can be repeated; not if several processes begin at once.
+    With ``alone``, the sampler is seeded, so that a search in one process can be repeated.
     """
 
     def __init__(self, out: Path, storage: str | None, report: Callable[[str], object], *, alone: bool = True) -> None:
@@ -60,7 +60,7 @@ class TuningWorker:
         self.best: list[FinishedTrial] = []
 
     def make_trials(self) -> None:
-        """Make the trials of all stages, shared with other processes."""
+        """Make the trials of all stages, together with other processes."""
         options = self.options
         in_epochs, limits = options.budget is not None, list[int | None]([None] * len(self.stages))
         if options.budget is not None:
@@ -95,7 +95,7 @@ class TuningWorker:
             self.best.append(best)
 
     def finish(self) -> tuple[FinishedTrial, tuple[tuple[FinishedTrial, ...], ...]]:
-        """Write the results; return the best trial of the last stage, and the finished trials of each stage."""
+        """Write the results, and return the best trial of the last stage and all finished trials by stage."""
         *earlier, best = self.best
         finished = tuple(map(tuple, map(finished_trials, self._studies())))
         self.directory.write_trials(finished)
@@ -111,12 +111,12 @@ class TuningWorker:
         return best, finished
 
     def _studies(self) -> list[optuna.Study]:
-        """Open the studies of the stages that were begun."""
+        """Open the studies of the stages up to now."""
         names = [f"{self.options.study}-{stage.number}" for stage in self.searches]
         return [open_study(self.storage, name) for name in names]
 
     def _write_best(self, best: Sequence[FinishedTrial]) -> None:
-        """Write the best recipe, and the best trial of each stage so far."""
+        """Write the best recipe, and the best trial of each stage up to now."""
         content = compose_best(self.searches, best)
         value = best[-1].value
         note = f"# Found by proxemic tune: {self.metric} {value:.4f} on validation classes, the best of its trials.\n"
@@ -127,7 +127,7 @@ class TuningWorker:
         write_json(self.directory.path / "best.json", summary)
 
     def _progress(self, limit: int | None) -> Callable[[FinishedTrial], None]:
-        """Make the function that writes and reports after each trial of the last stage that this process made."""
+        """Return a function that writes the files and reports after each trial of the current stage."""
         number, in_epochs = len(self.searches), self.options.budget is not None
         done = spent if in_epochs else len
         began, before = time.monotonic(), done(finished_trials(self._studies()[-1]))
@@ -136,7 +136,7 @@ class TuningWorker:
             *earlier, finished = map(finished_trials, self._studies())
             self.directory.write_trials([*earlier, finished])
             best, count = best_of(finished), done(finished)
-            for item in finished:  # the weights of all trials would fill a disk
+            for item in finished:  # the weights of all trials would fill the disk
                 for run in self.directory.runs(number, item.number, self.options.seeds) if item != best else ():
                     RunDirectory(run).drop_weights()
             if best is not None and best.number == trial.number:
@@ -157,7 +157,7 @@ class TuningWorker:
 
 @dataclass(frozen=True)
 class StageSearch:
-    """One stage (from 1) of a search, with the values that its trials share and the metric that it maximises."""
+    """A stage (numbered from 1) of a search, with the values that its trials share and the metric to maximise."""
 
     directory: TuningDirectory
     number: int
@@ -166,18 +166,18 @@ class StageSearch:
     metric: str
     seeds: int = 1
     begins: Sequence[Path] = ()
-    """For each seed, the run whose weights the trials begin with; none if they begin anew."""
+    """For each seed, the run whose weights the trials start from; empty if they start from the beginning."""
     rungs: Sequence[int] = ()
-    """The epochs after which the runs of a trial of several seeds wait for each other, to be compared with others."""
+    """The epochs after which a trial of several seeds is compared with other trials."""
 
     def recipe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the content of the recipe of a trial."""
+        """Return the content of a trial's recipe."""
         flags = as_flags({**self.values, **parameters})
         return yaml.safe_load(read_recipe(self.directory.base, flags, own_code=True).yaml)
 
     @cached_property
     def common(self) -> dict[str, Any]:
-        """Content of the recipe before a trial's parameters are applied."""
+        """The content of the recipe without a trial's parameters."""
         return self.recipe({})
 
     @cached_property
@@ -185,31 +185,31 @@ class StageSearch:
         return self.stage.dimensions(self.common)
 
     def first(self) -> dict[str, Any]:
-        """Return the recipe's own values, for the first trial; in a second phase, with the best of the first."""
+        """Return the values of the first trial: the recipe's own, and in a second phase those of that phase."""
         values = {name: as_choice(recipe_value(self.common, name)) for name in self.stage.search}
         base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         return values | (first_values(base, [self.stage])[0] if self.stage.from_best else {})
 
     def objective(self, trial: Trial) -> float:
-        """Train one recipe with each seed; return the mean of the metric on validation classes at the best epochs."""
+        """Train a trial with each seed; return the mean of the validation metric at the best epochs."""
         runs = self.directory.runs(self.number, trial.number, self.seeds)
         for run in runs:
             if run.exists() and not (run / "recipe.yaml").exists():
-                shutil.rmtree(run)  # killed before it began
+                shutil.rmtree(run)  # its process was killed before the training
         try:
             results = self._train_together(runs, trial) if self.seeds > 1 else [self._train_alone(runs[0], trial)]
         except UserError as error:
-            if type(error) in (UserError, Interrupted):  # not due to the hyper-parameters, but to a full disk, say
+            if type(error) in (UserError, Interrupted):  # the hyper-parameters are not the cause, but a full disk, say
                 raise
-            # The checkpoint that it speaks of is not kept.
+            # The checkpoint that the error mentions is not kept.
             reason = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
             raise TrialFailed(reason) from error
         return fmean(result["validation"][self.metric] for result in results)
 
     def weights(self, best: FinishedTrial) -> list[Path]:
-        """Return the run directories of this stage's best trial, trained again if they are not on this machine."""
+        """Return the run directories of the best trial; train it again if they are not on this machine."""
         runs = self.directory.runs(self.number, best.number, self.seeds)
-        with lock_in_turn(self.directory.path / ".best"):  # one process trains them, the others wait
+        with lock_in_turn(self.directory.path / ".best"):  # one process trains, the others wait
             for seed, run in enumerate(runs):
                 if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
                     if (run / "metrics.json").exists() or not (run / "recipe.yaml").exists():
@@ -221,7 +221,7 @@ class StageSearch:
         return self._train(run, 0, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric]))
 
     def _train_together(self, runs: Sequence[Path], trial: Trial) -> list[dict[str, Any]]:
-        """Train the runs of all seeds, up to one rung after the other, and then to their ends."""
+        """Train the runs of all seeds up to each rung in turn, and then to the end."""
         epochs = self.common["training"]["epochs"]
         for rung in [rung for rung in self.rungs if rung < epochs]:
             for seed, run in enumerate(runs):
@@ -241,7 +241,7 @@ class StageSearch:
         parameters: Mapping[str, Any],
         on_epoch: Callable[[Mapping[str, float]], object] | None = None,
     ) -> dict[str, Any]:
-        # A trial is worth what its training reaches: where that is less than the start, by how much is worth knowing.
+        # The value of a trial is what training reaches, even if the network before training was better.
         values = {**self.values, **parameters, "evaluation.start": False}
         if self.begins:
             values["training.start_from"] = str(self.begins[seed])
@@ -252,7 +252,7 @@ class StageSearch:
 
 
 class _Paused(Exception):
-    """Raised after the epoch of a rung; the run goes on once those of the other seeds have come there, too."""
+    """Raised after the epoch of a rung, where a run waits for the runs of the other seeds."""
 
 
 def _pause(rung: int, row: Mapping[str, float]) -> None:
@@ -262,12 +262,12 @@ def _pause(rung: int, row: Mapping[str, float]) -> None:
 
 
 def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial]) -> dict[str, Any]:
-    """Return the content of the best recipe, which trains in one run what the best trials of the stages reached."""
+    """Return the content of the best recipe: one run that repeats the best trials of all stages."""
     content = searches[-1].recipe(best[-1].parameters)
     if not searches[-1].stage.from_best:
         return content
     before = searches[-2].recipe(best[-2].parameters)
-    # The weights that the last stage began with are those of the epoch that was chosen.
+    # The last stage started with the weights of the chosen epoch.
     chosen = round(fmean(RunDirectory(start).read_metrics()["epoch"] for start in searches[-1].begins))
     epochs = content["training"]["epochs"]
     before["training"]["epochs"] = chosen + epochs

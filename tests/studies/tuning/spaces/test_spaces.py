@@ -38,7 +38,7 @@ WRONG: list[tuple[list[Any], str]] = [
     ([], "holds no stages"),
     ([{"serach": {}}], "has no search"),
     ([{"search": RATE, "trails": 1}], "no key trails; allowed are search, fixed, start_from, trials"),
-    ([{"search": RATE, "trials": 2}], "trials is 2, but must be the stage's part"),
+    ([{"search": RATE, "trials": 2}], "trials is 2, but must be the stage's share"),
     ([{"search": RATE, "trials": 0.9}] * 2, "add up to more than 1"),
     ([{"search": RATE, "start_from": "best"}], "only the last of several stages"),
     ([{"search": RATE, "start_from": "best.yaml"}], "start_from is 'best.yaml', but must be best"),
@@ -75,15 +75,13 @@ def test_names_of_spaces(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("search: {}\n")
     with pytest.raises(UserError, match="must be a list of stages"):
         load_space(str(tmp_path / "mine.yaml"))
-    with pytest.raises(
-        UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space FILE"
-    ):
+    with pytest.raises(UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space"):
         default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})
 
 
 def test_a_factor_is_relative_to_the_recipe() -> None:
     assert Factor(0.1, 10, log=True).around("optim.lr", 0.002) == Range(0.0002, 0.02, log=True)
-    with pytest.raises(UserError, match="by a factor of the recipe's own value, but that is None"):
+    with pytest.raises(UserError, match="by a factor of the recipe's own value, which is None"):
         Factor(0.1, 10).around("optim.graph_lr", None)
 
 
@@ -98,7 +96,7 @@ def test_what_overrides_give_is_not_searched() -> None:
     assert pinned == ["loss.alpha"]
     assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]} != {*left[0]["search"]}
     assert pin(content, ["loss", "seed"]) == (content, [])
-    with pytest.raises(UserError, match=r"Flags give loss\.f1, which the search space sets itself"):
+    with pytest.raises(UserError, match=r"Flags give loss\.f1, but the stages of the search space set the same"):
         pin(load_space("WarpedSoftmaxLoss"), ["loss.f1"])
     assert pin(load_space("WarpedSoftmaxLoss"), ["loss.alpha"])[1] == ["loss.alpha"]  # of the second stage
 

@@ -1,6 +1,6 @@
-"""Search spaces: which hyper-parameters are varied, between which bounds, and in which order.
+"""Search spaces: the hyper-parameters that a search varies, their bounds, and the stages of the search.
 
-The package's own spaces are the YAML files here, one per loss or per part of a loss.
+The package's own spaces are the YAML files in this folder, one per loss or part of a loss.
 """
 
 import difflib
@@ -42,10 +42,10 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``; `ValueError` if these or their combination are not allowed.
+    """Numbers from ``low`` to ``high``; `ValueError` if an argument, or a combination of arguments, is not allowed.
 
-    With ``log``, logarithms are sampled; values lie ``step`` apart from ``low`` on; ``integer`` allows whole numbers
-    only. A grid search takes ``grid``, or else ``points`` evenly spaced values.
+    With ``log``, sampling is uniform in the logarithm. With ``step``, values are multiples of it above ``low``.
+    ``integer`` allows whole numbers only. A grid search takes the values of ``grid``, or ``points`` evenly spaced ones.
     """
 
     low: float
@@ -73,11 +73,11 @@ class Range:
                 raise ValueError(sentence)
 
     def __contains__(self, value: object) -> bool:
-        """Return whether a value can be sampled, the step aside."""
+        """Return whether a value is in the range; the step is ignored."""
         return _is_number(value) and self.low <= value <= self.high and not (self.integer and value % 1)  # pyright: ignore
 
     def nearest(self, value: Any) -> float | None:
-        """Return the value of the range that is nearest to a number, the step aside; None for anything else.
+        """Clip a number to the range, ignoring the step; return None for anything else.
 
         >>> Range(1, 4, integer=True).nearest(9.5), Range(0.1, 1).nearest(0.2), Range(0.1, 1).nearest(None)
         (4, 0.2, None)
@@ -104,7 +104,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Factor:
-    """A `Range` from ``low`` to ``high`` times the recipe's own value, so that one space fits networks of any size."""
+    """A `Range` from ``low`` to ``high`` times the recipe's own value; so one space fits networks of any size."""
 
     low: float
     high: float
@@ -118,7 +118,7 @@ class Factor:
         """Return the range around the recipe's value of the key ``name``; `UserError` unless that is above 0."""
         if not _is_number(value) or value <= 0:
             raise UserError(
-                f"The search space varies {name} by a factor of the recipe's own value, but that is {value!r}: set it "
+                f"The search space varies {name} by a factor of the recipe's own value, which is {value!r}: set it "
                 "in the recipe, or give low and high in the space."
             )
         return Range(float(f"{self.low * value:.6g}"), float(f"{self.high * value:.6g}"), self.log, points=self.points)
@@ -126,7 +126,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Choices:
-    """One of several values; a list or a mapping is given as its JSON text, as a flag takes it."""
+    """One of several values; lists and mappings are JSON text, as flags take them."""
 
     choices: tuple[Any, ...]
 
@@ -150,7 +150,7 @@ Dimension = Range | Factor | Choices
 
 
 def read_dimension(content: Any, where: str) -> Dimension:
-    """Read what a space says about one hyper-parameter; `UserError` for unknown keys and values that are not allowed.
+    """Read a hyper-parameter of a space; `UserError` for unknown keys and values that are not allowed.
 
     >>> read_dimension({"factor": 10, "log": True}, "optim.lr")
     Factor(low=0.1, high=10.0, log=True, points=3)
@@ -178,13 +178,13 @@ def read_dimension(content: Any, where: str) -> Dimension:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of several searches in a row, each of which takes over the best values of those before.
+    """One of several consecutive searches; each starts from the best values of the earlier ones.
 
     Args:
-        search: What is searched, by the recipe's keys as flags name them.
-        fixed: Values of the recipe in this stage alone.
-        from_best: Begin with the weights of the best trial of the stage before, which is then the first of two phases.
-        share: Part of all trials, in (0, 1]; None shares what is left evenly with the other stages.
+        search: Dimensions to search, by key of the recipe as in flags.
+        fixed: Values of the recipe in this stage only.
+        from_best: Start from the weights of the best trial of the stage before; the two stages are then two phases.
+        share: Share of all trials, in (0, 1]; stages with None share the rest evenly.
     """
 
     search: Mapping[str, Dimension]
@@ -193,7 +193,7 @@ class Stage:
     share: float | None = None
 
     def dimensions(self, recipe: Mapping[str, Any]) -> dict[str, Range | Choices]:
-        """Return what is searched, with every `Factor` resolved by the full content of a recipe."""
+        """Return the dimensions, with every `Factor` replaced by a range around the value of a full recipe."""
         return {
             name: item.around(name, recipe_value(recipe, name)) if isinstance(item, Factor) else item
             for name, item in self.search.items()
@@ -201,15 +201,15 @@ class Stage:
 
 
 def list_spaces() -> list[str]:
-    """Return the names of the package's search spaces, sorted: classes of losses, and of what may be inside them.
+    """Return the sorted names of the package's search spaces: classes of losses and of their components.
 
-    A loss whose two phases are searched differently has a second space, its name with ``-two-phases``.
+    A loss whose phases have different spaces has a second space with the suffix ``-two-phases``.
     """
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_space(name: str) -> list[Any]:
-    """Read the content of a search space: one of the package by name, or any YAML file by path."""
+    """Read the content of a search space of the package, by name, or of a YAML file, by path."""
     path, known = Path(name), list_spaces()
     if name in known:
         path = FOLDER / f"{name}.yaml"
@@ -224,9 +224,10 @@ def load_space(name: str) -> list[Any]:
 
 
 def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> list[Any]:
-    """Return the package's space for the loss of a recipe; its last stage also searches what is inside the loss.
+    """Return the package's space for the loss of a recipe; its last stage also searches components of the loss.
 
-    With ``two_phases``, take the loss's space of two phases, if there is one; its first stage searches what is inside.
+    With ``two_phases``, return the loss's space for two phases if there is one; its first stage searches the
+    components.
     """
     arguments = recipe["loss"].get("init_args") or {}
     parts = [arguments.get("loss"), arguments.get("miner"), *(arguments.get("regularizers") or [])[-1:]]
@@ -234,8 +235,8 @@ def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> lis
     known = list_spaces()
     if loss not in known:
         raise UserError(
-            f"There is no search space for the loss {loss}: give one with --space FILE, in which stages list what is "
-            f"searched, or the name of one of {', '.join(known)}."
+            f"There is no search space for the loss {loss}: give one with --space, a YAML file with stages or one of "
+            f"{', '.join(known)}."
         )
     phases = f"{loss}-two-phases"
     stages = load_space(phases if two_phases and phases in known else loss)
@@ -247,14 +248,14 @@ def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> lis
 
 def _class_of(spec: Any) -> str:
     path = str(spec.get("class_path") if isinstance(spec, Mapping) else spec)
-    # A class of the user's own may have the name of one of ours.
+    # A class of the user may have the same name as one of ours.
     return path.rpartition(".")[2] if path.startswith(PACKAGES) else path
 
 
 def pin(content: Sequence[Any], given: Collection[str], where: str = "The search space") -> tuple[list[Any], list[str]]:
-    """Remove from a search space the keys that overrides give a value to, and return these, too.
+    """Remove the keys that overrides set from a search space; return the space and the removed keys.
 
-    A stage must have something left to search, and set none of the keys itself.
+    `UserError` if a stage has no key left to search, or sets one of the keys itself.
 
     >>> pin([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["loss.alpha"])
     ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
@@ -263,22 +264,22 @@ def pin(content: Sequence[Any], given: Collection[str], where: str = "The search
     searched = dict.fromkeys(key for stage in stages for key in stage.search)
     if twice := sorted({key for stage in stages for key in stage.fixed} & set(given) - set(searched)):
         raise UserError(
-            f"Flags give {', '.join(twice)}, which the search space sets itself in its stages: leave out these flags, "
-            "or give another --space FILE."
+            f"Flags give {', '.join(twice)}, but the stages of the search space set the same keys: leave out these "
+            "flags, or give another --space FILE."
         )
     left = [{**item, "search": {key: v for key, v in item["search"].items() if key not in given}} for item in content]
     if empty := [before for before, after in zip(content, left, strict=True) if not after["search"]]:
         raise UserError(
-            f"Flags give {', '.join(empty[0]['search'])}, which is all that a stage of the search space varies: leave "
-            "one of them to be searched, or give --space FILE."
+            f"Flags give {', '.join(empty[0]['search'])}, so that a stage of the search space has nothing left to "
+            "vary: leave out one of these flags, or give --space FILE."
         )
     return left, [key for key in searched if key in given]
 
 
 def resolve_factors(content: Sequence[Any], recipe: Mapping[str, Any], where: str) -> list[Any]:
-    """Replace the factors of a search space by ranges around the values of a recipe, in full.
+    """Replace the factors of a search space by ranges around the values of a full recipe.
 
-    A stage that begins with the best weights keeps its factors, which are relative to what was found before.
+    A stage that starts from the best weights keeps its factors, which apply to the values found before.
 
     >>> resolve_factors([{"search": {"optim.lr": {"factor": 10, "log": True}}}], {"optim": {"lr": 0.02}}, "mine.yaml")
     [{'search': {'optim.lr': {'low': 0.002, 'high': 0.2, 'log': True, 'points': 3}}}]
@@ -295,27 +296,27 @@ def resolve_factors(content: Sequence[Any], recipe: Mapping[str, Any], where: st
 
 
 def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
-    """Check the content of a search space, which messages call ``where``, and give it types.
+    """Check the content of a search space and convert it to `Stage` objects; error messages call it ``where``.
 
     >>> read_stages([{"search": {"optim.lr": {"low": 0.001, "high": 0.1, "log": True}}}], "mine.yaml")[0].search
     {'optim.lr': Range(low=0.001, high=0.1, log=True, step=None, integer=False, points=3, grid=())}
     """
     stages = tuple(_read_stage(item, f"{where}, stage {number}") for number, item in enumerate(content, 1))
     if not stages:
-        raise UserError(f"{where} holds no stages: give at least one, with search.")
+        raise UserError(f"{where} holds no stages: give at least one with the key search.")
     if any(stage.from_best for stage in stages[:-1]) or (stages[0].from_best and len(stages) == 1):
         raise UserError(
-            f"{where} has start_from: best, but only the last of several stages may: it becomes the second phase of "
-            "the best recipe."
+            f"{where} has start_from: best, but only the last of several stages may have it, which becomes the second "
+            "phase of the best recipe."
         )
     for key in {**stages[-1].search, **stages[-1].fixed} if stages[-1].from_best else ():
         if not key.startswith(("loss.", "optim.")) and key != "training.epochs":
             raise UserError(
-                f"{where}, stage {len(stages)} has start_from: best and {key}, but a second phase changes keys of loss "
-                "and optim, and training.epochs, alone."
+                f"{where}, stage {len(stages)} has start_from: best and {key}, but a second phase changes only keys of "
+                "loss and optim, and training.epochs."
             )
     if sum(stage.share or 0 for stage in stages) > 1 + 1e-9:
-        raise UserError(f"{where}: the stages' trials add up to more than 1, but they are parts of all trials.")
+        raise UserError(f"{where}: the shares of trials add up to more than 1.")
     return stages
 
 
@@ -334,7 +335,7 @@ def _read_stage(content: Any, where: str) -> Stage:
         ),
         (
             share is not None and not (isinstance(share, int | float) and 0 < share <= 1),
-            f": trials is {share!r}, but must be the stage's part of all trials, above 0 and up to 1.",
+            f": trials is {share!r}, but must be the stage's share of all trials, above 0 and up to 1.",
         ),
     ):
         if is_wrong:
@@ -345,7 +346,7 @@ def _read_stage(content: Any, where: str) -> Stage:
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key as flags name it; in a list, such as ``loss.regularizers``, that of the last entry.
+    """Return the value of a dotted key; in a list, such as ``loss.regularizers``, of the last entry.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 3, "regularizers": [{"init_args": {"weight": 1}}]}}
     >>> recipe_value({"loss": loss}, "loss.alpha"), recipe_value({"loss": loss}, "loss.regularizers.weight")
