@@ -252,6 +252,19 @@ def test_the_table_of_a_condition_pairs_the_worst_with_none(script: Callable[[st
     assert [str(cell).partition(" ")[0] for cell in table.rows[0][1:]] == ["62.00", "57.00", "52.00", "32.00", "-30.00"]
 
 
+def test_few_images_of_glyphs_leave_the_steps_and_their_rates(script: Callable[[str], Any]) -> None:
+    recipe = FOLDER / "kept" / "glyphs-small" / "searches" / "mpa.yaml"
+    found, changed = yaml.safe_load(recipe.read_text()), script("conditions").few_glyphs(recipe, 3)
+    schedule = found["optim"]["schedule"]["init_args"]
+    assert changed["training.epochs"] == 4 * found["training"]["epochs"]
+    assert changed["optim.schedule.gamma"] ** 4 == pytest.approx(schedule["gamma"])
+    few = script("_few_glyphs")
+    splits = few.FewGlyphs(train_classes=8, test_classes=8, images=3).load()
+    assert [len(part.labels) for part in (splits.train, splits.validation, splits.test)] == [12, 48, 96]
+    assert splits.train.labels.bincount().tolist() == [3, 3, 3, 3]
+    assert doctest.testmod(few) == (0, 1)
+
+
 def test_the_table_of_k_pairs_the_papers_with_one_proxy(script: Callable[[str], Any], known: Any) -> None:
     known.recipe("mpa").parent.mkdir(parents=True)
     known.recipe("mpa").touch()

@@ -28,6 +28,8 @@ LOSSES = (
 WHOSE = {
     "verification": (*LOSSES, "cosface", "magface", "adaface", "curricularface", "elasticface"),
     "proxies": ("soft-triple", "mpa", "mpa-dw", "mpa-ap"),
+    "few-images": (*LOSSES, "mpa", "mpa-dw"),
+    "small-batches": (*LOSSES, "mpa", "mpa-dw"),
 }
 """The losses of conditions that do not use `LOSSES`."""
 
@@ -48,6 +50,8 @@ CONDITIONS = {
     "proxies": [Condition(f"K={count}", {"loss.proxies_per_class": count}) for count in (1, 2, 4, 8, 12, 16)],
     "verification": [Condition("verification")],
 }
+FEW_GLYPHS = [Condition(f"{count} images", images=count) for count in (6, 3, 2)]
+"""``few-images`` of Glyphs, whose classes have 12."""
 SEEDS = range(5)
 COMPARED = {"proxies": ("K=8", "K=1")}
 """Two conditions whose difference is shown; by default, the last condition and no condition."""
@@ -56,10 +60,10 @@ COMPARED = {"proxies": ("K=8", "K=1")}
 def train(arguments: Namespace, known: shared.Kept) -> None:
     """Train the best recipe of each loss under each condition."""
     condition, losses = arguments.condition, losses_of(arguments)
-    if condition == "few-images" and (arguments.dataset != "cars-features" or arguments.root is None):
-        raise UserError("few-images takes some of the photographs: name cars-features, and --root FILE.")
+    if condition == "few-images" and arguments.dataset == shared.FEATURES and arguments.root is None:
+        raise UserError("few-images takes some of the photographs: give their features, --root FILE.")
     shared.check_searched(losses, known)
-    for change in CONDITIONS[condition]:
+    for change in changes_of(known, condition):
         for loss in known.lacking(losses, SEEDS, change.name):
             run(known, loss, change, SEEDS, arguments.out / arguments.dataset, arguments.root)
 
@@ -68,6 +72,12 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     """Tabulate each loss under each condition."""
     made = table(known, arguments.condition, losses_of(arguments), SEEDS)
     return {f"{arguments.condition}-{arguments.dataset}": made}
+
+
+def changes_of(known: shared.Kept, condition: str) -> list[Condition]:
+    """Return the changes that a condition makes on a data set."""
+    is_glyphs = known.folder.name == shared.AROUND
+    return FEW_GLYPHS if is_glyphs and condition == "few-images" else CONDITIONS[condition]
 
 
 def losses_of(arguments: Namespace) -> list[str]:
@@ -83,10 +93,11 @@ def run(
     if condition.name == "verification":
         distance = read_yaml(known.recipe(loss))["evaluation"]["distance"]
         overrides["evaluation.own_metrics"] = [f"_verification.accepted_by_{distance}"]
-    if condition.images is not None:
-        assert root is not None
+    if condition.images is not None and root is not None:
         root, times = few_images(root, condition.images, out)
         overrides |= more_epochs(known.recipe(loss), times)
+    elif condition.images is not None:
+        overrides |= few_glyphs(known.recipe(loss), condition.images)
     shared.make_runs(known, loss, seeds, out, root, condition.name, overrides)
 
 
@@ -107,6 +118,15 @@ def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
     return file, seen.total() / sum(min(number, count) for number in seen.values())
 
 
+def few_glyphs(recipe: Path, count: int) -> dict[str, object]:
+    """Return the changes of a recipe that train on ``count`` images per class, in as many steps at the same rates."""
+    content, times = read_yaml(recipe), 12 / count
+    data = {"class_path": "_few_glyphs.FewGlyphs", "init_args": {**content["data"]["init_args"], "images": count}}
+    # ExponentialLR lowers the rates after each epoch, and an epoch is shorter with few images.
+    gamma = content["optim"]["schedule"]["init_args"]["gamma"] ** (1 / times)
+    return {"data": data, "optim.schedule.gamma": gamma, **more_epochs(recipe, times)}
+
+
 def more_epochs(recipe: Path, times: float) -> dict[str, object]:
     """Return the epochs of each phase of a recipe, multiplied by a factor."""
     content = read_yaml(recipe)
@@ -120,7 +140,7 @@ def table(known: shared.Kept, condition: str, losses: Sequence[str], seeds: rang
 
     For verification, the table shows the share of pairs that a loss accepts.
     """
-    names = ["", *(change.name for change in CONDITIONS[condition])]
+    names = ["", *(change.name for change in changes_of(known, condition))]
     finished = [
         loss
         for loss in losses
