@@ -64,7 +64,7 @@ def test_rows_that_are_missing_or_come_twice_are_refused(
     if there == 6:
         assert load_whole(tmp_path, "proxies").tolist() == torch.arange(12.0).view(6, 2).tolist()
         return
-    with pytest.raises(ValueError, match=rf"is missing or not whole: it has the first {there} rows of proxies"):
+    with pytest.raises(ValueError, match=rf"is missing or incomplete: it has only the first {there} rows of proxies"):
         load_whole(tmp_path, "proxies")
 
 

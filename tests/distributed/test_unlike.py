@@ -38,6 +38,6 @@ def test_sharded_and_sampled_proxies_are_stepped_by_rows(unlike: list[dict[str, 
 def test_shards_are_there_once_all_are_written_and_never_overwritten(unlike: list[dict[str, Any]]) -> None:
     for rank, found in enumerate(item["checkpoints"] for item in unlike):
         assert found["there"]  # as soon as it is said to be
-        assert "is there already" in found["saved"]
+        assert "exists already" in found["saved"]
         assert ("none is missing" in found.get("loaded", "")) == (rank == 1)
         assert found["left"] == ["one"]

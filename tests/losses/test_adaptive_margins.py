@@ -173,5 +173,5 @@ def test_outliers_are_those_of_the_formula_and_of_the_other_library(proxies: int
     assert sorted(theirs.get_outliers(x, y, return_dominant_centers=True)[0].tolist()) == found.nonzero()[:, 0].tolist()
     assert loss.outliers(x[:0], y[:0]).shape == (0,)
     assert not loss.outliers(x, y, degrees=180).any()
-    with pytest.raises(ValueError, match="degrees is -1, but an angle"):
+    with pytest.raises(ValueError, match="degrees is -1, but must be an angle"):
         loss.outliers(x, y, degrees=-1)

@@ -70,7 +70,10 @@ def test_the_weights_are_a_copy() -> None:
     ("make", "words"),
     [
         (lambda: pml.ContrastiveLoss(), ["ContrastiveLoss", "PairwiseLoss"]),
-        (lambda: pml.SphereFaceLoss(num_classes=3, embedding_size=2), ["SphereFaceLoss", "these convert"]),
+        (
+            lambda: pml.SphereFaceLoss(num_classes=3, embedding_size=2),
+            ["SphereFaceLoss", "only these can be converted"],
+        ),
         (lambda: nn.CrossEntropyLoss(), ["CrossEntropyLoss"]),
         (lambda: pml.ProxyAnchorLoss(3, 2, distance=distances.DotProductSimilarity()), ["distance"]),
         (

@@ -127,7 +127,7 @@ class Steep(MarginRule):
     ("case", "margin", "words"),
     [
         ("cos-face", [0.1] * 4, r"margin has shape \[4\], but must be one number, or one for each of the 5 classes"),
-        ("cos-face", [0.1, 0.2, 2.5, 0.1, 0.1], "margin of class 2 is 2.5, but is taken from a cosine"),
+        ("cos-face", [0.1, 0.2, 2.5, 0.1, 0.1], "margin of class 2 is 2.5, but is subtracted from a cosine"),
         ("arc-face", [0.1, 30.0, 0.1, 0.1, 0.1], r"margin of class 1 is 30.0, but is an angle in radians"),
         ("arc-face", [0.1, 0.1, 0.1, 0.1, -0.5], "margin of class 4 is -0.5"),
         ("mpa", torch.tensor([0.1, torch.nan, 0.1, 0.1, 0.1]), "margin of class 1 is nan, but must be a finite number"),

@@ -78,8 +78,8 @@ def pairwise(*_: object) -> nn.Module:
     [
         (lambda: make("proxy-anchor"), "ProxyAnchorLoss has no values of samples: it takes the logarithm of sums"),
         (lambda: make("mpa"), "MultiProxyAnchorLoss has no values of samples"),
-        (lambda: Batched(5, 7), "Batched has no values of samples: its objective gives one value"),
-        (lambda: UserLoss(5, 7, nn.CrossEntropyLoss()), "CrossEntropyLoss is given embeddings and labels alone"),
+        (lambda: Batched(5, 7), "Batched has no values of samples: its objective returns one value"),
+        (lambda: UserLoss(5, 7, nn.CrossEntropyLoss()), "CrossEntropyLoss takes only embeddings and labels"),
         (pairwise, "PairwiseLoss has values of pairs or triplets"),
     ],
 )
@@ -101,7 +101,7 @@ def test_losses_without_values_of_samples_say_why(
         ({"weights": [1.0, 2.0]}, r"weights have shape \[2\], but each of the 4 embeddings"),
         ({"weights": [1.0, 2.0, -1.0, 0.0]}, "finite and 0 or more"),
         ({"weights": [1.0, 2.0, torch.nan, 0.0]}, "finite and 0 or more"),
-        ({"weights": [0.0] * 4}, "at least one of them above 0"),
+        ({"weights": [0.0] * 4}, "at least one above 0"),
         ({"weights": "balanced"}, "weights are 'balanced', but must be one number per sample"),
     ],
 )

@@ -55,7 +55,7 @@ def test_convnet_weights_from_a_file(tmp_path: Path) -> None:
 
 
 def test_wrong_channels_say_so() -> None:
-    with pytest.raises(ValueError, match="images have 3 channels but the model 1"):
+    with pytest.raises(ValueError, match="images have 3 channels but the model takes 1"):
         EmbeddingModel(ModelConfig(in_channels=1), ConvNet(1))(images(3))
 
 

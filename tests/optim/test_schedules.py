@@ -137,7 +137,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(ValueError, match=r"power is .*, but must be a number above 0"):
             schedule(power)
     for warmup in (-0.1, 1.0, 5.0):
-        with pytest.raises(ValueError, match=r"warmup is .*, but is a part of the steps"):
+        with pytest.raises(ValueError, match=r"warmup is .*, but must be a fraction of the steps"):
             schedule(warmup=warmup)
     decay = schedule()
     with pytest.raises(ValueError, match="steps is 0"):

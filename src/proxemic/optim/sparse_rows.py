@@ -1,8 +1,8 @@
 """Optimiser steps of only those rows of a parameter that have a gradient.
 
-Torch's optimisers take dense gradients and update every row: momentum and weight decay change also rows without a
-gradient. `step_rows` shows an optimiser a small parameter instead of one with a sparse gradient: the rows of the
-gradient, with their state. After the step, the rows are written back.
+Torch's optimisers take dense gradients and update every row: momentum and weight decay also change rows without a
+gradient. `step_rows` replaces a parameter with a sparse gradient by a small one during the step, which holds the rows
+of the gradient and their state, and writes the rows back afterwards.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
 
-# Their state of a row depends on that row alone and starts from 0 (also SGD's momentum of a row that is first used
-# later, which dampening then reduces in its first step too); AdamW is an Adam.
+# Their state of a row depends on that row alone and starts from 0 (so does SGD's momentum of a row that is first used
+# later, which dampening then also reduces in its first step); AdamW is a subclass of Adam.
 _BY_ROW = (SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, RAdam, RMSprop)
 
 _Optimizer = TypeVar("_Optimizer", bound=Optimizer)
@@ -26,14 +26,13 @@ _Optimizer = TypeVar("_Optimizer", bound=Optimizer)
 def step_rows(optimizer: _Optimizer) -> _Optimizer:
     """Let an optimiser step only the rows of the classes that a loss with ``sample_rate`` below 1 has sampled.
 
-    The gradients of such a loss are then sparse: time and memory of a step depend on the number of sampled classes,
-    and the other rows keep their values and their state. Without this call, gradients are dense and the optimiser
-    steps every row, as torch does. A step that is interrupted, by Ctrl-C or for lack of memory, leaves everything as
-    it was before.
+    The gradients of such a loss are then sparse: time and memory of a step depend on the number of sampled classes, and
+    the other rows keep their values and their state. Without this call, gradients are dense and the optimiser steps
+    every row, as torch does. A step that is interrupted (by Ctrl-C or for lack of memory) changes nothing.
 
     Args:
-        optimizer: SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, NAdam, RAdam or RMSprop, just constructed: of its hooks,
-            only those that are registered later see the values after the step.
+        optimizer: A new SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, NAdam, RAdam or RMSprop. Post-step hooks that are
+            registered before this call do not see the values after the step.
 
     Returns:
         The same optimiser.
@@ -73,7 +72,7 @@ def step_rows(optimizer: _Optimizer) -> _Optimizer:
 
 
 def steps_rows(parameter: Tensor) -> bool:
-    """Return whether `step_rows` was called for an optimiser of this parameter, so that its gradient may be sparse."""
+    """Return whether an optimiser of this parameter was passed to `step_rows`, so that its gradient may be sparse."""
     return getattr(parameter, "steps_rows", False)
 
 
@@ -91,14 +90,15 @@ def check_steps_rows(
 
 
 def note_sampled_rows(parameter: Tensor, count: int) -> None:
-    """Note how many rows the latest sparse gradient of a parameter has, which are ascending and distinct."""
+    """Record the number of rows, ascending and distinct, of the latest sparse gradient of a parameter."""
     parameter.sampled_rows = count  # type: ignore[attr-defined]
 
 
 def coalesced(parameter: nn.Parameter) -> Tensor:
-    """Return the sparse gradient of a parameter with ascending, distinct rows, without waiting for a GPU where it can.
+    """Return the sparse gradient of a parameter with ascending, distinct rows, without waiting for a GPU if possible.
 
-    Autograd drops the mark of a coalesced gradient. One that has as many rows as the latest was added to no other.
+    Autograd drops the flag of a coalesced gradient. A gradient with the recorded number of rows is a single one, not a
+    sum of several, and so still coalesced.
     """
     grad = parameter.grad
     assert grad is not None
@@ -110,7 +110,7 @@ def coalesced(parameter: nn.Parameter) -> Tensor:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A parameter, and the rows that its optimiser sees instead."""
+    """A parameter, and the rows that replace it during a step."""
 
     parameter: nn.Parameter
     index: Tensor

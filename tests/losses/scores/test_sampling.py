@@ -228,5 +228,5 @@ def test_a_rate_is_a_share(rate: float) -> None:
 
 
 def test_a_regularizer_of_all_proxies_at_once_is_refused() -> None:
-    with pytest.raises(ValueError, match="sample_rate is below 1, but the regulariser Flatten takes all proxies"):
+    with pytest.raises(ValueError, match="sample_rate is below 1, but the regulariser Flatten needs all proxies"):
         NormalizedSoftmaxLoss(5, DIM, sample_rate=0.5, regularizers=[nn.Flatten()])

@@ -89,7 +89,9 @@ def test_configurations_that_do_not_fit_are_refused(config: dict[str, Any], mess
         build_model(ModelConfig(**config))
 
 
-@pytest.mark.parametrize(("kind", "message"), [(Wrong, "gives 6 features but its num_features is 7"), (Pair, "tuple")])
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Wrong, "returns 6 features but its num_features is 7"), (Pair, "tuple")]
+)
 def test_features_of_another_shape_are_refused(kind: type[nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_model(ModelConfig(kind))(torch.rand(2, 3, 9, 9))
