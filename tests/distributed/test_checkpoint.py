@@ -57,7 +57,7 @@ def test_what_one_process_writes_it_reads(saved: Path) -> None:
 def test_rows_that_are_missing_or_come_twice_are_refused(
     tmp_path: Path, starts: tuple[int, int], rows: tuple[int, int], there: int
 ) -> None:
-    """What two processes might have written, by the format's definition."""
+    """Files as two processes would write them."""
     for number, (start, count) in enumerate(zip(starts, rows, strict=True)):
         values = torch.arange(start * 2.0, (start + count) * 2).view(count, 2)
         save_file({"proxies": values}, tmp_path / f"{number}.safetensors", {"first row": str(start), "rows": "6"})

@@ -1,4 +1,4 @@
-"""How a loss is laid over processes, in a group of one."""
+"""Distribution of a loss, in a group of one process."""
 
 import copy
 import pickle
@@ -33,7 +33,7 @@ def twice(loss: ProxyLoss) -> None:
 
 
 def part(loss: ProxyLoss) -> None:
-    """As on the first of two processes."""
+    """Leave the shard of the first of two processes."""
     loss.distribute(sharded=True)
     loss.proxies = nn.Parameter(loss.proxies.detach()[:3])
     loss.class_scores(torch.randn(2, 4))

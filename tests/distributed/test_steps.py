@@ -1,4 +1,4 @@
-"""A step of two processes: what it sends, and that the copies stay alike."""
+"""A step of two processes: its collectives, and equality of the copies."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes that are not alike: other seeds, another group, no samples, another disk."""
+"""Processes that differ in seed, group, number of samples or disk."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def unlike(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_what_was_made_apart_is_alike_once_distributed(unlike: list[dict[str, Any]]) -> None:
-    """The third process passes an empty batch that wants no gradient, and the others do not wait for it forever."""
+    """The third process has an empty batch without gradient; the others must not wait for it forever."""
     first, *others = (found["seeded apart"] for found in unlike)
     assert first.keys() == {"NormalizedSoftmaxLoss", "HISTLoss", "PairwiseLoss"}
     for other in others:

@@ -1,4 +1,4 @@
-"""Losses in training: moving averages, and margins that are drawn."""
+"""Losses with moving averages or random margins, in training mode."""
 
 import copy
 import math

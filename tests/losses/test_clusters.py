@@ -1,4 +1,4 @@
-"""k-means against a naive one, and proxies that begin at its centres."""
+"""k-means against a naive implementation, and proxies that start at its centres."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Losses of pytorch-metric-learning converted: the same values and gradients."""
+"""Converted losses of pytorch-metric-learning have the same values and gradients."""
 
 from collections.abc import Callable
 

@@ -65,7 +65,7 @@ def _warp_function(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
 
 
 def _softmax(scale: float, margin: Callable[..., Tensor], score: Any = oracles.class_score) -> Callable[..., Tensor]:
-    """By a margin on the angle."""
+    """Make an oracle with a margin on the angle."""
     return lambda x, w, y: oracles.margin_softmax(x, w, y, scale, lambda theta, *_: margin(theta), score)
 
 
@@ -134,7 +134,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def make(case: str, classes: int = 5, dim: int = 7, proxies: int = 1, **keywords: Any) -> ProxyLoss:
-    """In evaluation mode, without updates of averages and random margins; test_adaptive_margins.py tests training."""
+    """Make a loss in evaluation mode, without random margins; test_adaptive_margins.py tests training mode."""
     loss = CASES[case].loss(classes, dim, proxies_per_class=proxies, **CASES[case].keywords, **keywords)
     loss.load_state_dict({name: torch.tensor(value) for name, value in CASES[case].state.items()}, strict=False)
     return loss.eval()
@@ -492,7 +492,7 @@ def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
 
 @pytest.mark.parametrize("off", [{"alpha": 0.0}, {"k1": 1.0}, {"k2": 1.0}, {"alpha": 0.0, "k1": 1.0, "k2": 1.0}])
 def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, Any]) -> None:
-    """Where figures 6 and 7 of the paper begin; three embeddings are within α = 3 of their proxy, two beyond."""
+    """The start of the paper's figures 6 and 7; three embeddings are within α = 3 of their proxy, two beyond."""
     torch.manual_seed(5)
     warp, y = WARP | off, [0, 1, 2, 2, 4]
     loss = WarpedSoftmaxLoss(5, 7, **warp, init=torch.nn.init.normal_)
@@ -552,7 +552,7 @@ def test_a_negative_angular_margin_narrows_the_angle() -> None:
 
 
 class Sharper(CosFaceLoss):
-    """Of one's own, with another number of proxies by default."""
+    """A user's loss with another default number of proxies."""
 
     defaults = ProxyOptions(proxies_per_class=3)
 

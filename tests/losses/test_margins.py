@@ -1,4 +1,4 @@
-"""Margins of classes, against oracles in which every class has its own."""
+"""Margins per class against oracles."""
 
 import copy
 from collections.abc import Callable
@@ -131,7 +131,7 @@ class Steep(MarginRule):
         ("arc-face", [0.1, 30.0, 0.1, 0.1, 0.1], r"margin of class 1 is 30.0, but is an angle in radians"),
         ("arc-face", [0.1, 0.1, 0.1, 0.1, -0.5], "margin of class 4 is -0.5"),
         ("mpa", torch.tensor([0.1, torch.nan, 0.1, 0.1, 0.1]), "margin of class 1 is nan, but must be a finite number"),
-        ("soft-triple", "large", "margin is 'large', but must be a number, or one per class"),
+        ("soft-triple", "large", "margin is a str but must be a tensor"),
         ("arc-face", Steep(), "margin of class 0 is 9.0, but is an angle in radians"),
     ],
 )

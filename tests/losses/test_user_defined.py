@@ -1,4 +1,4 @@
-"""Modules of the user's own as losses."""
+"""Modules of users as losses."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cpu
 
 
 class Pull(nn.Module):
-    """Notes what it is given."""
+    """A module that records its inputs."""
 
     def __init__(self, gives: Any = None) -> None:
         super().__init__()

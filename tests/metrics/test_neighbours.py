@@ -1,4 +1,4 @@
-"""Nearest neighbours against a float64 oracle, and independence of how they are computed."""
+"""Nearest neighbours against a float64 oracle, and their independence of chunks and row order."""
 
 import jaxtyping
 import pytest

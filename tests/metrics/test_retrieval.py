@@ -1,4 +1,4 @@
-"""Retrieval metrics against an oracle written from the definitions, and the awkward cases."""
+"""Retrieval metrics against an oracle written from the definitions, and awkward cases."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cpu
 def oracle(
     queries: Tensor, query_labels: Tensor, gallery: Tensor, gallery_labels: Tensor, own: bool
 ) -> dict[str, float]:
-    """Evaluate one query at a time by Euclidean distance, from the definitions alone; irrelevant first among equals."""
+    """Evaluate one query at a time by Euclidean distance, irrelevant items first on ties."""
     values: dict[str, list[float]] = {}
     for i, query in enumerate(queries.tolist()):
         ranking = sorted(
@@ -275,7 +275,7 @@ def test_equals_pytorch_metric_learning_where_that_is_right() -> None:
 def oracle_of_sequences(
     points: Tensor, labels: Tensor, sequences: Tensor, asked: Tensor, searched: Tensor, k: int
 ) -> list[list[float]]:
-    """Recall@k, MAP@R, MAP, MRR, R and how many rows are left, a query each, by Euclidean distance in float64."""
+    """Compute Recall@k, MAP@R, MAP, MRR, R and the number of searched rows of each query, in float64."""
     found = []
     distances = (points.double()[:, None] - points.double()).norm(dim=2).tolist()
     label, sequence = labels.tolist(), sequences.tolist()

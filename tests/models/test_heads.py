@@ -1,4 +1,4 @@
-"""Heads: what they compute, and where they begin."""
+"""Heads, their initialisation, and pooling."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Adapters of low rank: what they compute, what of a network they train, and that saved models need no peft."""
+"""Low-rank adapters: what they compute and train; loading a saved model does not need peft."""
 
 import sys
 from dataclasses import replace
@@ -40,7 +40,7 @@ class Normed(nn.Sequential):
 
 
 class AttentionByHand(nn.Module):
-    """Uses the weights of a linear layer without calling it."""
+    """A network that uses the weights of a linear layer without calling it."""
 
     def __init__(self) -> None:
         super().__init__()

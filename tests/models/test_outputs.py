@@ -1,4 +1,4 @@
-"""Embeddings are found in whatever models return, by the rule that `embed_dataset` documents."""
+"""Selection of embeddings in models' outputs, as `embed_dataset` documents it."""
 
 from typing import Any
 

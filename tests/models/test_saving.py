@@ -1,4 +1,4 @@
-"""Saved models come back the same, and damaged ones do not."""
+"""Saved models are loaded unchanged, and damaged ones are rejected."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Files of weights as others save them: checked by their names, and the network found in what they hold."""
+"""Files of weights by others: checksums in their names, and the network found in their content."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from proxemic.models.weights_files import load_weights_file
 
 
 def network(seed: int) -> nn.Sequential:
-    """Its first name, `0.weight`, is also the end of another, `2.0.weight`."""
+    """Make a network whose first name, `0.weight`, is also the end of another one, `2.0.weight`."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 4)))
 

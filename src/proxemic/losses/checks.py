@@ -65,10 +65,7 @@ def check_count(name: str, value: int, least: int, why: str) -> None:
 
 def check_counts(counts: Tensor | np.ndarray | Sequence[int]) -> Tensor:
     """Return the number of samples of each class as float64 if all are at least 1; otherwise raise `ValueError`."""
-    try:
-        values = as_tensor("counts", counts).detach()
-    except ValueError as error:
-        raise ValueError(f"counts are {shown(counts)}, but must be the number of samples of each class.") from error
+    values = as_tensor("counts", counts).detach()
     if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number per class.")
     right = (values >= 1) & values.isfinite()
@@ -109,7 +106,7 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
         )
     if not embeddings.is_floating_point():
         raise ValueError(f"embeddings are {embeddings.dtype}, but must be floating: convert with .float().")
-    if len(embeddings) < least:
+    if embeddings.shape[0] < least:
         raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
 
 
@@ -123,7 +120,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: b
         raise ValueError(
             f"labels are {shown(labels)}, but must be a tensor of {batch} integers: convert them with torch.as_tensor."
         )
-    if labels.ndim != 1 or len(labels) != batch:
+    if labels.shape != (batch,):
         raise ValueError(
             f"labels have shape {list(labels.shape)}, but each of the {batch} embeddings needs one: pass [{batch}]."
         )
@@ -134,7 +131,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: b
     labels = labels.long()  # a narrow type would be compared in that type
     if _is_deferred(labels, wait=wait):
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
-    elif len(labels):
+    elif batch:
         least, most = map(int, labels.aminmax())
         if least < 0 or most >= num_classes:
             raise ValueError(
@@ -161,10 +158,7 @@ def check_weights(
     They must be 0 or more and not all 0, unless other processes hold the rest of the batch (``all_of_them=False``).
     ``wait`` has the same meaning as in `check_labels`.
     """
-    try:
-        weights = as_tensor("weights", weights).detach().to(embeddings)
-    except ValueError as error:
-        raise ValueError(f"weights are {shown(weights)}, but must be one number per sample.") from error
+    weights = as_tensor("weights", weights).detach().to(embeddings)
     if weights.shape != embeddings.shape[:1]:
         raise ValueError(
             f"weights have shape {list(weights.shape)}, but each of the {len(embeddings)} embeddings needs one: pass "

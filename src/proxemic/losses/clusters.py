@@ -26,8 +26,8 @@ def k_means(
     if len(different) <= clusters:
         return different
     generator = torch.Generator().manual_seed(seed)
-    found = [_lloyd(points, _spread(points, clusters, generator), spherical) for _ in range(_STARTS)]
-    return min(found, key=lambda centers: float(_squared(points, centers).amin(1).sum()))
+    candidates = [_lloyd(points, _spread(points, clusters, generator), spherical) for _ in range(_STARTS)]
+    return min(candidates, key=lambda centers: float(_squared(points, centers).amin(1).sum()))
 
 
 def _spread(

@@ -67,11 +67,11 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
         )
     _check_defaults(loss)
     make, keywords = converters[type(loss)]
-    given: Any = loss
-    weights = given.proxies if hasattr(given, "proxies") else (given.fc if hasattr(given, "fc") else given.W).T
-    per_class = getattr(given, "sub_centers", getattr(given, "centers_per_class", 1))
+    typed: Any = loss
+    weights = typed.proxies if hasattr(typed, "proxies") else (typed.fc if hasattr(typed, "fc") else typed.W).T
+    per_class = getattr(typed, "sub_centers", getattr(typed, "centers_per_class", 1))
     proxies = weights.detach().unflatten(0, (-1, per_class))
-    ours = make(len(proxies), proxies.shape[2], proxies_per_class=per_class, **keywords(given)).to(proxies)
+    ours = make(len(proxies), proxies.shape[2], proxies_per_class=per_class, **keywords(typed)).to(proxies)
     with torch.no_grad():
         ours.proxies.copy_(proxies)
     return ours

@@ -13,15 +13,15 @@ class Described(nn.Module):
     _made_with: ClassVar[str] = ""
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        made = super().__new__(cls)
+        module = super().__new__(cls)
         try:
-            given = inspect.signature(cls.__init__).bind(made, *arguments, **keywords)
+            bound = inspect.signature(cls.__init__).bind(module, *arguments, **keywords)
         except TypeError:  # the constructor will raise it; a copy or an unpickled object brings the text with it
-            return made
-        given.apply_defaults()
-        shown = [f"{name}={_shown(value)}" for name, value in [*given.arguments.items()][1:]]
-        vars(made)["_made_with"] = ", ".join(shown)
-        return made
+            return module
+        bound.apply_defaults()
+        texts = [f"{name}={_shown(value)}" for name, value in [*bound.arguments.items()][1:]]
+        vars(module)["_made_with"] = ", ".join(texts)
+        return module
 
     def extra_repr(self) -> str:
         return self._made_with

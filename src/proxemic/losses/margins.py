@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from proxemic.arrays import as_tensor
-from proxemic.losses.checks import check_counts, check_number, check_positive, shown
+from proxemic.losses.checks import check_counts, check_number, check_positive
 from proxemic.losses.scores.derivative import by_hand
 
 MARGINS = ("margin", "_margin")
@@ -76,10 +76,7 @@ def class_margins(margin: object, num_classes: int, check: Callable[[str, float]
     """Return the margins per class, and ``check`` the extremes; NaN as long as a rule has no class counts."""
     if isinstance(margin, MarginRule):
         return torch.full((num_classes,), torch.nan)
-    try:
-        margins = as_tensor("margin", margin).detach().clone().to(torch.get_default_dtype())
-    except ValueError as error:
-        raise ValueError(f"margin is {shown(margin)}, but must be a number, or one per class.") from error
+    margins = as_tensor("margin", margin).detach().clone().to(torch.get_default_dtype())
     if margins.shape != (num_classes,):
         raise ValueError(
             f"margin has shape {list(margins.shape)}, but must be one number, or one for each of the {num_classes} "

@@ -57,14 +57,14 @@ class MatryoshkaLoss(Described):
                 raise ValueError(f"dims has {dim}, but embeddings have {embedding_size} numbers: give smaller ones.")
         self.num_classes, self.embedding_size = num_classes, embedding_size
         self.dims = tuple(sorted({*dims, embedding_size}))
-        made = [proxy_loss(num_classes=num_classes, embedding_size=dim) for dim in self.dims]
-        for loss in made:
+        parts = [proxy_loss(num_classes=num_classes, embedding_size=dim) for dim in self.dims]
+        for loss in parts:
             if not isinstance(loss, ProxyLoss) or loss.reads_norms:
                 raise ValueError(
                     f"proxy_loss makes {loss_name(loss)}, but must make a proxy loss that does not depend on the "
                     "lengths of embeddings, such as ProxyAnchorLoss."
                 )
-        self.losses = nn.ModuleList(made)
+        self.losses = nn.ModuleList(parts)
 
     def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"]) -> Float[Tensor, ""]:
         """Compute the loss of a batch.

@@ -179,18 +179,18 @@ class PairwiseLoss(GatheredLoss):
         """Raise `ValueError` for mistakes that PML notices only in a training step, such as a wrong argument type."""
         trial = copy.deepcopy(self)
         batch = min(4, self.memory_size or 4)
-        other = (self.num_classes or 2) - 1
-        labels = torch.tensor([0, 0, other, other], device="cpu")[:batch]
+        last = (self.num_classes or 2) - 1
+        labels = torch.tensor([0, 0, last, last], device="cpu")[:batch]
         try:
             with torch.random.fork_rng(devices=[]), torch.enable_grad():
                 x = torch.randn(batch, self.embedding_size, device="cpu", requires_grad=True)
                 for _ in range(2):  # a loss that keeps the graph of the first step fails in the second
                     trial(x, labels).backward()
         except Exception as error:
-            given: Any = self.loss
-            given = given.memory.loss if self.memory_size else given
+            inner: Any = self.loss
+            inner = inner.memory.loss if self.memory_size else inner
             raise ValueError(
-                f"loss is {type(given).__name__}, which fails on a first batch ({type(error).__name__}: {error}): "
+                f"loss is {type(inner).__name__}, which fails on a first batch ({type(error).__name__}: {error}): "
                 "check the arguments of the loss and the miner; in a recipe, a distance or reducer needs a class_path."
             ) from error
 

@@ -37,17 +37,17 @@ def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
 
 
 def precision_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""$E[\text{Precision@}k] = \frac{\min(k, n)}{k} \frac Rn$."""
+    r"""Compute $E[\text{Precision@}k] = \frac{\min(k, n)}{k} \frac Rn$."""
     return r_precision(num_relevant, gallery) * (gallery.double().clamp(max=k) / k)
 
 
 def r_precision(num_relevant: Counts, gallery: Counts) -> Values:
-    r"""$E[\text{R-Precision}] = \frac Rn$."""
+    r"""Compute $E[\text{R-Precision}] = \frac Rn$."""
     return _defined(num_relevant.double() / gallery, num_relevant)
 
 
 def map_at_r(num_relevant: Counts, gallery: Counts) -> Values:
-    r"""$E[\text{MAP@}R] = \frac1R \left( H_R \frac Rn + (R - H_R) \frac{R (R - 1)}{n (n - 1)} \right)$.
+    r"""Compute $E[\text{MAP@}R] = \frac1R \left( H_R \frac Rn + (R - H_R) \frac{R (R - 1)}{n (n - 1)} \right)$.
 
     Here $H_m = 1 + \frac12 + \dots + \frac1m$.
     """
@@ -56,7 +56,7 @@ def map_at_r(num_relevant: Counts, gallery: Counts) -> Values:
 
 
 def map_at_k(num_relevant: Counts, gallery: Counts, k: int, *, divisor: Divisor = "min") -> Values:
-    r"""$E[\text{MAP@}k]$, of the sum $H_m \frac Rn + (m - H_m) \frac{R (R - 1)}{n (n - 1)}$, m = min(k, n), divided.
+    r"""Compute $E[\text{MAP@}k]$: $H_m \frac Rn + (m - H_m) \frac{R (R - 1)}{n (n - 1)}$ with m = min(k, n), divided.
 
     With the divisor `hits`: for h hits at random among m places, the expected sum over h is
     $\frac{H_m}{m} + \frac{(m - H_m)(h - 1)}{m (m - 1)}$, and $E[h] = m \frac Rn$.
@@ -74,12 +74,12 @@ def map_at_k(num_relevant: Counts, gallery: Counts, k: int, *, divisor: Divisor 
 
 
 def average_precision(num_relevant: Counts, gallery: Counts) -> Values:
-    r"""$E[\text{MAP}] = \frac1n \left( H_n + (n - H_n) \frac{R - 1}{n - 1} \right)$, over the whole list."""
+    r"""Compute $E[\text{MAP}] = \frac1n \left( H_n + (n - H_n) \frac{R - 1}{n - 1} \right)$, over the whole list."""
     return _defined(_precisions(num_relevant, gallery, gallery.double()) / num_relevant.double(), num_relevant)
 
 
 def mrr(num_relevant: Counts, gallery: Counts) -> Values:
-    r"""$E[\text{RR}] = \frac{R}{n - R + 1} \left( H_n - H_{R - 1} \right)$.
+    r"""Compute $E[\text{RR}] = \frac{R}{n - R + 1} \left( H_n - H_{R - 1} \right)$.
 
     The first relevant item is at place i with probability $\binom{n - i}{R - 1} \big/ \binom nR$, and
     $\sum_i \frac1i \binom{n - i}{R - 1} = \binom{n}{R - 1} (H_n - H_{R - 1})$.
@@ -90,7 +90,7 @@ def mrr(num_relevant: Counts, gallery: Counts) -> Values:
 
 
 def ndcg_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""$E[\text{nDCG@}k]$: $\frac Rn$ of the discounts of min(k, n) places, over those of min(k, R)."""
+    r"""Compute $E[\text{nDCG@}k]$: $\frac Rn$ times the discounts of min(k, n) places over those of min(k, R)."""
     discounts = torch.tensor([0.0, *(1 / math.log2(place) for place in range(2, k + 2))], dtype=torch.float64)
     sums = discounts.cumsum(0)
     gains = r_precision(num_relevant, gallery) * sums[gallery.clamp(max=k).long()]

@@ -201,16 +201,16 @@ def _class_sums(
             raise ValueError(f"{name} has shape {tuple(value.shape)} but must be [{len(classes)}], one per query")
         if bool(value.isinf().any()):
             raise ValueError(f"{name} has infinite values; a query without a value has NaN")
-        known = [part[~part.isnan()].tolist() for part in value.cpu().double()[order].split(sizes)]
-        numbers = [len(part) for part in known]
+        by_class = [part[~part.isnan()].tolist() for part in value.cpu().double()[order].split(sizes)]
+        numbers = [len(part) for part in by_class]
         if not any(numbers):
             raise ValueError(f"{name} has no value for any of {len(value)} queries; check the labels")
         if average == "classes":
-            known = [[math.fsum(part) / len(part)] if part else [] for part in known]
-            numbers = [len(part) for part in known]
+            by_class = [[math.fsum(part) / len(part)] if part else [] for part in by_class]
+            numbers = [len(part) for part in by_class]
         # fsum rounds only once, so the order of the queries does not matter.
-        means[name] = math.fsum(chain(*known)) / sum(numbers)
-        sums.append([math.fsum(part) for part in known])
+        means[name] = math.fsum(chain(*by_class)) / sum(numbers)
+        sums.append([math.fsum(part) for part in by_class])
         counts.append(numbers)
     total, count = (torch.tensor(value, dtype=torch.float64).T for value in (sums, counts))
     some = (count > 0).any(1)

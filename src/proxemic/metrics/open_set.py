@@ -101,10 +101,10 @@ class OpenSetIdentification:
         for name, (value, statistic) in statistics.items():
             low = high = math.nan
             if not math.isnan(value) and sample.fewest_classes >= FEWEST_CLASSES:
-                found = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
+                interval = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
                 # Shifted quantiles may be outside the range of the statistic.
                 most = math.inf if name.startswith("threshold") else 1.0
-                low, high = (min(max(bound, 0.0), most) for bound in (found.low, found.high))
+                low, high = (min(max(bound, 0.0), most) for bound in (interval.low, interval.high))
             intervals[name] = Interval(value, low, high)
         return intervals
 

@@ -143,24 +143,24 @@ class RetrievalResults:
         Raises:
             ValueError: If an option is out of range, no query has a match, or there are no categories.
         """
-        found: RetrievalMetrics = retrieval_metrics(**self.roles, distance=self.distance, **options)
+        values: RetrievalMetrics = retrieval_metrics(**self.roles, distance=self.distance, **options)
         if by is None:
-            return found
+            return values
         if by != "category" or self.categories is None:
             raise ValueError(f"by is {by!r}, but must be 'category', and the rows must have categories.")
-        groups = found.by_group(self.categories[self.queries])
+        groups = values.by_group(self.categories[self.queries])
         return {self.category_names[group]: part for group, part in groups.items()}
 
     def table(self, **options: Any) -> "Table":
         """Return the metrics in percent, with 95 % intervals, as a table."""
         from proxemic.tables import Table, percent
 
-        found: RetrievalMetrics = self.metrics(**options)
+        values: RetrievalMetrics = self.metrics(**options)
         rows = [
             [name, percent(interval.value), percent(interval.low), percent(interval.high)]
-            for name, interval in found.intervals().items()
+            for name, interval in values.intervals().items()
         ]
-        title = f"{found.queries:,} queries, {len(self.gallery):,} in the gallery; in percent"
+        title = f"{values.queries:,} queries, {len(self.gallery):,} in the gallery; in percent"
         return Table(["metric", "value", "low", "high"], rows, title)
 
     def plot(self, path: str | Path, **options: Any) -> None:

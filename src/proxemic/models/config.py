@@ -145,7 +145,6 @@ class ModelConfig:
         """Yield conditions under which settings contradict each other, each with a sentence that says what to do."""
         train, head, pooling, name = self.train, self.head, self.pooling, self.backbone_name
         is_onnx, is_iresnet = name.endswith(ONNX), name in IRESNETS
-        pretrained = f"pretrained is set but {name!r} has"
         yield (
             not re.fullmatch(r"all|head|last:[1-9][0-9]{0,3}", str(train)),
             f"train is {train!r} but must be all, head, or last:N for the last N blocks, such as last:2",
@@ -173,16 +172,12 @@ class ModelConfig:
             self.layer_norm and self.unit_features,
             "layer_norm and unit_features are both set, but features are normalised once; drop one",
         )
-        if self.pretrained:
-            yield self.weights is not None, "pretrained and weights are both set; choose one of them"
-            yield name == "convnet", f"{pretrained} no pretrained weights; choose bn_inception or a timm backbone"
-            yield (
-                is_iresnet,
-                f"{pretrained} weights without an address; take them from insightface's model zoo and give the file as "
-                "weights",
-            )
-            yield self.takes_vectors, f"{pretrained} nothing to load; leave it out"
-            yield self.custom_backbone, f"pretrained is set but {name} is a class of your own; let it load its weights"
+        yield self.pretrained and self.weights is not None, "pretrained and weights are both set; choose one of them"
+        yield (
+            self.pretrained and (is_iresnet or self.custom_backbone or name in ("convnet", "none")),
+            f"pretrained is set but proxemic cannot download weights of {name!r}; give a file as weights, or choose "
+            "bn_inception or a timm backbone",
+        )
         yield (
             is_onnx and (self.pretrained or self.weights is not None),
             f"pretrained or weights are set but {name!r} has its weights in the file; leave them out",

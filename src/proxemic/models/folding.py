@@ -28,7 +28,7 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
         graph = _Tracer().trace(network)
     except Exception:  # a network may raise anything if it gets a symbol instead of a tensor
         return network
-    made = fx.GraphModule(network, graph)
+    folded = fx.GraphModule(network, graph)
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
         before = node.args[0] if node.op == "call_module" else None
@@ -43,6 +43,6 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
         assert isinstance(convolution, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
         if norm.running_var is not None:
-            made.set_submodule(names[0], fuse_conv_bn_eval(convolution, norm))
-            made.set_submodule(names[1], nn.Sequential(*norm.children()))  # timm's norms contain dropout and activation
-    return made
+            folded.set_submodule(names[0], fuse_conv_bn_eval(convolution, norm))
+            folded.set_submodule(names[1], nn.Sequential(*norm.children()))  # timm's contain dropout and activation
+    return folded

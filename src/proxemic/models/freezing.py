@@ -82,8 +82,8 @@ def backbone_blocks(backbone: nn.Module, *, fine: bool = False) -> list[list[str
 
 def _by_child(backbone: nn.Module) -> list[list[str]]:
     if isinstance(backbone, BNInception):  # its layers are not grouped in modules
-        found = (_LAYERS_OF_INCEPTION.match(name) for name, _ in backbone.named_parameters())
-        starts = [f"{item[0]}_" for item in found if item is not None]
+        matches = (_LAYERS_OF_INCEPTION.match(name) for name, _ in backbone.named_parameters())
+        starts = [f"{item[0]}_" for item in matches if item is not None]
     else:
         starts = [f"{child}." for child in _children(*_unwrapped(backbone, ""))]
     blocks: dict[str, list[str]] = {start: [] for start in starts or [""]}

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,8 +87,8 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
     with torch.no_grad():
         for name, layer in model.named_modules():
             if isinstance(layer, LoraLayer):
-                weight = f"{name}{_BASE}weight"
-                state[weight] = state[weight] + _change(layer)
+                weight, (adapter,) = f"{name}{_BASE}weight", layer.active_adapters
+                state[weight] = state[weight] + layer.get_delta_weight(adapter)
     return {_plain(name): value for name, value in state.items() if _ADAPTER not in name}
 
 
@@ -116,11 +115,6 @@ def describe_adapters(backbone: nn.Module, lora: LoRA, name: str) -> str:
 
 def _plain(name: str) -> str:
     return name.replace(_BASE, ".")
-
-
-def _change(layer: Any) -> Tensor:
-    (adapter,) = layer.active_adapters
-    return layer.get_delta_weight(adapter)
 
 
 @torch.no_grad()

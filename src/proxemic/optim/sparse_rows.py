@@ -51,9 +51,9 @@ def step_rows(optimizer: _Optimizer) -> _Optimizer:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.steps_rows = True
-    shown: list[_Shown] = []
+    swaps: list[_Swap] = []
     whole_step = optimizer.step
-    optimizer.register_step_post_hook(lambda *_: _write_back(optimizer, shown))
+    optimizer.register_step_post_hook(lambda *_: _write_back(optimizer, swaps))
 
     def step(_: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         value = None
@@ -61,10 +61,10 @@ def step_rows(optimizer: _Optimizer) -> _Optimizer:
             with torch.enable_grad():
                 value = closure()
         try:
-            _show(optimizer, shown)
+            _swap_in(optimizer, swaps)
             whole_step()
         finally:
-            _hide(optimizer, shown)
+            _swap_out(optimizer, swaps)
         return value
 
     optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
@@ -104,12 +104,12 @@ def coalesced(parameter: nn.Parameter) -> Tensor:
     assert grad is not None
     if grad.is_coalesced() or grad._nnz() != getattr(parameter, "sampled_rows", None):
         return grad.coalesce()
-    made = (grad._indices(), grad._values(), grad.shape)
-    return torch.sparse_coo_tensor(*made, is_coalesced=True, check_invariants=False)
+    parts = (grad._indices(), grad._values(), grad.shape)
+    return torch.sparse_coo_tensor(*parts, is_coalesced=True, check_invariants=False)
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _Swap:
     """A parameter, and the rows that replace it during a step."""
 
     parameter: nn.Parameter
@@ -120,7 +120,7 @@ class _Shown:
 
 
 @torch.no_grad()
-def _show(optimizer: Optimizer, shown: list[_Shown]) -> None:
+def _swap_in(optimizer: Optimizer, swaps: list[_Swap]) -> None:
     for group in optimizer.param_groups:
         for place, parameter in enumerate(group["params"]):
             if parameter.grad is None or not parameter.grad.is_sparse:
@@ -133,13 +133,13 @@ def _show(optimizer: Optimizer, shown: list[_Shown]) -> None:
                 name: value.index_select(0, index) if _is_like(value, parameter) else deepcopy(value)
                 for name, value in optimizer.state[parameter].items()
             }
-            shown.append(_Shown(parameter, index, rows, group["params"], place))
+            swaps.append(_Swap(parameter, index, rows, group["params"], place))
             group["params"][place] = rows
 
 
 @torch.no_grad()
-def _write_back(optimizer: Optimizer, shown: list[_Shown]) -> None:
-    for item in shown:
+def _write_back(optimizer: Optimizer, swaps: list[_Swap]) -> None:
+    for item in swaps:
         state = optimizer.state[item.parameter]
         for name, value in optimizer.state[item.rows].items():
             if _is_like(value, item.rows):
@@ -149,15 +149,15 @@ def _write_back(optimizer: Optimizer, shown: list[_Shown]) -> None:
             else:
                 state[name] = value
         item.parameter.index_copy_(0, item.index, item.rows)
-    _hide(optimizer, shown)
+    _swap_out(optimizer, swaps)
 
 
-def _hide(optimizer: Optimizer, shown: list[_Shown]) -> None:
-    for item in shown:
+def _swap_out(optimizer: Optimizer, swaps: list[_Swap]) -> None:
+    for item in swaps:
         item.group[item.place] = item.parameter
         with suppress(KeyError):
             del optimizer.state[item.rows]
-    shown.clear()
+    swaps.clear()
 
 
 def _is_like(value: Any, parameter: Tensor) -> bool:

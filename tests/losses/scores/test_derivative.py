@@ -1,4 +1,4 @@
-"""Second derivatives of losses are right or an error."""
+"""Second derivatives of losses are right or raise an error."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Products with rounded operands: their errors, and that no loss's own-class scores have any."""
+"""Errors of products with rounded operands, and exactness of the scores of target classes."""
 
 import copy
 from typing import Any, get_args

@@ -1,4 +1,4 @@
-"""Losses that look at some classes: what is chosen, what stands for what, and what is unbiased."""
+"""Sampled classes: which are chosen, how many classes each stands for, and which sums are unbiased."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, others: list[int] | tuple[int, ...]) -> list[int]:
-    """Let the next steps look at the classes of the batch and these others."""
+    """Let the next steps sample the classes of the batch and these others."""
     index = sorted([*PRESENT, *others])
     monkeypatch.setattr("proxemic.losses.scores.sampling.choose_classes", lambda *_: torch.tensor(index))
     return index
@@ -56,7 +56,7 @@ def test_a_rate_of_one_is_the_full_loss_bit_for_bit(case: str, proxies: int) -> 
 
 @each_case
 def test_a_class_stands_for_as_many_as_are_exactly_like_it(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """The definition of the weights, for every loss: as the full loss of that many equal classes."""
+    """By definition of the weights, a sampled loss equals the full loss with that many equal classes."""
     for proxies, others, chunk in ((1, (2, 8), 2), (1, (0, 3, 6, 10), None), (3, (2, 8), None), (3, (0, 3, 6, 10), 2)):
         with monkeypatch.context() as patch:
             check_weights_of_equal_classes(patch, case, proxies, others, chunk)
@@ -97,7 +97,7 @@ def check_weights_of_equal_classes(
 def test_class_wise_losses_and_their_gradients_are_unbiased(
     monkeypatch: pytest.MonkeyPatch, case: str, proxies: int, count: int
 ) -> None:
-    """The mean over all choices that there are is the full loss."""
+    """The mean over all possible choices is the full loss."""
     torch.manual_seed(0)
     full, sampled = (make(case, CLASSES, DIM, proxies, sample_rate=rate).double() for rate in (1.0, 0.1))
     sampled.load_state_dict(full.state_dict())

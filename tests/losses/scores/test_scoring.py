@@ -1,4 +1,4 @@
-"""All scores at once: how few operations they take on a GPU, and that they are what the definition gives."""
+"""Scores computed at once: the number of operations on a GPU, and equality with the streamed scores."""
 
 import importlib.util
 import sys
@@ -59,7 +59,7 @@ def test_a_gpu_holds_all_scores_up_to_512_mebibytes() -> None:
 
 @pytest.mark.parametrize("case", ["proxy-anchor", "mpa"])
 def test_a_class_without_negatives_and_scales_beyond_powers_are_no_matter(case: str) -> None:
-    """Sums without a maximum are those with one."""
+    """Sums without subtracting the maximum equal sums with it."""
     x, y = torch.randn(3, 4, requires_grad=True), torch.ones(3, dtype=torch.int64)
     for alpha in (32.0, 300.0):
         loss = make(case, 3, 4, 2, alpha=alpha)

@@ -1,4 +1,4 @@
-"""Embeddings and proxies of any length that float32 holds: a finite loss has finite gradients, on every path."""
+"""Embeddings and proxies of any length in float32: a finite loss has finite gradients on every path."""
 
 from collections.abc import Callable
 from itertools import product
@@ -24,7 +24,7 @@ Y = torch.tensor([0, 1, 1, 4])
 
 
 def of_length(x: Tensor, length: Tensor | float) -> Tensor:
-    """In float64 on the way, where the square of no such length overflows or vanishes."""
+    """Scale rows to a length, in float64, where the squares of these lengths neither overflow nor vanish."""
     return (length * x.double() / x.double().norm(dim=-1, keepdim=True)).float()
 
 

@@ -30,7 +30,7 @@ IMAGES = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
 
 
 def configurations() -> dict[str, Any]:
-    """One of each kind: class token, registers, a text tower beside, pooling by attention, none, and a convolution."""
+    """Configure one network of each kind: class token, registers, text tower, attention pooling, convolution."""
     import transformers  # takes seconds: not where tests are only collected
 
     small: dict[str, Any] = SMALL | {"intermediate_size": 32}
@@ -51,7 +51,7 @@ KINDS = ["dinov2", "dinov2 with registers", "vit", "clip", "siglip", "mae", "con
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a kind, as save_pretrained writes it."""
+    """Write the folder of a kind by save_pretrained."""
     import transformers
 
     def folder(kind: str) -> Path:
@@ -74,7 +74,7 @@ def config(folder: Path, **other: Any) -> ModelConfig:
 
 
 def outputs(folder: Path, images: torch.Tensor = IMAGES, **options: Any) -> Any:
-    """What the network itself gives for images."""
+    """Compute the output of the network itself."""
     import transformers
 
     network = transformers.AutoModel.from_pretrained(folder).eval()

@@ -13,7 +13,9 @@ Backward = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, Backward]:
-    """Return the value of a function and its backward: a function, to call once, from its gradient to the inputs'.
+    """Compute a function; return its value, and a function that turns the value's gradient into the inputs' gradients.
+
+    Call the returned function only once.
 
     >>> value, backward = with_backward(torch.square, torch.tensor(3.0))
     >>> value, *backward(torch.tensor(1.0))
@@ -38,10 +40,10 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
     @wraps(backward)
     def wrapper(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            made = backward(ctx, *grads)
+            input_grads = backward(ctx, *grads)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return made
-        return tuple(item if item is None else _FirstOrder.apply(item, *ctx.saved_tensors) for item in made)
+            return input_grads
+        return tuple(grad if grad is None else _FirstOrder.apply(grad, *ctx.saved_tensors) for grad in input_grads)
 
     return wrapper
 
@@ -106,12 +108,12 @@ def by_hand(
                 values = definition(*inputs, *ctx.constants)
                 pairs = zip(values if len(grads) > 1 else [values], grads, strict=True)
                 values, given = zip(*((value, grad) for value, grad in pairs if grad is not None), strict=True)
-                found = iter(torch.autograd.grad(values, wanted, given, create_graph=True))
-                made = [next(found) if need else None for need in needed]
+                computed = iter(torch.autograd.grad(values, wanted, given, create_graph=True))
+                input_grads = [next(computed) if need else None for need in needed]
             else:
                 first, *others = grads
                 with without_autocast(saved[0].device.type):
-                    made = backward(grads if others else first, needed, inputs, kept, *ctx.constants)
-            return (*made, *(None,) * len(ctx.constants))
+                    input_grads = backward(grads if others else first, needed, inputs, kept, *ctx.constants)
+            return (*input_grads, *(None,) * len(ctx.constants))
 
     return ByHand.apply

@@ -157,8 +157,8 @@ class CenterRegularizer(Regularizer):
     def make_state(self, proxies: Tensor) -> Tensor | None:
         classes, per_class, _ = proxies.shape
         # With many proxies per class it would be large compared with the proxies; it is then computed again.
-        kept = per_class < 8 or proxies.numel() <= 2**20
-        return proxies.new_empty(classes, per_class, per_class) if per_class > 1 and kept else None
+        is_kept = per_class < 8 or proxies.numel() <= 2**20
+        return proxies.new_empty(classes, per_class, per_class) if per_class > 1 and is_kept else None
 
     def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
         total, per_class = proxies.new_zeros(()), proxies.shape[1]

@@ -253,13 +253,13 @@ def _cosines_backward(
 ) -> list[Tensor | None]:
     (grad, grad_queries, grad_directions), (queries, lengths, directions, proxy_lengths) = grads, kept
     rows, grad_x, grad_w = directions.flatten(0, 1), None, None
-    made = products.operand(queries.new_zeros(len(queries), len(rows)) if grad is None else grad.flatten(1))
+    grad_operand = products.operand(queries.new_zeros(len(queries), len(rows)) if grad is None else grad.flatten(1))
     with products.context():
         if needed[0]:
-            grad_x = products.multiply(made, products.operand(rows))
+            grad_x = products.multiply(grad_operand, products.operand(rows))
             grad_x = unit_backward(grad_x if grad_queries is None else grad_x + grad_queries, queries, lengths)
         if needed[1]:
-            grad_w = products.multiply(made.transposed(), products.operand(queries)).view_as(directions)
+            grad_w = products.multiply(grad_operand.transposed(), products.operand(queries)).view_as(directions)
             grad_w = grad_w if grad_directions is None else grad_w + grad_directions
             grad_w = unit_backward(grad_w, directions, proxy_lengths)
     return [grad_x, grad_w]

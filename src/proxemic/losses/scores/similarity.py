@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -34,7 +33,7 @@ def _unit(x: Tensor) -> Tensor:
 
 def unit_forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return unit vectors, and a tuple for `unit_backward`: the unit vectors and the lengths, ∞ for short vectors."""
-    length = F.threshold(torch.linalg.vector_norm(x, dim=-1, keepdim=True), SHORTEST, math.inf)
+    length = torch.threshold(torch.linalg.vector_norm(x, dim=-1, keepdim=True), SHORTEST, math.inf)
     directions = x / length
     return directions, (directions, length)
 

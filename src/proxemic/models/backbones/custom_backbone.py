@@ -23,12 +23,12 @@ class CustomBackbone(nn.Module):
     def build(cls, config: ModelConfig, kind: type[nn.Module]) -> "CustomBackbone":
         """Instantiate `kind` with the configuration's arguments and weights; raise `ValueError` if they do not fit."""
         parameters = inspect.signature(kind).parameters
-        given = {"in_channels": config.in_channels} if "in_channels" in parameters else {}
+        channels = {"in_channels": config.in_channels} if "in_channels" in parameters else {}
         try:
-            inspect.signature(kind).bind(**given | config.backbone_args)
+            inspect.signature(kind).bind(**channels | config.backbone_args)
         except TypeError as error:
             raise ValueError(f"backbone_args do not fit {config.backbone_name}: {error}") from error
-        network = kind(**given | config.backbone_args)
+        network = kind(**channels | config.backbone_args)
         if config.weights is not None:
             load_weights_file(network, Path(config.weights).expanduser(), config.backbone_name)
         features = getattr(network, "num_features", None)

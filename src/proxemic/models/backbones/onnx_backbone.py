@@ -39,9 +39,9 @@ class OnnxBackbone(nn.Module):
         inputs = self._runtime().get_inputs()
         shape = list(inputs[0].shape) if inputs else []
         if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(shape) != 4:
-            found = ", ".join(f"{input_.name}: {input_.type} {list(input_.shape)}" for input_ in inputs)
+            described = ", ".join(f"{input_.name}: {input_.type} {list(input_.shape)}" for input_ in inputs)
             raise ValueError(
-                f"{self.name} has the inputs {found}, but must have a single one, float32 images [batch, channels, "
+                f"{self.name} has the inputs {described}, but must have a single one, float32 images [batch, channels, "
                 "height, width]; export it with this input"
             )
         if unknown := sorted(config.backbone_args.keys() - {"output"}):
@@ -63,9 +63,9 @@ class OnnxBackbone(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
-        given = images.float().contiguous().cpu().numpy()
-        size = self._batch or len(given) or 1
-        parts = [self._run(given[first : first + size]) for first in range(0, len(given), size)]
+        array = images.float().contiguous().cpu().numpy()
+        size = self._batch or len(array) or 1
+        parts = [self._run(array[first : first + size]) for first in range(0, len(array), size)]
         features = torch.from_numpy(np.concatenate(parts)).to(images.device)
         return features if features.ndim == 4 else features[:, :, None, None]
 

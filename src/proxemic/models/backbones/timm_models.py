@@ -104,8 +104,8 @@ def timm_backbone(
 
     arguments = dict(arguments or {})
     # These arguments decide which weights are loaded and what the network returns.
-    ours = {*inspect.signature(timm.create_model).parameters, "num_classes", "global_pool", "in_chans", "features_only"}
-    if refused := sorted(ours & {*arguments}):
+    own = {*inspect.signature(timm.create_model).parameters, "num_classes", "global_pool", "in_chans", "features_only"}
+    if refused := sorted(own & {*arguments}):
         raise ValueError(f"backbone_args has {refused[0]}, which other settings decide; leave it out")
     configuration = timm.get_pretrained_cfg(name)
     fixed = configuration.input_size[-1] if configuration and configuration.fixed_input_size else None

@@ -68,9 +68,9 @@ class TransformersBackbone(nn.Module):
         config = _vision(self.network.config)
         if images.shape[1] == 1 and getattr(config, "num_channels", 3) == 3:
             images = images.expand(-1, 3, -1, -1)
-        other = self._interpolates and getattr(config, "image_size", None) != images.shape[-1]
+        is_other_size = self._interpolates and getattr(config, "image_size", None) != images.shape[-1]
         forward = self.network.get_image_features if self.has_text_tower else self.network
-        return forward(images, return_dict=True, **({"interpolate_pos_encoding": True} if other else {}))
+        return forward(images, return_dict=True, **({"interpolate_pos_encoding": True} if is_other_size else {}))
 
     def text_features(self, tokens: Int64[Tensor, "texts length"]) -> Float[Tensor, "texts features"]:
         """Compute features of texts, in the same space as the features of images."""
@@ -117,14 +117,14 @@ def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | No
     for key, gradient in zip(trained, gradients, strict=True):
         if gradient is None:
             network.get_parameter(key).requires_grad_(False)
-    made = TransformersBackbone(
+    wrapper = TransformersBackbone(
         network, pooler=pooler, prefix_tokens=trial.prefix_tokens, num_features=features.shape[1]
     )
     if joint and folder is not None:
         settings = _read_json(folder / TOKENIZER_SETTINGS) if (folder / TOKENIZER_SETTINGS).is_file() else {}
         text = network_config.text_config
-        made.tokenizer = read_tokenizer(folder, settings, text.max_position_embeddings, text.pad_token_id or 0)
-    return made
+        wrapper.tokenizer = read_tokenizer(folder, settings, text.max_position_embeddings, text.pad_token_id or 0)
+    return wrapper
 
 
 def _vision(config: Any) -> Any:
@@ -225,10 +225,10 @@ def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, An
 
     files = [*folder.glob("*.safetensors")]
     if not files or (folder / "adapter_config.json").exists():
-        what = "the weights of an adapter, not of a network" if files else "no .safetensors file"
+        problem = "the weights of an adapter, not of a network" if files else "no .safetensors file"
         raise ValueError(
-            f"backbone {name!r}: {folder} has {what}, and pickled weights are not read; save it by save_pretrained, or "
-            "set pretrained to false"
+            f"backbone {name!r}: {folder} has {problem}, and pickled weights are not read; save it by save_pretrained, "
+            "or set pretrained to false"
         )
     if (size := sum(file.stat().st_size for file in files)) < needed:
         raise ValueError(
@@ -275,22 +275,22 @@ class ExpectedImages(NamedTuple):
 def expected_images(folder: Path) -> ExpectedImages:
     """Read the preprocessing from `preprocessor_config.json` or `processor_config.json`; unknown values are None."""
     file = next((path for name in (_PROCESSOR, _PROCESSORS) if (path := folder / name).is_file()), None)
-    said = {} if file is None else _read_json(file)
-    said = said["image_processor"] if isinstance(said.get("image_processor"), dict) else said
-    cropped, part, size = said.get("do_center_crop") is True, said.get("crop_pct"), said.get("size")
+    settings = {} if file is None else _read_json(file)
+    settings = settings["image_processor"] if isinstance(settings.get("image_processor"), dict) else settings
+    is_cropped, share, size = settings.get("do_center_crop") is True, settings.get("crop_pct"), settings.get("size")
     # In old files, a single number is the shorter side if images are cropped, otherwise the side of the square.
-    shorter = _side(size, "shortest_edge") if cropped or isinstance(size, dict) else None
-    whole = _side(size, "height"), _side(size, "width")
-    side = _side(said.get("crop_size"), "height") if cropped else shorter or whole[0]
+    shorter = _side(size, "shortest_edge") if is_cropped or isinstance(size, dict) else None
+    sides = _side(size, "height"), _side(size, "width")
+    side = _side(settings.get("crop_size"), "height") if is_cropped else shorter or sides[0]
     resize: Any = shorter
-    if cropped and shorter is None:
-        resize = [*whole] if all(whole) else None
-    elif side is not None and isinstance(part, float) and 0 < part <= 1:
-        resize = int(side / part) if side < _CONVNEXT_CROPS else None
-    mean, std = _colours(said.get("image_mean")), _colours(said.get("image_std"))
-    if said.get("do_normalize") is False:
+    if is_cropped and shorter is None:
+        resize = [*sides] if all(sides) else None
+    elif side is not None and isinstance(share, float) and 0 < share <= 1:
+        resize = int(side / share) if side < _CONVNEXT_CROPS else None
+    mean, std = _colours(settings.get("image_mean")), _colours(settings.get("image_std"))
+    if settings.get("do_normalize") is False:
         mean, std = (0.0,) * 3, (1.0,) * 3
-    resample = said.get("resample")
+    resample = settings.get("resample")
     return ExpectedImages(side, mean, std, resize, resample if resample in range(_RESAMPLINGS) else None)
 
 
@@ -300,8 +300,10 @@ def _side(size: Any, name: str) -> int | None:
 
 
 def _colours(values: Any) -> tuple[float, ...] | None:
-    whole = isinstance(values, list) and len(values) == 3 and all(isinstance(value, int | float) for value in values)
-    return tuple(values) if whole else None
+    are_colours = (
+        isinstance(values, list) and len(values) == 3 and all(isinstance(value, int | float) for value in values)
+    )
+    return tuple(values) if are_colours else None
 
 
 def find_folder(backbone: str, *, weights: bool) -> Path:
@@ -319,18 +321,18 @@ def find_folder(backbone: str, *, weights: bool) -> Path:
         )
     with optional_dependency("transformers"):
         import huggingface_hub
-    wanted = [_CONFIG, _PROCESSOR, _PROCESSORS]
+    patterns = [_CONFIG, _PROCESSOR, _PROCESSORS]
     if weights:
-        wanted += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS]
+        patterns += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS]
     with suppress(Exception):  # not there
-        cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True))
+        cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, local_files_only=True))
         if (cached / _CONFIG).is_file() and (not weights or any(cached.glob("*.safetensors"))):
             return cached
     url = huggingface_hub.hf_hub_url(name, _CONFIG)
     try:
         # Checks the connection once, as the download itself retries for most of a minute.
         huggingface_hub.get_hf_file_metadata(url, timeout=5)
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # whatever the cause, the remedy is the same
         cache = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
         files = f"{_CONFIG}, {_PROCESSOR}" + (" and model.safetensors" if weights else "")
