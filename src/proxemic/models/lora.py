@@ -88,7 +88,7 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
         for name, layer in model.named_modules():
             if isinstance(layer, LoraLayer):
                 weight, (adapter,) = f"{name}{_BASE}weight", layer.active_adapters
-                state[weight] = state[weight] + layer.get_delta_weight(adapter)
+                state[weight] = state[weight] + layer.get_delta_weight(adapter)  # type: ignore[attr-defined]
     return {_plain(name): value for name, value in state.items() if _ADAPTER not in name}
 
 
