@@ -20,7 +20,7 @@ def journey() -> dict[str, dict[str, list]]:  # type: ignore[type-arg]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_from_4_processes_to_1_to_3_nothing_changes(journey: dict[str, dict[str, list]]) -> None:  # type: ignore[type-arg]
+def test_a_checkpoint_of_4_processes_is_read_by_1_to_3(journey: dict[str, dict[str, list]]) -> None:  # type: ignore[type-arg]
     assert len(journey) == 2
     for row in journey.values():
         assert row["files"] == [4, 1, 3, 4]

@@ -15,7 +15,7 @@ def unlike(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_processes(Path(__file__).parent / "three_processes.py", tmp_path_factory.mktemp("unlike"), world=3)
 
 
-def test_what_was_made_apart_is_alike_once_distributed(unlike: list[dict[str, Any]]) -> None:
+def test_unequal_losses_are_equal_once_distributed(unlike: list[dict[str, Any]]) -> None:
     """The third process has an empty batch without gradient; the others must not wait for it forever."""
     first, *others = (found["seeded apart"] for found in unlike)
     assert first.keys() == {"NormalizedSoftmaxLoss", "HISTLoss", "PairwiseLoss"}

@@ -132,7 +132,7 @@ def test_training_moves_and_draws_and_evaluation_does_not(name: str) -> None:
 
 
 @each_loss
-def test_a_loss_loaded_in_the_middle_goes_on_as_if_nothing_had_happened(name: str) -> None:
+def test_a_loss_loaded_in_the_middle_continues_alike(name: str) -> None:
     torch.manual_seed(0)
     batches = [(10 * torch.randn(4, 7), torch.randint(5, (4,))) for _ in range(4)]
 

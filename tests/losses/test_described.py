@@ -80,7 +80,7 @@ class Own(ArcFaceLoss):
         self.sharpness = sharpness
 
 
-def test_a_class_of_ones_own_is_printed_too() -> None:
+def test_a_users_class_is_printed_too() -> None:
     assert "sharpness=4.0, rest={'margin': 0.3}" in repr(Own(5, 8, sharpness=4.0, margin=0.3))
 
 

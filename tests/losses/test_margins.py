@@ -142,7 +142,7 @@ def test_margins_that_cannot_be_are_refused(case: str, margin: object, words: st
     assert "\n" not in str(error.value)
 
 
-def test_a_dynamic_margin_is_of_numbers_that_it_can_be_of() -> None:
+def test_a_dynamic_margin_checks_its_numbers() -> None:
     for keywords, words in (
         ({"a": -1.0}, "a is -1.0"),
         ({"b": torch.inf}, "b is inf"),

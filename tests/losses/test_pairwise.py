@@ -102,7 +102,7 @@ def test_batches_with_few_pairs_have_a_gradient(name: str, memory_size: int, lab
         assert x.grad.abs().max() == 0
 
 
-def test_a_row_alone_is_not_its_own_positive() -> None:
+def test_a_single_row_is_not_its_own_positive() -> None:
     x, y = batch([3])
     for miner in (None, miners.UniformHistogramMiner(), miners.TripletMarginMiner(margin=2.0)):
         loss = PairwiseLoss(5, 6, loss=losses.MultiSimilarityLoss(), miner=miner, memory_size=12)
@@ -191,7 +191,7 @@ def test_it_moves_to_a_gpu_with_its_memory(name: str) -> None:
     assert all(tensor.is_cuda for key, tensor in there.state_dict().items() if "extra" not in key)
 
 
-def test_what_is_learned_is_trained_and_nothing_else_is_there() -> None:
+def test_the_parameters_are_those_that_are_learned() -> None:
     assert list(make("multi-similarity", miner=miners.MultiSimilarityMiner()).parameters()) == []
     assert make("multi-similarity").state_dict() == {}
     loss = make("margin of each class")
@@ -232,7 +232,7 @@ class Own(losses.BaseMetricLossFunction):
         return {"loss": {"losses": embeddings.square().sum(), "indices": None, "reduction_type": "already_reduced"}}
 
 
-def test_a_loss_of_the_user_s_own() -> None:
+def test_a_users_loss() -> None:
     x, y = batch(LABELS[0])
     assert PairwiseLoss(5, 6, loss=Own())(x, y).item() == pytest.approx(x.square().sum().item())
 

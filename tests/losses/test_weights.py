@@ -106,7 +106,7 @@ def test_losses_without_values_of_samples_say_why(
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_what_weighs_nothing_is_refused(keywords: dict[str, object], words: str) -> None:
+def test_bad_weights_are_refused(keywords: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make("softmax")(torch.randn(4, 7), torch.tensor(LABELS), **keywords)
 

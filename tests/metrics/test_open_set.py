@@ -167,7 +167,7 @@ def many(classes: int) -> OpenSetIdentification:
     )
 
 
-def test_intervals_are_of_classes_with_the_threshold_found_anew() -> None:
+def test_intervals_resample_classes_and_find_the_threshold_again() -> None:
     found = many(30)
     intervals = found.intervals(resamples=500)
     assert intervals.keys() == found.values.keys() | {"threshold@far=0.1", "threshold@far=0.001"}

@@ -174,7 +174,7 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         retrieval_metrics(points, labels, map_divisors=("max",))  # type: ignore[arg-type]
 
 
-def test_queries_within_the_gallery_are_left_out_of_their_own_search() -> None:
+def test_queries_in_the_gallery_do_not_find_themselves() -> None:
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(12, 3, generator=generator)
     labels = torch.arange(12) % 3
@@ -201,7 +201,7 @@ def test_a_wrong_exclusion_is_refused(exclude: list[int], words: str) -> None:
         retrieval_metrics(points[asked], labels[asked], points, labels, exclude=torch.tensor(exclude))
 
 
-def test_one_class_finds_nothing_wrong() -> None:
+def test_with_one_class_everything_is_found() -> None:
     points = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     found = retrieval_metrics(points, torch.zeros(5, dtype=torch.int64), ndcg_at=(8,), precision_at=(8,), nmi=True)
     assert found.pop("precision@8") == pytest.approx(4 / 8)
@@ -295,7 +295,7 @@ def oracle_of_sequences(
 
 @pytest.mark.parametrize("decimals", [0, 6], ids=["tied", "apart"])
 @pytest.mark.parametrize("apart", [False, True], ids=["one set", "two sets"])
-def test_rows_of_a_querys_sequence_are_neither_hits_nor_in_the_way(apart: bool, decimals: int) -> None:
+def test_rows_of_a_querys_sequence_are_ignored(apart: bool, decimals: int) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 8, (160,), generator=generator)
     sequences = torch.randint(-10, 20, (160,), generator=generator)  # of mixed labels; a third in none

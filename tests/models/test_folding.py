@@ -84,7 +84,7 @@ def test_layers_that_cannot_be_folded_stay(make: Callable[[], nn.Module]) -> Non
     torch.testing.assert_close(fold_batch_norm(network)(images), network(images))
 
 
-def test_images_are_embedded_so() -> None:
+def test_embedding_folds_batch_norm_and_restores_it() -> None:
     model, seen = trained("resnet18").float(), []
     model.backbone.register_forward_hook(lambda *_: seen.append(norms(model)))
     images = ImageSet.from_names(ArrayPixels(np.zeros((3, 32, 32), dtype=np.uint8)), ["a", "b", "b"])

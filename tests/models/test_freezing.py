@@ -74,7 +74,7 @@ def test_it_adds_to_frozen_batch_norm_and_what_a_network_freezes_itself() -> Non
     assert trained == ["fc.weight", "fc.bias", "features.bias"]  # the weight of the last batch norm is fixed by design
 
 
-def test_what_is_trained_is_said() -> None:
+def test_the_trained_part_is_described() -> None:
     model = build_model(replace(TINY, train="last:2"))
     counted = sum(parameter.numel() for parameter in model.backbone.parameters() if parameter.requires_grad)
     assert describe_training(model.backbone, "last:2", "convnet") == (

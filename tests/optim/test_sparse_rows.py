@@ -104,12 +104,12 @@ def compare(make: Make, steps: Any, seed: int = 0) -> None:
 
 
 @each_optimizer
-def test_rows_used_are_stepped_as_dense_ones_and_others_not_at_all(name: str) -> None:
+def test_used_rows_take_a_dense_step_and_others_none(name: str) -> None:
     compare(OPTIMIZERS[name], STEPS)
 
 
 @each_optimizer
-def test_a_step_of_a_whole_gradient_is_torchs_own(name: str) -> None:
+def test_a_step_with_a_dense_gradient_is_torchs_own(name: str) -> None:
     """A batch that contains all classes, between steps of rows."""
     torch.manual_seed(0)
     ours = nn.Parameter(torch.randn(SHAPE))
@@ -166,7 +166,7 @@ def sampled(**keywords: Any) -> NormalizedSoftmaxLoss:
 
 
 @pytest.mark.parametrize("form", ["positional", "keyword"])
-def test_a_closure_makes_the_gradients_first(form: str) -> None:
+def test_a_closure_computes_the_gradients_before_the_step(form: str) -> None:
     plain, closed = sampled(), sampled()
     values = [
         run_loss(item, step_rows(SGD(item.parameters(), lr=1.0, momentum=0.9)), range(4), how)
@@ -223,7 +223,7 @@ def test_a_step_that_calls_torchs_own(form: str) -> None:
     assert torch.equal(loss.proxies, whole.proxies)
 
 
-def test_what_follows_a_step_finds_it_done() -> None:
+def test_later_hooks_see_the_finished_step() -> None:
     """Hooks that are registered later average the weights and normalise the proxies."""
     loss = sampled()
     averaged = torch.optim.swa_utils.AveragedModel(loss, avg_fn=lambda _, new, __: new)
@@ -261,7 +261,7 @@ def test_groups_and_dense_parameters_are_stepped_beside_it(foreach: bool) -> Non
 
 
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW", "Adagrad"])
-def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(name: str) -> None:
+def test_a_resumed_run_continues_alike(name: str) -> None:
     whole, loss = sampled(), sampled()
     optimizer, first = (step_rows(OPTIMIZERS[name](value.parameters())) for value in (whole, loss))
     run_loss(whole, optimizer, range(6))
@@ -317,7 +317,7 @@ class Whole(TorchDispatchMode):
 
 
 @each_optimizer
-def test_a_step_reads_and_writes_the_rows_alone(name: str) -> None:
+def test_a_step_reads_and_writes_only_the_used_rows(name: str) -> None:
     """After the first step, which creates the state, nothing grows with the classes."""
     ours = nn.Parameter(torch.randn(SHAPE))
     optimizer = step_rows(OPTIMIZERS[name]([ours]))
@@ -330,7 +330,7 @@ def test_a_step_reads_and_writes_the_rows_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
-def test_a_whole_step_of_a_loss_makes_nothing_of_all_classes_but_the_draw(name: str) -> None:
+def test_a_step_allocates_nothing_per_class_except_the_draw(name: str) -> None:
     loss = NormalizedSoftmaxLoss(500, 3, sample_rate=0.1)
     optimizer = step_rows(OPTIMIZERS[name](loss.parameters()))
     run_loss(loss, optimizer, range(1))

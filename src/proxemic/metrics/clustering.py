@@ -45,7 +45,7 @@ def clustering_metrics(
     `retrieval_metrics` with ``nmi=True`` gives the same values. All scores are 1 for a single class, and 0 if all rows
     of several classes are equal.
 
-    Arguments and errors: as `kmeans_clusters`, and `labels`, one integer per row.
+    Arguments and errors are those of `kmeans_clusters`; `labels` are one integer per row.
 
     >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> metrics = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
@@ -80,7 +80,7 @@ def normalized_mutual_information(
 
     Most papers divide by the arithmetic mean; the code of the realigned softmax warping paper uses the geometric mean.
 
-    Arguments and errors: as `clustering_metrics`, and `average`, the kind of mean of the two entropies.
+    Arguments and errors are those of `clustering_metrics`; `average` is the kind of mean of the two entropies.
 
     >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> normalized_mutual_information(points, torch.tensor([0, 1, 0, 1]))
@@ -102,7 +102,7 @@ def adjusted_mutual_information(
 ) -> float:
     """Compute the mutual information of classes and k-means clusters, adjusted for chance: 0 for random, at most 1.
 
-    Arguments and errors: as `clustering_metrics`.
+    Arguments and errors are those of `clustering_metrics`.
 
     >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> adjusted_mutual_information(points, torch.tensor([0, 0, 1, 1]))

@@ -49,7 +49,7 @@ def class_distances_to_proxy(
 ) -> Float64[Tensor, "classes"]:
     """Compute for each class the mean Euclidean distance of its samples to the nearest proxy; NaN without samples.
 
-    Arguments and errors: as `average_distance_to_proxy`.
+    Arguments and errors are those of `average_distance_to_proxy`.
 
     >>> proxies = torch.tensor([[[0.0], [5.0]], [[0.0], [0.0]], [[9.0], [9.0]]])
     >>> class_distances_to_proxy(torch.tensor([[1.0], [4.0], [6.0]]), torch.tensor([0, 0, 2]), proxies)
@@ -77,7 +77,7 @@ def proxy_accuracy(
 ) -> float:
     """Compute the share of the samples whose nearest proxy belongs to their class, in [0, 1].
 
-    Arguments and errors: as `proxy_hits`.
+    Arguments and errors are those of `proxy_hits`.
 
     >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     >>> embeddings = torch.tensor([[2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 1.0]])
@@ -101,7 +101,7 @@ def proxy_hits(
     A loss that pools the scores of several proxies per class may predict another class. `nearest_neighbours` finds the
     proxies: memory does not grow with rows times classes, and the order of rows does not matter.
 
-    Arguments and errors: as `average_distance_to_proxy`, and `distance`, which should be the loss's.
+    Arguments and errors are those of `average_distance_to_proxy`; `distance` should be the loss's.
 
     >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     >>> proxy_hits(torch.tensor([[2.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0, 1]), proxies)

@@ -45,7 +45,7 @@ def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k
 
     $$\text{Precision@}k = \frac1k \sum_{i \le k} rel_i$$
 
-    Arguments and errors: as `recall_at_k`.
+    Arguments and errors are those of `recall_at_k`.
 
     >>> precision_at_k(torch.tensor([[0, 1, 0], [0, 0, 1]]), torch.tensor([1, 2]), 2)
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -60,7 +60,7 @@ def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> V
 
     $$\text{R-Precision} = \frac1R \sum_{i \le R} rel_i$$
 
-    Arguments and errors: as `recall_at_k`, without k.
+    Arguments and errors are those of `recall_at_k`, without k.
 
     >>> r_precision(torch.tensor([[1, 0, 1], [0, 1, 0]]), torch.tensor([2, 1]))
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -75,8 +75,9 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
 
     $$\text{MAP@}R = \frac1R \sum_{i \le R} rel_i \, \text{Precision@}i$$
 
-    Arguments and errors: as `recall_at_k`, without k. Source: Musgrave et al., A Metric Learning Reality
-    Check, 2020.
+    Arguments and errors are those of `recall_at_k`, without k.
+
+    Source: Musgrave et al., A Metric Learning Reality Check, 2020.
 
     >>> map_at_r(torch.tensor([[1, 0, 1], [0, 1, 0]]), torch.tensor([2, 2]))
     tensor([0.5000, 0.2500], dtype=torch.float64)
@@ -96,7 +97,7 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
     gives 1 to a list whose only hit is at the first place; or ``"R"``, as in pytorch-metric-learning. With ``"R"`` and
     k the length of the list, this is the mean average precision over the whole list.
 
-    Arguments and errors: as `recall_at_k`, and `divisor`.
+    Arguments and errors are those of `recall_at_k`.
 
     >>> rankings, two = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2])
     >>> map_at_k(rankings, two, 4)
@@ -129,7 +130,7 @@ def mrr(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
 
     $$\text{RR} = \frac{1}{\min \{i : rel_i = 1\}}$$
 
-    Arguments and errors: as `recall_at_k`, without k.
+    Arguments and errors are those of `recall_at_k`, without k.
 
     >>> mrr(torch.tensor([[0, 1, 1], [0, 0, 0]]), torch.tensor([2, 1]))
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -145,7 +146,7 @@ def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int
     $$\text{nDCG@}k = \frac{\sum_{i \le k} (2^{rel_i} - 1) / \log_2(i + 1)}
                            {\sum_{i \le \min(k, R)} 1 / \log_2(i + 1)}$$
 
-    Arguments and errors: as `recall_at_k`.
+    Arguments and errors are those of `recall_at_k`.
 
     >>> ndcg_at_k(torch.tensor([[1, 1, 0], [0, 0, 1]]), torch.tensor([2, 1]), 3)
     tensor([1.0000, 0.5000], dtype=torch.float64)

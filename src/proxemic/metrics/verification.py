@@ -164,7 +164,7 @@ def verification_accuracy(
 def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
     """Find the threshold with the highest accuracy (the smallest of equally good ones) and that accuracy.
 
-    Arguments and errors: as `verification_accuracy`, without folds.
+    Arguments and errors are those of `verification_accuracy`, without folds.
 
     >>> best_threshold(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([True, False, False]))
     (0.5, 1.0)
@@ -181,7 +181,7 @@ def roc_auc(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> fl
 
     $$P(d^+ < d^-) + \tfrac12 P(d^+ = d^-)$$
 
-    Arguments and errors: as `verification_accuracy`, without folds.
+    Arguments and errors are those of `verification_accuracy`, without folds.
 
     >>> roc_auc(torch.tensor([0.1, 0.5, 0.5, 0.9]), torch.tensor([True, True, False, False]))
     0.875
@@ -201,7 +201,7 @@ def tar_at_far(
     With n pairs of different classes, a FAR is a multiple of 1/n. A rate below 1/n cannot be measured: its point has no
     false accept. The rates of a point are measured, so its FAR may be lower than requested.
 
-    Arguments and errors: as `verification_accuracy`, and `far`, rates in [0, 1], instead of folds.
+    Arguments and errors are those of `verification_accuracy`, with `far`, rates in [0, 1], instead of folds.
 
     >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> tar_at_far(distances, torch.tensor([True, False, True, True, False, False]), far=(0.4, 0.01))
@@ -224,7 +224,7 @@ def tar_at_far(
 def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
     r"""Compute the equal error rate: FAR = 1 − TAR on the ROC curve (not its convex hull), interpolated linearly.
 
-    Arguments and errors: as `verification_accuracy`, without folds.
+    Arguments and errors are those of `verification_accuracy`, without folds.
 
     Returns:
         The rate, and the threshold at which FAR and 1 − TAR differ least (the smaller of two).
@@ -254,7 +254,7 @@ def verification_metrics(
 ) -> VerificationMetrics:
     """Compute accuracy over folds, ROC AUC, equal error rate and TAR at each FAR.
 
-    Arguments and errors: as `verification_accuracy` and `tar_at_far`.
+    Arguments and errors are those of `verification_accuracy` and `tar_at_far`.
 
     >>> distances = pair_distances(torch.eye(4), torch.eye(4)[[0, 2, 2, 1]])
     >>> metrics = verification_metrics(distances, torch.tensor([True, False, True, False]), folds=2, far=(0.1,))

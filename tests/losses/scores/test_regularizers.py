@@ -103,7 +103,7 @@ def test_a_gradient_by_autograd_is_that_in_closed_form_also_of_sampled_classes()
             torch.testing.assert_close(got, want)
 
 
-def test_a_regularizer_of_ones_own_is_any_module_of_the_proxies() -> None:
+def test_a_users_regularizer_is_any_module() -> None:
     class Length(nn.Module):
         def forward(self, proxies: Tensor) -> Tensor:
             return proxies.square().sum()

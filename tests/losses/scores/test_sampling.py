@@ -55,7 +55,7 @@ def test_a_rate_of_one_is_the_full_loss_bit_for_bit(case: str, proxies: int) -> 
 
 
 @each_case
-def test_a_class_stands_for_as_many_as_are_exactly_like_it(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_a_sampled_class_counts_for_all_that_are_drawn_alike(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """By definition of the weights, a sampled loss equals the full loss with that many equal classes."""
     for proxies, others, chunk in ((1, (2, 8), 2), (1, (0, 3, 6, 10), None), (3, (2, 8), None), (3, (0, 3, 6, 10), 2)):
         with monkeypatch.context() as patch:
@@ -157,7 +157,7 @@ def test_the_classes_of_the_batch_are_always_among_those_chosen(
 
 
 @given(labels=st.lists(st.integers(0, 39), min_size=1, max_size=20), rate=st.floats(0.001, 0.999))
-def test_all_classes_are_stood_for(labels: list[int], rate: float) -> None:
+def test_the_weights_sum_to_all_classes(labels: list[int], rate: float) -> None:
     y = torch.tensor(labels)
     classes = SampledClasses.of(y, 40, rate, None, torch.float64)
     weights = classes.sampling.weights

@@ -99,7 +99,7 @@ def test_what_is_shorter_than_the_shortest_is_zero_without_gradient(dtype: torch
 
 
 @pytest.mark.parametrize("chunk", [2, None])
-def test_a_proxy_too_far_to_be_measured_moves_nothing_and_is_not_moved(chunk: int | None) -> None:
+def test_a_distance_that_overflows_has_no_gradient(chunk: int | None) -> None:
     torch.manual_seed(0)
     far, without = EuclideanSoftmaxLoss(5, 7, chunk_size=chunk), EuclideanSoftmaxLoss(4, 7, chunk_size=chunk)
     with torch.no_grad():

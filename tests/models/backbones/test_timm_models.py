@@ -51,7 +51,7 @@ def test_a_transformer_takes_images_of_another_size_and_its_weights_are_resample
     assert timm_backbone("test_resnet", image_size=64)(torch.zeros(1, 3, 64, 64)).shape[2:] == (2, 2)
 
 
-def test_arguments_reach_timm_and_those_that_are_said_elsewhere_are_refused() -> None:
+def test_arguments_reach_timm_and_those_set_elsewhere_are_refused() -> None:
     arguments = {"img_size": 32, "depth": 1, "class_token": False, "global_pool": "avg"}
     with pytest.raises(ValueError, match="backbone_args has global_pool, which other settings decide"):
         timm_backbone("vit_tiny_patch16_224", arguments=arguments)

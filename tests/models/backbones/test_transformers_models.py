@@ -119,7 +119,7 @@ def test_all_that_is_trained_has_a_gradient(folders: Callable[[str], Path], kind
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "clip"])
-def test_a_model_comes_back_without_its_folder_and_without_the_network(
+def test_a_model_is_loaded_without_its_folder_and_offline(
     folders: Callable[[str], Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "theirs"

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -250,7 +249,7 @@ def _lengths_forward(directions: Tensor, factor: float) -> tuple[Tensor, tuple[T
 
 def _lengths_backward(grad: Tensor, needed: object, tensors: Any, kept: Any, factor: float) -> list[Tensor]:
     # Each pair is summed twice: ∂√(2 − 2c)/∂c = −1/√(2 − 2c).
-    return [torch.bmm(torch.div(grad * (-2 * factor), F.threshold(kept[0], 0, math.inf)), tensors[0])]
+    return [torch.bmm(torch.div(grad * (-2 * factor), torch.threshold(kept[0], 0, math.inf)), tensors[0])]
 
 
 _center_lengths = by_hand(_lengths_definition, _lengths_forward, _lengths_backward)
