@@ -146,8 +146,8 @@ def paired_differences(
     tried, otherwise `resamples` random ones and the observed one. The test is valid for few classes, but its p-value
     cannot be small: with 5 classes it is at least 0.0625. It is not corrected for multiple metrics.
 
-    Arguments and errors are those of `bootstrap_intervals`. `first` and `second`, the values of two models, must have the
-    same metrics, and NaN for the same queries.
+    Arguments and errors are those of `bootstrap_intervals`. `first` and `second`, the values of two models, must have
+    the same metrics, and NaN for the same queries.
 
     >>> better, worse = torch.tensor([1.0, 0.8, 0.9, 0.6]), torch.tensor([0.5, 0.3, 0.4, 0.6])
     >>> paired_differences({"map@r": better}, {"map@r": worse}, torch.tensor([0, 1, 2, 3]))["map@r"].p_value
