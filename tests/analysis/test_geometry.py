@@ -210,7 +210,7 @@ def test_refuses() -> None:
         "max_pairs is 5, but must be at least 6": lambda: class_distances(points, labels, max_pairs=5),
         "alpha is 0": lambda: alignment(points, labels, alpha=0.0),
         "t is nan": lambda: uniformity(points, t=math.nan),
-        "k is 6 but must be from 1 to 5": lambda: hubness(points, k=6),
+        "k is 6 but must be a whole number from 1 to 5": lambda: hubness(points, k=6),
     }
     for words, call in refused.items():
         with pytest.raises(ValueError, match=words):

@@ -79,7 +79,7 @@ def test_a_head_is_trained_extended_evaluated_and_analysed(table: Path, tmp_path
     other = ("--data.root", tmp_path / "other.npy", "--data.labels", tmp_path / "labels.npy")
     assert here("evaluate", run, *other, "--resamples", "0").returncode == 0
     np.save(tmp_path / "other.npy", vectors[:, 1:])
-    assert_refused(here("evaluate", run, *other), [f"23 numbers each but the head takes {DIM}"])
+    assert_refused(here("evaluate", run, *other), [f"23 dimensions but the head takes {DIM}"])
 
 
 def test_heads_losses_and_a_final_model(table: Path, tmp_path: Path, here: Here) -> None:
@@ -233,7 +233,7 @@ def test_pairs_of_vectors_are_verified_by_definition(tmp_path: Path, here: Here)
     assert_refused(short, ["short.parquet, whose rows are named by the column path, lacks 67 of the 72", "n05, n06"])
     write_table(tmp_path / "other.parquet", vectors[:, 1:], path=names)
     other = here("verify", model_file, *pairs, "--data", tmp_path / "other.parquet")
-    assert_refused(other, [f"23 numbers each but the head takes {DIM}"])
+    assert_refused(other, [f"23 dimensions but the head takes {DIM}"])
     rows = number_labels(["a"] * len(names))
     known = LabelledEmbeddings(torch.from_numpy(vectors), replace(rows, paths=tuple(names)))
     write_embeddings(tmp_path / "theirs.safetensors", known, "theirs")

@@ -282,7 +282,7 @@ def with_preprocessing(run: Path, folder: Path, **values: object) -> None:
     [
         ({"colour": "sepia"}, "the preprocessing that model.json of .*colour"),
         ({"size": 0}, "the preprocessing that model.json of .*size is 0"),
-        ({"channels": 1, "mean": [0.5], "std": [0.5]}, "images have 1 channels but the model 3"),
+        ({"channels": 1, "mean": [0.5], "std": [0.5]}, "images have 1 channels but the model takes 3"),
     ],
 )
 def test_a_preprocessing_that_does_not_fit(

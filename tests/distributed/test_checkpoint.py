@@ -20,7 +20,7 @@ def journey() -> dict[str, dict[str, list]]:  # type: ignore[type-arg]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_from_4_processes_to_1_to_3_nothing_changes(journey: dict[str, dict[str, list]]) -> None:  # type: ignore[type-arg]
+def test_a_checkpoint_of_4_processes_is_read_by_1_to_3(journey: dict[str, dict[str, list]]) -> None:  # type: ignore[type-arg]
     assert len(journey) == 2
     for row in journey.values():
         assert row["files"] == [4, 1, 3, 4]
@@ -57,14 +57,14 @@ def test_what_one_process_writes_it_reads(saved: Path) -> None:
 def test_rows_that_are_missing_or_come_twice_are_refused(
     tmp_path: Path, starts: tuple[int, int], rows: tuple[int, int], there: int
 ) -> None:
-    """What two processes might have written, by the format's definition."""
+    """Files as two processes would write them."""
     for number, (start, count) in enumerate(zip(starts, rows, strict=True)):
         values = torch.arange(start * 2.0, (start + count) * 2).view(count, 2)
         save_file({"proxies": values}, tmp_path / f"{number}.safetensors", {"first row": str(start), "rows": "6"})
     if there == 6:
         assert load_whole(tmp_path, "proxies").tolist() == torch.arange(12.0).view(6, 2).tolist()
         return
-    with pytest.raises(ValueError, match=rf"is missing or not whole: it has the first {there} rows of proxies"):
+    with pytest.raises(ValueError, match=rf"is missing or incomplete: it has only the first {there} rows of proxies"):
         load_whole(tmp_path, "proxies")
 
 

@@ -1,4 +1,4 @@
-"""How a loss is laid over processes, in a group of one."""
+"""Distribution of a loss, in a group of one process."""
 
 import copy
 import pickle
@@ -33,7 +33,7 @@ def twice(loss: ProxyLoss) -> None:
 
 
 def part(loss: ProxyLoss) -> None:
-    """As on the first of two processes."""
+    """Leave the shard of the first of two processes."""
     loss.distribute(sharded=True)
     loss.proxies = nn.Parameter(loss.proxies.detach()[:3])
     loss.class_scores(torch.randn(2, 4))
@@ -77,7 +77,7 @@ def test_a_loss_that_cannot_be_sharded_is_left_as_it_was() -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_a_copy_is_of_the_same_processes_and_a_pickle_is_refused() -> None:
+def test_a_copy_has_the_same_processes_and_a_pickle_is_refused() -> None:
     loss = NormalizedSoftmaxLoss(5, 4)
     loss.distribute()
     x, y = torch.randn(3, 4), torch.tensor([0, 3, 3])
@@ -95,7 +95,7 @@ def test_frozen_proxies_stay_frozen_in_shards() -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_a_regularizer_of_ones_own_is_taken_of_replicated_proxies() -> None:
+def test_a_users_regularizer_works_on_replicated_proxies() -> None:
     torch.manual_seed(0)
     loss = ProxyAnchorLoss(5, 4, regularizers=[Length()])
     x, y = torch.randn(3, 4), torch.tensor([0, 3, 3])

@@ -1,4 +1,4 @@
-"""The gradient of one big batch, of every loss, on one and on four processes, the last of which has no class."""
+"""Every loss has the gradient of one large batch on one and on four processes, one of them without classes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A step of two processes: what it sends, and that the copies stay alike."""
+"""A step of two processes: its collectives, and equality of the copies."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_sharded_and_sampled_is_the_weighted_definition_on_the_rows_drawn(steps:
             assert drawn == (12, 11)[rank]  # 7 + ⌈0.3 · 14⌉ of 21 classes, 7 + ⌈0.3 · 13⌉ of 20
 
 
-def test_a_module_of_one_s_own_has_the_joined_batch(steps: list[dict[str, Any]]) -> None:
+def test_a_users_module_gets_the_joined_batch(steps: list[dict[str, Any]]) -> None:
     for found in steps:
         assert found["own"]["own"] == found["own"]["pairs"]
         assert any(found["own"]["own"][1:])
@@ -93,7 +93,7 @@ def test_the_example_saves_and_loads_sharded_proxies_with_their_optimizer(steps:
         assert found["documented"]["loaded"] == found["documented"]["saved"]
 
 
-def test_a_label_out_of_range_is_refused_where_it_is_before_anything_is_sent(steps: list[dict[str, Any]]) -> None:
+def test_a_label_out_of_range_is_refused_before_any_collective(steps: list[dict[str, Any]]) -> None:
     first, second = (found["awkward"] for found in steps)
     assert "labels hold 9, but num_classes=9 allows 0 to 8" in second["label"]
     assert first["after it"] == second["after it"]  # with the very next batch: neither waits for the other

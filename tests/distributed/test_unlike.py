@@ -1,4 +1,4 @@
-"""Processes that are not alike: other seeds, another group, no samples, another disk."""
+"""Processes that differ in seed, group, number of samples or disk."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ def unlike(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_processes(Path(__file__).parent / "three_processes.py", tmp_path_factory.mktemp("unlike"), world=3)
 
 
-def test_what_was_made_apart_is_alike_once_distributed(unlike: list[dict[str, Any]]) -> None:
-    """The third process passes an empty batch that wants no gradient, and the others do not wait for it forever."""
+def test_unequal_losses_are_equal_once_distributed(unlike: list[dict[str, Any]]) -> None:
+    """The third process has an empty batch without gradient; the others must not wait for it forever."""
     first, *others = (found["seeded apart"] for found in unlike)
     assert first.keys() == {"NormalizedSoftmaxLoss", "HISTLoss", "PairwiseLoss"}
     for other in others:
@@ -38,6 +38,6 @@ def test_sharded_and_sampled_proxies_are_stepped_by_rows(unlike: list[dict[str, 
 def test_shards_are_there_once_all_are_written_and_never_overwritten(unlike: list[dict[str, Any]]) -> None:
     for rank, found in enumerate(item["checkpoints"] for item in unlike):
         assert found["there"]  # as soon as it is said to be
-        assert "is there already" in found["saved"]
+        assert "exists already" in found["saved"]
         assert ("none is missing" in found.get("loaded", "")) == (rank == 1)
         assert found["left"] == ["one"]

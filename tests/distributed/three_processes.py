@@ -1,4 +1,4 @@
-"""What three processes do that are not alike: the program of the fixture `unlike`."""
+"""Program of the fixture `unlike`: steps of three processes that differ."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ CLASSES, DIM = 9, 7
 
 
 def batch(rank: int) -> tuple[Tensor, Tensor]:
-    """Of a batch of eight, four each; the third process has none."""
+    """Return four of eight samples for each of two processes, and none for the third."""
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(8, DIM, generator=rng), torch.randint(CLASSES, (8,), generator=rng)
     mine = slice(4 * rank, 4 * rank + 4)
@@ -23,7 +23,7 @@ def batch(rank: int) -> tuple[Tensor, Tensor]:
 
 
 def seeded_apart(rank: int) -> dict[str, list[float]]:
-    """By loss, the value and the sums of what is learned, where each process has made its own."""
+    """Compute value and sums of the state of losses that each process has initialised differently."""
     from pytorch_metric_learning.losses import ContrastiveLoss
 
     from proxemic.losses import HISTLoss, NormalizedSoftmaxLoss, PairwiseLoss
@@ -47,7 +47,7 @@ def seeded_apart(rank: int) -> dict[str, list[float]]:
 
 
 def two_of_three(rank: int) -> dict[str, Any]:
-    """A loss over a group of two; and the same of one process, with their joined batch."""
+    """Compare a loss over a group of two with one process that has their joined batch."""
     from proxemic.losses import ProxyAnchorLoss
 
     group = dist.new_group([0, 1])
@@ -73,7 +73,7 @@ def two_of_three(rank: int) -> dict[str, Any]:
 
 
 def sampled_steps(rank: int) -> list[int]:
-    """How many rows of sampled, sharded proxies are moved by a step, and how many of their momentum."""
+    """Count the rows of sampled, sharded proxies and of their momentum that a step changes."""
     from proxemic.losses import NormalizedSoftmaxLoss
     from proxemic.optim import step_rows
 
@@ -88,7 +88,7 @@ def sampled_steps(rank: int) -> list[int]:
 
 
 def checkpoints(rank: int, folder: Path) -> dict[str, Any]:
-    """What a process finds after `save_shards`, and what all are told that one meets."""
+    """Return what a process finds after `save_shards`, and the errors that it gets."""
     from proxemic.distributed.checkpoint import load_shards, save_shards
 
     rows, found = {"rows": torch.full((2 if rank < 2 else 1, 3), float(rank))}, {}

@@ -1,4 +1,4 @@
-"""What two processes do in a step of a loss: the program of the fixture `steps`."""
+"""Program of the fixture `steps`: steps of a loss by two processes."""
 
 import os
 import re
@@ -15,7 +15,7 @@ CLASSES, DIM, SIZES = 9, 7, (4, 3)
 
 
 def batch(rank: int, *, even: bool = False) -> tuple[Tensor, Tensor]:
-    """This process's part of a batch of `SIZES`, or of 4 each."""
+    """Return this process's part of a batch, by `SIZES` or 4 samples."""
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(8, DIM, generator=rng), torch.randint(CLASSES, (8,), generator=rng)
     mine = slice(4 * rank, 4 * rank + (4 if even else SIZES[rank]))
@@ -23,7 +23,7 @@ def batch(rank: int, *, even: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def collectives(rank: int) -> dict[str, list[list[Any]]]:
-    """By loss and layout, the collectives of a forward and of a backward, with the shapes of what they move."""
+    """List the collectives of forward and backward by loss, with the shapes of their tensors."""
     from pytorch_metric_learning.losses import ContrastiveLoss
 
     from measure import Moved  # type: ignore[import-not-found]
@@ -55,7 +55,7 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
 
 
 def sampled_and_sharded(rank: int) -> dict[str, list[float]]:
-    """Each process draws of its own classes; beside it, the plain definition with the weights that these have."""
+    """Compare sampled and sharded losses with the dense definition and the weights of the sampled classes."""
     from proxemic.losses import MultiProxyAnchorLoss, SoftTripleLoss
     from proxemic.losses.scores import sampling
     from proxemic.losses.scores.scoring import dense_scores
@@ -117,7 +117,7 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 
 
 def own(rank: int) -> dict[str, list[float]]:
-    """The value and the gradient of a module of one's own, and of its like among the losses of this package."""
+    """Compute value and gradient of a user's module, and of the same loss in this package."""
     from pytorch_metric_learning.losses import MultiSimilarityLoss
 
     from proxemic.losses import PairwiseLoss
@@ -137,7 +137,7 @@ def own(rank: int) -> dict[str, list[float]]:
 
 
 def two_streams(rank: int) -> dict[str, list[float]]:
-    """The value and the gradients of a batch beside a reference, and what one process finds with all of them."""
+    """Compute value and gradients of a batch with a reference, on two processes and on one."""
     from pytorch_metric_learning.losses import MultiSimilarityLoss
 
     from proxemic.losses import PairwiseLoss
@@ -158,7 +158,7 @@ def two_streams(rank: int) -> dict[str, list[float]]:
 
 
 def training(rank: int) -> dict[str, Any]:
-    """Some steps with sampled classes: the processes' copies of the proxies stay alike."""
+    """Make some steps with sampled classes; the processes' copies of the proxies must stay equal."""
     from proxemic.losses import NormalizedSoftmaxLoss
     from proxemic.optim import step_rows
 
@@ -175,7 +175,7 @@ def training(rank: int) -> dict[str, Any]:
 
 
 def wrapped(rank: int) -> dict[str, Any]:
-    """Sharded proxies inside the module that `DistributedDataParallel` wraps, by what is said about them before."""
+    """Wrap a module with sharded proxies by `DistributedDataParallel`, with and without ignoring them."""
     from torch.nn.parallel import DistributedDataParallel
 
     from proxemic.losses import NormalizedSoftmaxLoss
@@ -208,7 +208,7 @@ def wrapped(rank: int) -> dict[str, Any]:
 
 
 def documented(folder: Path) -> dict[str, list[float]]:
-    """A step after sharded proxies were saved and loaded by the example of the documentation, and without that."""
+    """Compare a step after saving and loading sharded proxies by the documentation's example with one without."""
     from proxemic.losses import NormalizedSoftmaxLoss
 
     page = (TESTS.parent / "docs" / "distributed.md").read_text()
@@ -238,7 +238,7 @@ def documented(folder: Path) -> dict[str, list[float]]:
 
 
 def awkward(rank: int) -> dict[str, Any]:
-    """What one process is refused before it has sent anything, and what both are."""
+    """Return the errors of one process before it has sent anything, and of both."""
     from proxemic.losses import NormalizedSoftmaxLoss
 
     loss, found = NormalizedSoftmaxLoss(CLASSES, DIM), {}

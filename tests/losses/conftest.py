@@ -1,4 +1,4 @@
-"""What the tests of losses share."""
+"""Shared fixtures of the tests of losses."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from jaxtyping import config
 
 @pytest.fixture(autouse=True)
 def _there(on_device: None) -> None:
-    """On the device that --device names."""
+    """Run on the device that --device names."""
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Types are not checked, as in a user's process: the losses themselves refuse what is wrong."""
+    """Turn off type checks, as in a user's process, so that the losses must reject wrong values themselves."""
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)

@@ -1,4 +1,4 @@
-"""The losses, written from the formulas of the papers alone: float64, one sample, one class at a time."""
+"""The losses written only from the papers' formulas: in float64, one sample and one class at a time."""
 
 from collections.abc import Callable
 from math import exp, pi
@@ -30,7 +30,7 @@ def scores(x: Tensor, w: Tensor, score: Callable[[Tensor, Tensor], Tensor] = cla
 
 
 def distance(x: Tensor, proxies: Tensor, gamma: float = 0.1) -> Tensor:
-    """Minus the softmax-pooled score of minus the distances."""
+    """Negated softmax-pooled score of negated distances."""
     s = -torch.stack([(x - w).square().sum().sqrt() for w in proxies])
     q = torch.exp(s / gamma) / torch.exp(s / gamma).sum()
     return -(q * s).sum()
@@ -157,7 +157,7 @@ def margin_softmax(
 
 
 def smoothed(logits: Tensor, y: list[int], epsilon: float = 0.1) -> Tensor:
-    """Cross-entropy of logits ``[batch, classes]``, of whose target every class gets a part of ε."""
+    """Cross-entropy of logits ``[batch, classes]`` whose targets spread ε over all classes."""
     total = torch.tensor(0.0, dtype=logits.dtype)
     for row, own in zip(logits, y, strict=True):
         log_sum = row.max() + torch.exp(row - row.max()).sum().log()
@@ -194,7 +194,7 @@ def mag_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
 def ada_face(
     x: Tensor, w: Tensor, y: list[int], mean: float, std: float, m: float = 0.4, h: float = 0.333, scale: float = 64.0
 ) -> Tensor:
-    """By the running mean and standard deviation of the lengths, to which the authors' code adds 0.001."""
+    """AdaFace with given mean and standard deviation of the lengths; the authors' code adds 0.001 to the latter."""
 
     def margin(theta: Tensor, row: Tensor, _: int) -> Tensor:
         quality = (h * (row.detach().norm().clamp(0.001, 100) - mean) / (std + 0.001)).clamp(-1, 1)
@@ -229,7 +229,7 @@ def smoothed_curricular_face(x: Tensor, w: Tensor, y: list[int], t: float, m: fl
 def elastic_face(
     x: Tensor, w: Tensor, y: list[int], margins: list[float], form: str = "arc", scale: float = 64.0
 ) -> Tensor:
-    """By the margin that each sample has drawn."""
+    """ElasticFace with the given margin of each sample."""
     own = {row.data_ptr(): margin for row, margin in zip(x, margins, strict=True)}
 
     def margin(theta: Tensor, row: Tensor, _: int) -> Tensor:
@@ -240,7 +240,7 @@ def elastic_face(
 
 
 def squared_distance(x: Tensor, proxies: Tensor) -> Tensor:
-    """``‖x̂ − ŵ‖²`` pooled over the proxies as their cosines are, of which it is 2 − 2·."""
+    """``‖x̂ − ŵ‖²``; with several proxies, 2 less twice their pooled cosine."""
     if len(proxies) == 1:
         return (x / x.norm() - proxies[0] / proxies[0].norm()).square().sum()
     return 2 - 2 * class_score(x, proxies)

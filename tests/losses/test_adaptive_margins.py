@@ -1,4 +1,4 @@
-"""Losses in training: moving averages, and margins that are drawn."""
+"""Losses with moving averages or random margins, in training mode."""
 
 import copy
 import math
@@ -132,7 +132,7 @@ def test_training_moves_and_draws_and_evaluation_does_not(name: str) -> None:
 
 
 @each_loss
-def test_a_loss_loaded_in_the_middle_goes_on_as_if_nothing_had_happened(name: str) -> None:
+def test_a_loss_loaded_in_the_middle_continues_alike(name: str) -> None:
     torch.manual_seed(0)
     batches = [(10 * torch.randn(4, 7), torch.randint(5, (4,))) for _ in range(4)]
 
@@ -173,5 +173,5 @@ def test_outliers_are_those_of_the_formula_and_of_the_other_library(proxies: int
     assert sorted(theirs.get_outliers(x, y, return_dominant_centers=True)[0].tolist()) == found.nonzero()[:, 0].tolist()
     assert loss.outliers(x[:0], y[:0]).shape == (0,)
     assert not loss.outliers(x, y, degrees=180).any()
-    with pytest.raises(ValueError, match="degrees is -1, but an angle"):
+    with pytest.raises(ValueError, match="degrees is -1, but must be an angle"):
         loss.outliers(x, y, degrees=-1)

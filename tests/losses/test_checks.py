@@ -1,4 +1,4 @@
-"""Every exported loss takes labels of any integer type, and refuses arrays and lists in one sentence, as does PML."""
+"""Every exported loss takes labels of any integer type, and rejects arrays and lists in one sentence."""
 
 import inspect
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_what_a_loss_takes(name: str) -> None:
 
 
 class OnGPU(torch.Tensor):
-    """A tensor on the CPU that says it is on a GPU: the assertion, asynchronous there, fails here at once."""
+    """A CPU tensor that claims to be on a GPU: the asynchronous assertion fails immediately here."""
 
     is_cuda = True  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""k-means against a naive one, and proxies that begin at its centres."""
+"""k-means against a naive implementation, and proxies that start at its centres."""
 
 import itertools
 
@@ -15,7 +15,7 @@ def some_points(count: int, dim: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("spherical", [False, True])
-def test_of_all_partitions_it_finds_the_best(spherical: bool) -> None:
+def test_it_finds_the_best_of_all_partitions(spherical: bool) -> None:
     points = some_points(8, 3, 0).double() + torch.tensor([[1.5], [-1.5]], dtype=torch.float64).repeat(4, 1)
     units = points / points.norm(dim=1, keepdim=True)
     points = units if spherical else points

@@ -1,4 +1,4 @@
-"""Losses of pytorch-metric-learning converted: the same values and gradients."""
+"""Converted losses of pytorch-metric-learning have the same values and gradients."""
 
 from collections.abc import Callable
 
@@ -70,7 +70,10 @@ def test_the_weights_are_a_copy() -> None:
     ("make", "words"),
     [
         (lambda: pml.ContrastiveLoss(), ["ContrastiveLoss", "PairwiseLoss"]),
-        (lambda: pml.SphereFaceLoss(num_classes=3, embedding_size=2), ["SphereFaceLoss", "these convert"]),
+        (
+            lambda: pml.SphereFaceLoss(num_classes=3, embedding_size=2),
+            ["SphereFaceLoss", "only these can be converted"],
+        ),
         (lambda: nn.CrossEntropyLoss(), ["CrossEntropyLoss"]),
         (lambda: pml.ProxyAnchorLoss(3, 2, distance=distances.DotProductSimilarity()), ["distance"]),
         (

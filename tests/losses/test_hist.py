@@ -1,4 +1,4 @@
-"""HIST against its oracle, which takes more than proxies."""
+"""HIST against its oracle, which needs more parameters than proxies."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""How proxies start."""
+"""Initialisation of proxies."""
 
 from collections.abc import Callable
 from math import sqrt

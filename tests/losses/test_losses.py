@@ -65,7 +65,7 @@ def _warp_function(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
 
 
 def _softmax(scale: float, margin: Callable[..., Tensor], score: Any = oracles.class_score) -> Callable[..., Tensor]:
-    """By a margin on the angle."""
+    """Make an oracle with a margin on the angle."""
     return lambda x, w, y: oracles.margin_softmax(x, w, y, scale, lambda theta, *_: margin(theta), score)
 
 
@@ -134,7 +134,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def make(case: str, classes: int = 5, dim: int = 7, proxies: int = 1, **keywords: Any) -> ProxyLoss:
-    """In evaluation mode, without updates of averages and random margins; test_adaptive_margins.py tests training."""
+    """Make a loss in evaluation mode, without random margins; test_adaptive_margins.py tests training mode."""
     loss = CASES[case].loss(classes, dim, proxies_per_class=proxies, **CASES[case].keywords, **keywords)
     loss.load_state_dict({name: torch.tensor(value) for name, value in CASES[case].state.items()}, strict=False)
     return loss.eval()
@@ -424,7 +424,7 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: MagFaceLoss(5, 7, margin_range=(0.8, 0.45)), "margin_range"),
         (lambda: MagFaceLoss(5, 7, norm_range=(110.0, 10.0)), "norm_range"),
         (lambda: AdaFaceLoss(5, 7, margin=25.0), "margin is 25.*degrees"),
-        (lambda: CurricularFaceLoss(5, 7, momentum=0.0), "momentum is 0.0, but is a batch's share"),
+        (lambda: CurricularFaceLoss(5, 7, momentum=0.0), "momentum is 0.0, but must be a batch's share"),
         (lambda: ElasticFaceLoss(5, 7, deviation=-0.1), "deviation"),
         (lambda: ElasticFaceLoss(5, 7, form="sphere"), 'form is \'sphere\', but must be "arc" or "cos"'),  # type: ignore[arg-type]
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0), "k1"),
@@ -492,7 +492,7 @@ def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
 
 @pytest.mark.parametrize("off", [{"alpha": 0.0}, {"k1": 1.0}, {"k2": 1.0}, {"alpha": 0.0, "k1": 1.0, "k2": 1.0}])
 def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, Any]) -> None:
-    """Where figures 6 and 7 of the paper begin; three embeddings are within α = 3 of their proxy, two beyond."""
+    """The start of the paper's figures 6 and 7; three embeddings are within α = 3 of their proxy, two beyond."""
     torch.manual_seed(5)
     warp, y = WARP | off, [0, 1, 2, 2, 4]
     loss = WarpedSoftmaxLoss(5, 7, **warp, init=torch.nn.init.normal_)
@@ -529,11 +529,11 @@ def test_an_objective_of_the_wrong_shape_is_refused() -> None:
         (
             False,
             torch.ones(4, 5),
-            "Wrong.objective gives a tensor of shape [4, 5], but must give one value per sample, [4]",
+            "Wrong.objective returns a tensor of shape [4, 5], but must return one value per sample, [4]",
         ),
-        (False, torch.ones(3), "a tensor of shape [3], but must give one value per sample"),
-        (False, 3.0, "gives 3.0, but must give one value per sample"),
-        (True, torch.ones(4), "a tensor of shape [4], but must give a scalar, as the loss sums per class"),
+        (False, torch.ones(3), "a tensor of shape [3], but must return one value per sample"),
+        (False, 3.0, "returns 3.0, but must return one value per sample"),
+        (True, torch.ones(4), "a tensor of shape [4], but must return a scalar, as the loss sums per class"),
     ):
         loss = Wrong(5, 7)
         loss.values = values
@@ -552,7 +552,7 @@ def test_a_negative_angular_margin_narrows_the_angle() -> None:
 
 
 class Sharper(CosFaceLoss):
-    """Of one's own, with another number of proxies by default."""
+    """A user's loss with another default number of proxies."""
 
     defaults = ProxyOptions(proxies_per_class=3)
 

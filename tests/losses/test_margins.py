@@ -1,4 +1,4 @@
-"""Margins of classes, against oracles in which every class has its own."""
+"""Margins per class against oracles."""
 
 import copy
 from collections.abc import Callable
@@ -127,11 +127,11 @@ class Steep(MarginRule):
     ("case", "margin", "words"),
     [
         ("cos-face", [0.1] * 4, r"margin has shape \[4\], but must be one number, or one for each of the 5 classes"),
-        ("cos-face", [0.1, 0.2, 2.5, 0.1, 0.1], "margin of class 2 is 2.5, but is taken from a cosine"),
+        ("cos-face", [0.1, 0.2, 2.5, 0.1, 0.1], "margin of class 2 is 2.5, but is subtracted from a cosine"),
         ("arc-face", [0.1, 30.0, 0.1, 0.1, 0.1], r"margin of class 1 is 30.0, but is an angle in radians"),
         ("arc-face", [0.1, 0.1, 0.1, 0.1, -0.5], "margin of class 4 is -0.5"),
         ("mpa", torch.tensor([0.1, torch.nan, 0.1, 0.1, 0.1]), "margin of class 1 is nan, but must be a finite number"),
-        ("soft-triple", "large", "margin is 'large', but must be a number, or one per class"),
+        ("soft-triple", "large", "margin is a str but must be a tensor"),
         ("arc-face", Steep(), "margin of class 0 is 9.0, but is an angle in radians"),
     ],
 )
@@ -142,7 +142,7 @@ def test_margins_that_cannot_be_are_refused(case: str, margin: object, words: st
     assert "\n" not in str(error.value)
 
 
-def test_a_dynamic_margin_is_of_numbers_that_it_can_be_of() -> None:
+def test_a_dynamic_margin_checks_its_numbers() -> None:
     for keywords, words in (
         ({"a": -1.0}, "a is -1.0"),
         ({"b": torch.inf}, "b is inf"),

@@ -1,4 +1,4 @@
-"""The sum of a loss over prefixes of the embedding, against its formula in float64."""
+"""MatryoshkaLoss against its formula in float64."""
 
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ LABELS = torch.tensor([0, 1, 2, 3, 0, 2])
 
 
 def naive(loss: MatryoshkaLoss, x: torch.Tensor, scale: float) -> float:
-    """Cross-entropy of scaled cosines, of each prefix with its own proxies, number by number."""
+    """Sum over prefixes of the cross-entropy of scaled cosines, computed number by number."""
     total = 0.0
     for dim, part in zip(loss.dims, loss.losses, strict=True):
         proxies, values = part.get_parameter("proxies").detach().double()[:, 0], []

@@ -1,4 +1,4 @@
-"""The closed-form gradients that the multi-proxy anchor paper prints, in the class scores, with their errata."""
+"""Gradients of the objectives against the closed forms in the multi-proxy anchor paper, with its errata."""
 
 from collections.abc import Callable
 from math import exp

@@ -1,4 +1,4 @@
-"""The adapter to pytorch-metric-learning against the library itself, used bare."""
+"""PairwiseLoss against the losses of pytorch-metric-learning."""
 
 import copy
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def steps(call: Callable[[Tensor, Tensor], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
-    """Values and all gradients over three batches, with a plain gradient step on what is learned."""
+    """Compute values and gradients of three batches, with a gradient step on the parameters after each."""
     torch.manual_seed(7)
     found = []
     for step, labels in enumerate(LABELS):
@@ -102,7 +102,7 @@ def test_batches_with_few_pairs_have_a_gradient(name: str, memory_size: int, lab
         assert x.grad.abs().max() == 0
 
 
-def test_a_row_alone_is_not_its_own_positive() -> None:
+def test_a_single_row_is_not_its_own_positive() -> None:
     x, y = batch([3])
     for miner in (None, miners.UniformHistogramMiner(), miners.TripletMarginMiner(margin=2.0)):
         loss = PairwiseLoss(5, 6, loss=losses.MultiSimilarityLoss(), miner=miner, memory_size=12)
@@ -191,7 +191,7 @@ def test_it_moves_to_a_gpu_with_its_memory(name: str) -> None:
     assert all(tensor.is_cuda for key, tensor in there.state_dict().items() if "extra" not in key)
 
 
-def test_what_is_learned_is_trained_and_nothing_else_is_there() -> None:
+def test_the_parameters_are_those_that_are_learned() -> None:
     assert list(make("multi-similarity", miner=miners.MultiSimilarityMiner()).parameters()) == []
     assert make("multi-similarity").state_dict() == {}
     loss = make("margin of each class")
@@ -226,13 +226,13 @@ def test_it_draws_from_torch_s_generator_and_construction_leaves_it_alone() -> N
 
 
 class Own(losses.BaseMetricLossFunction):
-    """A user's own."""
+    """A user's loss."""
 
     def compute_loss(self, embeddings: Any, labels: Any, indices_tuple: Any, ref_emb: Any, ref_labels: Any) -> Any:
         return {"loss": {"losses": embeddings.square().sum(), "indices": None, "reduction_type": "already_reduced"}}
 
 
-def test_a_loss_of_the_user_s_own() -> None:
+def test_a_users_loss() -> None:
     x, y = batch(LABELS[0])
     assert PairwiseLoss(5, 6, loss=Own())(x, y).item() == pytest.approx(x.square().sum().item())
 
@@ -240,12 +240,9 @@ def test_a_loss_of_the_user_s_own() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda loss: loss(torch.randn(2, 8), torch.tensor([0, 1])), ["embeddings", "[2, 8]", "[batch, 6]"]),
-        (lambda loss: loss(torch.randn(0, 6), torch.tensor([], dtype=torch.long)), ["embeddings", "empty"]),
-        (lambda loss: loss(torch.randn(2, 6), torch.tensor([0])), ["labels", "[1]", "2 embeddings"]),
-        (lambda loss: loss(torch.randn(2, 6), torch.tensor([0, 5])), ["labels", "5", "0 to 4"]),
         (lambda loss: loss(torch.randn(9, 6), torch.zeros(9, dtype=torch.long)), ["memory_size", "8", "9"]),
         (lambda loss: loss(*batch([0, 1]), reference=batch([0, 1])), ["reference", "memory_size is 8", "leave one"]),
+        (lambda _: make("circle")(*batch([0, 1]), reference=torch.ones(2, 6)), ["must be a tuple of embeddings and"]),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -253,12 +250,6 @@ def test_bad_calls_name_the_argument(call: Callable[[PairwiseLoss], Tensor], wor
     with pytest.raises(ValueError, match=words[0]) as error:
         call(make("contrastive", memory_size=8))
     assert all(word in str(error.value) for word in words)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_reference_without_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match="reference is of type Tensor, but must be a tuple of embeddings and labels"):
-        make("contrastive")(*batch([0, 1]), reference=torch.randn(2, 6))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +261,7 @@ def test_a_reference_without_labels_is_refused() -> None:
         ({"loss": losses.ProxyAnchorLoss(5, 6)}, ["PML's ProxyAnchorLoss", "take proxemic.losses.ProxyAnchorLoss"]),
         ({"loss": losses.P2SGradLoss(6, 5)}, ["P2SGradLoss", "a loss of proxemic.losses"]),
         ({"loss": losses.SelfSupervisedLoss(losses.NCALoss())}, ["PML's SelfSupervised", "inside it", "reference="]),
-        ({"loss": losses.MultipleLosses([losses.NCALoss()])}, ["PML's MultipleLosses", "give the loss that is"]),
+        ({"loss": losses.MultipleLosses([losses.NCALoss()])}, ["PML's MultipleLosses", "give the loss inside it"]),
         ({"loss": miners.HDCMiner()}, ["hdc_miner.HDCMiner", "must be a loss of pytorch_metric"]),
         ({"loss": losses.CrossBatchMemory(losses.CircleLoss(), 6)}, ["CrossBatchMemory", "memory_size"]),
         ({"loss": losses.NPairsLoss(), "memory_size": 8}, ["memory_size is 8", "NPairsLoss", "MarginLoss"]),

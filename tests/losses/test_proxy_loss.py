@@ -1,4 +1,4 @@
-"""Logits of the losses, whose cross-entropy a softmax loss is, also with smoothed labels."""
+"""A softmax loss is the cross-entropy of its logits, also with label smoothing."""
 
 import copy
 from typing import Any
@@ -21,12 +21,12 @@ WITHOUT_TERMS = {
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """Embeddings and labels."""
+    """Make embeddings and labels."""
     return 3 * torch.linspace(-1, 1, 6 * 7).view(6, 7).mul(40).sin(), torch.tensor([0, 0, 1, 3, 4, 3])
 
 
 def without_terms(case: str, **keywords: Any) -> ProxyLoss:
-    """A loss without what is added to the cross-entropy."""
+    """Make a loss without the terms that are added to the cross-entropy."""
     torch.manual_seed(1)
     more = CASES[case].keywords | WITHOUT_TERMS.get(case, {}) | keywords
     loss = CASES[case].loss(5, 7, proxies_per_class=2, init=torch.nn.init.normal_, **more)

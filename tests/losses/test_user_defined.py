@@ -1,4 +1,4 @@
-"""Modules of the user's own as losses."""
+"""Modules of users as losses."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cpu
 
 
 class Pull(nn.Module):
-    """Notes what it is given."""
+    """A module that records its inputs."""
 
     def __init__(self, gives: Any = None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def test_the_module_has_float32_embeddings_and_int64_labels_and_all_are_trained(
     ("gives", "came"), [((torch.zeros(1), 1), "tuple"), (torch.zeros(4), r"a tensor of shape \[4\]"), (0.0, "float")]
 )
 def test_anything_but_one_value_is_refused(gives: Any, came: str) -> None:
-    with pytest.raises(ValueError, match=f"The loss Pull gives {came}, but must give a tensor of one value"):
+    with pytest.raises(ValueError, match=f"The loss Pull returns {came}, but must return a tensor with one value"):
         UserLoss(3, 2, Pull(gives))(torch.randn(4, 2), torch.tensor([0, 1, 2, 0]))
 
 

@@ -1,4 +1,4 @@
-"""Values of samples and weights of samples, against the oracle of one sample at a time."""
+"""Values and weights per sample against the oracle of one sample at a time."""
 
 import re
 from collections.abc import Callable
@@ -78,8 +78,8 @@ def pairwise(*_: object) -> nn.Module:
     [
         (lambda: make("proxy-anchor"), "ProxyAnchorLoss has no values of samples: it takes the logarithm of sums"),
         (lambda: make("mpa"), "MultiProxyAnchorLoss has no values of samples"),
-        (lambda: Batched(5, 7), "Batched has no values of samples: its objective gives one value"),
-        (lambda: UserLoss(5, 7, nn.CrossEntropyLoss()), "CrossEntropyLoss is given embeddings and labels alone"),
+        (lambda: Batched(5, 7), "Batched has no values of samples: its objective returns one value"),
+        (lambda: UserLoss(5, 7, nn.CrossEntropyLoss()), "CrossEntropyLoss takes only embeddings and labels"),
         (pairwise, "PairwiseLoss has values of pairs or triplets"),
     ],
 )
@@ -101,12 +101,12 @@ def test_losses_without_values_of_samples_say_why(
         ({"weights": [1.0, 2.0]}, r"weights have shape \[2\], but each of the 4 embeddings"),
         ({"weights": [1.0, 2.0, -1.0, 0.0]}, "finite and 0 or more"),
         ({"weights": [1.0, 2.0, torch.nan, 0.0]}, "finite and 0 or more"),
-        ({"weights": [0.0] * 4}, "at least one of them above 0"),
-        ({"weights": "balanced"}, "weights are 'balanced', but must be one number per sample"),
+        ({"weights": [0.0] * 4}, "at least one above 0"),
+        ({"weights": "balanced"}, "weights is a str but must be a tensor"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_what_weighs_nothing_is_refused(keywords: dict[str, object], words: str) -> None:
+def test_bad_weights_are_refused(keywords: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make("softmax")(torch.randn(4, 7), torch.tensor(LABELS), **keywords)
 
@@ -132,8 +132,8 @@ def test_class_balanced_weights_are_the_inverse_of_the_effective_number() -> Non
     assert class_balanced_weights(counts, 0.0).tolist() == [1.0] * 4
     balanced = class_balanced_weights(counts, 1.0) * torch.tensor(counts)
     torch.testing.assert_close(balanced, balanced[:1].expand(4))
-    for wrong, words in (([1, 0], "0 for class 1"), ([[1]], r"shape \[1, 1\]"), ("ab", "'ab'")):
+    for wrong, words in (([1, 0], "0 for class 1"), ([[1]], r"shape \[1, 1\]"), ("ab", "counts is a str")):
         with pytest.raises(ValueError, match=words):
             class_balanced_weights(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="beta is 2, but must be 0"):
+    with pytest.raises(ValueError, match="beta is 2, but must be from 0"):
         class_balanced_weights(counts, 2)

@@ -1,8 +1,8 @@
-"""What the tests of metrics share."""
+"""Shared fixtures of the tests of metrics."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _there(on_device: None) -> None:
-    """On the device that --device names."""
+    """Run on the device that --device names."""

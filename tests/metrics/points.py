@@ -1,4 +1,4 @@
-"""Points and their distances in float64, which several tests of the search share."""
+"""Shared points and their distances in float64."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
 
 
 def oracle(queries: Tensor, gallery: Tensor, distance: str) -> Tensor:
-    """Distances by their definition."""
+    """Compute distances by their definition."""
     left, right = queries.double(), gallery.double()
     if distance == "euclidean":
         return (left[:, None] - right).square().sum(2).sqrt()

@@ -54,7 +54,7 @@ def test_large_galleries_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("average", ["queries", "classes"])
-def test_random_embeddings_are_worth_what_chance_says(average: AveragedOver) -> None:
+def test_random_embeddings_reach_the_level_of_chance(average: AveragedOver) -> None:
     labels = torch.arange(400) % 9 * (torch.arange(400) % 2)  # 0 for half of them: classes of different sizes
     drawn = [
         retrieval_metrics(

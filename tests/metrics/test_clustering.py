@@ -1,4 +1,4 @@
-"""K-means and what is made of it: against scikit-learn, invariances, awkward cases."""
+"""K-means and its scores against scikit-learn, their invariances, and awkward cases."""
 
 import sys
 from typing import Any
@@ -172,7 +172,7 @@ def test_without_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def agreement_by_definition(labels: list[int], clusters: list[int]) -> tuple[float, float, float]:
-    """Over all pairs of rows."""
+    """Compute precision, recall and F1 over all pairs of rows."""
     pairs = [(one, other) for one in range(len(labels)) for other in range(one)]
     alike = {(one, other) for one, other in pairs if labels[one] == labels[other]}
     together = {(one, other) for one, other in pairs if clusters[one] == clusters[other] >= 0}

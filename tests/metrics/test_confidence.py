@@ -1,4 +1,4 @@
-"""Intervals and tests: against plain Python with the same draws, known variances, coverage, exact small cases."""
+"""Intervals and tests against plain Python with the same draws, and exact small cases."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ AVERAGES: tuple[AveragedOver, ...] = ("queries", "classes")
 
 
 def queries(classes: int = 24, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Values that depend on the class, in classes of different sizes, in no order."""
+    """Draw values that depend on the class, for unsorted classes of different sizes."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (10 * classes,), generator=generator)
     effects = torch.randn(classes, generator=generator, dtype=torch.float64)

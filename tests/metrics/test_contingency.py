@@ -1,4 +1,4 @@
-"""Scores of two partitions against scikit-learn, against sums of fractions, and with rows really repeated."""
+"""Scores of two partitions against scikit-learn, sums of fractions, and repeated rows."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Exact distances: the same bits for the same pair, whatever is computed beside it."""
+"""Exact distances have the same bits for the same pair in any computation."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Nearest neighbours against a float64 oracle, and independence of how they are computed."""
+"""Nearest neighbours against a float64 oracle, and their independence of chunks and row order."""
 
 import jaxtyping
 import pytest
@@ -73,10 +73,10 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     points = sample(5, 3)
     own = torch.arange(5)
     for k, exclude in ((0, None), (6, None), (5, own)):
-        with pytest.raises(ValueError, match=f"k is {k} but must be from 1 to"):
+        with pytest.raises(ValueError, match=f"k is {k} but must be a whole number from 1 to"):
             nearest_neighbours(points, points, k=k, exclude=exclude)
     for k in (True, 1.5):
-        with pytest.raises(ValueError, match=f"k is {k} but must be from 1 to 5, a whole number"):
+        with pytest.raises(ValueError, match=f"k is {k} but must be a whole number from 1 to 5"):
             nearest_neighbours(points, points, k=k)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="distance is 'dot' but must be 'cosine' or 'euclidean'"):
         nearest_neighbours(points, points, k=1, distance="dot")  # type: ignore[arg-type]

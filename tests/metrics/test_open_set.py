@@ -1,4 +1,4 @@
-"""Open-set identification against brute force in plain Python, written from the definition alone."""
+"""Open-set identification against brute force in plain Python."""
 
 import math
 from itertools import pairwise
@@ -41,7 +41,7 @@ def distances(query: list[float], gallery: Rows) -> list[tuple[float, int]]:
 
 
 def oracle(queries: Rows, gallery: Rows, rate: float) -> tuple[float, float, float]:
-    """Threshold, DIR and the FAR that is reached, from all thresholds that make a difference."""
+    """Compute threshold, DIR and reached FAR by trying all thresholds that make a difference."""
     have = {label for _, label in gallery}
     mated, alarms = [], []
     for query, label in queries:
@@ -104,7 +104,7 @@ def test_rank_1_is_without_a_threshold_and_above_all_points(sample: tuple[Rows, 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3), st.integers(-1, 2)), min_size=2, max_size=14))
 def test_classes_are_left_out_one_by_one(rows: list[tuple[int, int, int]]) -> None:
-    """Mated queries search all other rows but those of their sequence, non-mated ones all other classes."""
+    """Mated queries search all other rows except their sequence; non-mated queries search all other classes."""
     places, labels, sequences = zip(*rows, strict=True)
     mated, alarms = [], []
     for i, (place, label, sequence) in enumerate(rows):
@@ -167,7 +167,7 @@ def many(classes: int) -> OpenSetIdentification:
     )
 
 
-def test_intervals_are_of_classes_with_the_threshold_found_anew() -> None:
+def test_intervals_resample_classes_and_find_the_threshold_again() -> None:
     found = many(30)
     intervals = found.intervals(resamples=500)
     assert intervals.keys() == found.values.keys() | {"threshold@far=0.1", "threshold@far=0.001"}
@@ -185,7 +185,7 @@ def test_intervals_are_of_classes_with_the_threshold_found_anew() -> None:
 
 
 def test_a_resample_is_the_metric_of_the_classes_drawn() -> None:
-    """Weights of 0, 1 and 2 give the very thresholds and rates of queries that are left out, or come twice."""
+    """Weights of 0, 1 and 2 give the thresholds and rates of queries that are absent, single or double."""
     found = many(4)
     weights = torch.tensor([[2.0, 0.0, 1.0, 1.0, 1.0, 2.0, 0.0, 1.0]], dtype=torch.float64)
 

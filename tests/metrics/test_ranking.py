@@ -97,8 +97,8 @@ def test_a_perfect_list_has_map_and_ndcg_of_exactly_one(k: int) -> None:
         assert (metric(relevance, torch.arange(1, 101), k) == 1).all()
 
 
-def test_the_reports_of_other_libraries_can_be_had_again() -> None:
-    """Of hits at the places 1, 4 and 6 of five relevant items, by hand and by torchmetrics."""
+def test_the_values_of_other_libraries_can_be_reproduced() -> None:
+    """Hits at places 1, 4 and 6 of five relevant items, by hand and by torchmetrics."""
     ranking, five = torch.tensor([[1, 0, 0, 1, 0, 1]]), torch.tensor([5])
     total = 1 + 2 / 4
     worth: dict[Divisor, float] = {"min": total / 5, "k": total / 5, "hits": total / 2, "R": total / 5}

@@ -1,4 +1,4 @@
-"""Re-ranking and query expansion against loops written from the papers' formulas alone."""
+"""Re-ranking and query expansion against loops written from the papers' formulas."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ def unit(row: Row) -> Row:
 
 
 def reranked(queries: list[Row], gallery: list[Row], k1: int, k2: int, weight: float) -> list[Row]:
-    """Equations 3 to 12 of Zhong et al. with sets and loops; `queries` and `gallery` as the distance compares them."""
+    """Compute equations 3 to 12 of Zhong et al. with sets and loops; rows must be scaled for the distance."""
     everything = [*queries, *gallery]
     places = range(len(everything))
     d = [[sum((a - b) ** 2 for a, b in zip(p, g, strict=True)) for g in everything] for p in everything]

@@ -1,4 +1,4 @@
-"""Retrieval metrics against an oracle written from the definitions, and the awkward cases."""
+"""Retrieval metrics against an oracle written from the definitions, and awkward cases."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cpu
 def oracle(
     queries: Tensor, query_labels: Tensor, gallery: Tensor, gallery_labels: Tensor, own: bool
 ) -> dict[str, float]:
-    """Evaluate one query at a time by Euclidean distance, from the definitions alone; irrelevant first among equals."""
+    """Evaluate one query at a time by Euclidean distance, irrelevant items first on ties."""
     values: dict[str, list[float]] = {}
     for i, query in enumerate(queries.tolist()):
         ranking = sorted(
@@ -174,7 +174,7 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         retrieval_metrics(points, labels, map_divisors=("max",))  # type: ignore[arg-type]
 
 
-def test_queries_within_the_gallery_are_left_out_of_their_own_search() -> None:
+def test_queries_in_the_gallery_do_not_find_themselves() -> None:
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(12, 3, generator=generator)
     labels = torch.arange(12) % 3
@@ -201,7 +201,7 @@ def test_a_wrong_exclusion_is_refused(exclude: list[int], words: str) -> None:
         retrieval_metrics(points[asked], labels[asked], points, labels, exclude=torch.tensor(exclude))
 
 
-def test_one_class_finds_nothing_wrong() -> None:
+def test_with_one_class_everything_is_found() -> None:
     points = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     found = retrieval_metrics(points, torch.zeros(5, dtype=torch.int64), ndcg_at=(8,), precision_at=(8,), nmi=True)
     assert found.pop("precision@8") == pytest.approx(4 / 8)
@@ -275,7 +275,7 @@ def test_equals_pytorch_metric_learning_where_that_is_right() -> None:
 def oracle_of_sequences(
     points: Tensor, labels: Tensor, sequences: Tensor, asked: Tensor, searched: Tensor, k: int
 ) -> list[list[float]]:
-    """Recall@k, MAP@R, MAP, MRR, R and how many rows are left, a query each, by Euclidean distance in float64."""
+    """Compute Recall@k, MAP@R, MAP, MRR, R and the number of searched rows of each query, in float64."""
     found = []
     distances = (points.double()[:, None] - points.double()).norm(dim=2).tolist()
     label, sequence = labels.tolist(), sequences.tolist()
@@ -295,7 +295,7 @@ def oracle_of_sequences(
 
 @pytest.mark.parametrize("decimals", [0, 6], ids=["tied", "apart"])
 @pytest.mark.parametrize("apart", [False, True], ids=["one set", "two sets"])
-def test_rows_of_a_querys_sequence_are_neither_hits_nor_in_the_way(apart: bool, decimals: int) -> None:
+def test_rows_of_a_querys_sequence_are_ignored(apart: bool, decimals: int) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 8, (160,), generator=generator)
     sequences = torch.randint(-10, 20, (160,), generator=generator)  # of mixed labels; a third in none

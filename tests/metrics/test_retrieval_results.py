@@ -1,4 +1,4 @@
-"""One object carries what a search found from embeddings to metrics, tables and plots."""
+"""RetrievalResults, from embeddings to metrics, tables and plots."""
 
 from pathlib import Path
 from typing import Any

@@ -70,7 +70,7 @@ def test_rounding_is_within_its_bound(kind: str, distance: Distance) -> None:
         assert ((high - low) / found)[:, 1:].max() < 1e-3, "a bound that is of use"
 
 
-def test_the_search_does_not_care_for_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_tiles_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     points = sample(200, 16)
     expected = nearest_neighbours(points, points, k=30)
     monkeypatch.setattr("proxemic.metrics.shortlist._TILE", 1000)

@@ -1,4 +1,4 @@
-"""Verification against brute force written from the definitions alone, and its invariances."""
+"""Verification against brute force, and its invariances."""
 
 import math
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def exhaustive_threshold(distances: list[float], same: list[bool]) -> float:
 
 
 def rates(distances: list[float], same: list[bool], threshold: float) -> tuple[Fraction, Fraction]:
-    """TAR and FAR."""
+    """Compute TAR and FAR."""
     accepted = [kind for value, kind in zip(distances, same, strict=True) if value <= threshold]
     return Fraction(accepted.count(True), same.count(True)), Fraction(accepted.count(False), same.count(False))
 

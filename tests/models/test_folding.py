@@ -1,4 +1,4 @@
-"""Batch norm in the weights of convolutions: the same features in fewer layers, and the network itself stays."""
+"""Batch norm folded into convolutions: the same features with fewer layers; the network does not change."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from proxemic.runs.embed import embed_images, folded
 
 
 def trained(backbone: str) -> EmbeddingModel:
-    """A network in float64 whose batch norm has statistics as after a training."""
+    """Make a float64 network with random statistics of batch norm."""
     torch.manual_seed(0)
     model = build_model(ModelConfig(backbone, 8)).double().eval()
     for layer in model.modules():
@@ -84,7 +84,7 @@ def test_layers_that_cannot_be_folded_stay(make: Callable[[], nn.Module]) -> Non
     torch.testing.assert_close(fold_batch_norm(network)(images), network(images))
 
 
-def test_images_are_embedded_so() -> None:
+def test_embedding_folds_batch_norm_and_restores_it() -> None:
     model, seen = trained("resnet18").float(), []
     model.backbone.register_forward_hook(lambda *_: seen.append(norms(model)))
     images = ImageSet.from_names(ArrayPixels(np.zeros((3, 32, 32), dtype=np.uint8)), ["a", "b", "b"])

@@ -1,4 +1,4 @@
-"""What of a backbone is trained."""
+"""Freezing of blocks, and gradient checkpointing."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ class WithDropout(nn.Module):
 
 
 def state_after_a_step(model: EmbeddingModel) -> dict[str, Tensor]:
-    """The names of what a step changes, with the values before it."""
+    """Return the tensors that a step changes, with their values before it."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], 0.1)
     model.train()(torch.randn(8, 3, 32, 32)).sum().backward()
@@ -74,7 +74,7 @@ def test_it_adds_to_frozen_batch_norm_and_what_a_network_freezes_itself() -> Non
     assert trained == ["fc.weight", "fc.bias", "features.bias"]  # the weight of the last batch norm is fixed by design
 
 
-def test_what_is_trained_is_said() -> None:
+def test_the_trained_part_is_described() -> None:
     model = build_model(replace(TINY, train="last:2"))
     counted = sum(parameter.numel() for parameter in model.backbone.parameters() if parameter.requires_grad)
     assert describe_training(model.backbone, "last:2", "convnet") == (
@@ -108,7 +108,7 @@ RESNET = ["conv1", "layer1", "layer2", "layer3", "layer4"]
 
 
 class Tower(nn.Module):
-    """With a list of layers behind a wrapper, as networks of transformers have, and a parameter of its own."""
+    """A network with a list of layers behind a wrapper, as in transformers, and a parameter of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ VIT = ModelConfig(
 
 
 def gradients(config: ModelConfig, micro_batches: int = 1) -> tuple[dict[str, Tensor], int]:
-    """Of the network's parameters, and how many numbers were kept for them."""
+    """Compute the gradients of a network's parameters, and count the numbers kept for them."""
     torch.manual_seed(0)
     model = build_model(config).train()
     images, kept = torch.randn(4, 3, 32, 32), [0]

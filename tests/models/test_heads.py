@@ -1,4 +1,4 @@
-"""Heads: what they compute, and where they begin."""
+"""Heads, their initialisation, and pooling."""
 
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def test_fewer_images_than_components(whiten: bool) -> None:
 
 
 def test_principal_components_refuse() -> None:
-    with pytest.raises(ValueError, match=r"32 principal components of 32 features, but 33"):
+    with pytest.raises(ValueError, match="count is 33, but 32 features have 1 to 32"):
         principal_components(features(), 33)
     with pytest.raises(ValueError, match="the features are not finite"):
         principal_components(features() / 0, 2)

@@ -1,4 +1,4 @@
-"""Adapters of low rank: what they compute, what of a network they train, and that saved models need no peft."""
+"""Low-rank adapters: what they compute and train; loading a saved model does not need peft."""
 
 import sys
 from dataclasses import replace
@@ -40,7 +40,7 @@ class Normed(nn.Sequential):
 
 
 class AttentionByHand(nn.Module):
-    """Uses the weights of a linear layer without calling it."""
+    """A network that uses the weights of a linear layer without calling it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_it_begins_as_the_network_came_and_trains_adapters_and_head_alone() -> N
     assert trained == {name for name in dict(model.named_parameters()) if ".lora_" in name or name.startswith("head.")}
     assert len(trained) == 2 * 4 * 2 + 2
     assert describe_adapters(model.backbone, VIT.lora or LoRA(), "a ViT") == (
-        "model.lora has rank 2: adapters in 8 linear layers of a ViT are trained, 12,288 parameters beside "
+        "model.lora has rank 2: adapters in 8 linear layers of a ViT are trained, 12,288 parameters besides "
         f"{sum(parameter.numel() for parameter in plain.backbone.parameters()):,} that are not."
     )
     some = build_model(replace(VIT, lora=LoRA(targets=["qkv"])))
@@ -128,9 +128,9 @@ def test_layers_that_are_not_called_get_no_adapters() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (replace(VIT, lora=LoRA(targets=["query"])), "calls no linear layer of that name; take some of qkv, proj, fc1"),
-        (ModelConfig(AttentionByHand, lora=LoRA(targets=["qkv"])), "has 'qkv', but .* take some of out"),
-        (ModelConfig(lora=LoRA()), "lora is set but convnet has no linear layers, which adapters go into"),
+        (replace(VIT, lora=LoRA(targets=["query"])), "calls no linear layer of that name; choose from qkv, proj, fc1"),
+        (ModelConfig(AttentionByHand, lora=LoRA(targets=["qkv"])), "has 'qkv', but .* choose from out"),
+        (ModelConfig(lora=LoRA()), "lora is set but convnet has no linear layers to adapt"),
     ],
 )
 def test_networks_without_such_layers_are_refused(config: ModelConfig, said: str) -> None:

@@ -55,7 +55,7 @@ def test_convnet_weights_from_a_file(tmp_path: Path) -> None:
 
 
 def test_wrong_channels_say_so() -> None:
-    with pytest.raises(ValueError, match="images have 3 channels but the model 1"):
+    with pytest.raises(ValueError, match="images have 3 channels but the model takes 1"):
         EmbeddingModel(ModelConfig(in_channels=1), ConvNet(1))(images(3))
 
 
@@ -66,7 +66,7 @@ def test_configuration_refuses() -> None:
         ModelConfig(width=0)
     with pytest.raises(ValueError, match="choose one of them"):
         ModelConfig(backbone="resnet18", pretrained=True, weights="w.safetensors")
-    with pytest.raises(ValueError, match="'convnet' has no pretrained weights"):
+    with pytest.raises(ValueError, match="cannot download weights of 'convnet'"):
         ModelConfig(pretrained=True)
 
 
@@ -80,7 +80,7 @@ def test_no_head_gives_the_pooled_features() -> None:
 
 
 class Features(torch.nn.Module):
-    """In place of a ResNet-50."""
+    """Stands for a ResNet-50."""
 
     num_features = 2048
 
@@ -90,7 +90,7 @@ class Features(torch.nn.Module):
 
 @pytest.mark.parametrize(("init", "distance"), [(None, 13.40), ("kaiming_normal", 64.1)])
 def test_how_the_last_layer_starts(init: HeadInit | None, distance: float) -> None:
-    """torch's own gives the distance to the proxies that the warping paper's Table III has before training."""
+    """torch's default gives the distance to proxies that Table III of the warping paper states before training."""
     torch.manual_seed(0)
     config = ModelConfig(backbone=Features, embedding_size=512, layer_norm=True, normalize=False, head_init=init)
     linear = build_model(config).head[-1]
@@ -111,7 +111,7 @@ def test_no_head_refuses_another_size_than_the_features() -> None:
 
 
 class Frozen:
-    """A model with frozen batch norm after some steps of training, and what it was before."""
+    """A model with frozen batch norm after some training steps, and its state before them."""
 
     def __init__(self, backbone: str) -> None:
         torch.manual_seed(0)

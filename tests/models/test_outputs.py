@@ -1,4 +1,4 @@
-"""Embeddings are found in whatever models return, by the rule that `embed_dataset` documents."""
+"""Selection of embeddings in models' outputs, as `embed_dataset` documents it."""
 
 from typing import Any
 
@@ -41,10 +41,10 @@ def test_without_a_mask_all_tokens_count() -> None:
     [
         ({"text_embeds": ROWS, "image_embeds": ROWS}, "a dict with text_embeds, image_embeds"),
         ({"loss": ROWS, "logits": ROWS}, "a dict with loss, logits"),
-        (TOKENS, r"gives \[3, 3, 2\] of torch.float32, but"),
-        (ROWS.long(), r"gives \[3, 2\] of torch.int64, but"),
-        ((), "gives a tuple, but"),
-        (None, "gives a NoneType, but"),
+        (TOKENS, r"returns \[3, 3, 2\] of torch.float32, but"),
+        (ROWS.long(), r"returns \[3, 2\] of torch.int64, but"),
+        ((), "returns a tuple, but"),
+        (None, "returns a NoneType, but"),
     ],
 )
 def test_what_is_not_clear_is_refused(output: Any, words: str) -> None:

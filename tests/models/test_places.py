@@ -1,4 +1,4 @@
-"""Embeddings as means over places, against the networks themselves."""
+"""Contributions of places against the networks' embeddings."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ CONFIG = ModelConfig(embedding_size=6, width=4, normalize=False)
 
 
 def trained(config: ModelConfig) -> EmbeddingModel:
-    """A network whose bias is not zero."""
+    """Make a network with a random head."""
     model = build_model(config).eval()
     for parameter in model.head.parameters():
         torch.nn.init.normal_(parameter)

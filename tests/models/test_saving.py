@@ -1,4 +1,4 @@
-"""Saved models come back the same, and damaged ones do not."""
+"""Saved models are loaded unchanged, and damaged ones are rejected."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ def test_saving_again_replaces(tmp_path: Path, model: EmbeddingModel) -> None:
     assert torch.equal(loaded(IMAGES), model(IMAGES))
 
 
-def test_refuses_to_save_what_would_not_come_back(tmp_path: Path, model: EmbeddingModel) -> None:
+def test_refuses_to_save_what_could_not_be_loaded(tmp_path: Path, model: EmbeddingModel) -> None:
     for preprocessing in ({"transform": object()}, {"mean": float("nan")}):
         with pytest.raises(ValueError, match="preprocessing is not plain JSON data"):
             save_model(tmp_path, model, preprocessing)

@@ -1,4 +1,4 @@
-"""Files of weights as others save them: checked by their names, and the network found in what they hold."""
+"""Files of weights by others: checksums in their names, and the network found in their content."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from proxemic.models.weights_files import load_weights_file
 
 
 def network(seed: int) -> nn.Sequential:
-    """Its first name, `0.weight`, is also the end of another, `2.0.weight`."""
+    """Make a network whose first name, `0.weight`, is also the end of another one, `2.0.weight`."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 4)))
 
@@ -66,7 +66,10 @@ def test_what_is_unused_may_have_the_prefix_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (prefixed("student.") | prefixed("teacher."), "are there 2 times, as student., teacher.; save one of them"),
+        (
+            prefixed("student.") | prefixed("teacher."),
+            "contains the weights 2 times, as student., teacher.; save only one of them",
+        ),
         (STATE | prefixed("ema."), "do not fit 'net': ema.0.weight is unknown, ema.0.bias is unknown, "),
         (
             {key: value for key, value in prefixed("module.").items() if key != "module.0.bias"},
@@ -82,7 +85,7 @@ def test_what_is_unused_may_have_the_prefix_too(tmp_path: Path) -> None:
 )
 def test_what_is_ambiguous_or_does_not_fit_is_refused(tmp_path: Path, content: Any, message: str) -> None:
     torch.save(content, tmp_path / "w.pth")
-    with pytest.raises(ValueError, match="weights in ") as caught:
+    with pytest.raises(ValueError, match="weights") as caught:
         load(tmp_path / "w.pth")
     assert message in str(caught.value)
 
@@ -101,7 +104,7 @@ def test_a_checksum_in_a_name_is_verified(tmp_path: Path, suffix: str) -> None:
     assert_loaded(tmp_path / f"net-{digest}{suffix}")
     wrong = tmp_path / f"net-0000beef{suffix}"
     (tmp_path / f"net-{digest}{suffix}").rename(wrong)
-    with pytest.raises(ValueError, match=rf"are damaged: .* begins with {digest[:8]} but, .* should with 0000beef;"):
+    with pytest.raises(ValueError, match=rf"are damaged: .* begins with {digest[:8]} instead of 0000beef,"):
         load(wrong)
 
 

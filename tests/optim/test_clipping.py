@@ -1,4 +1,4 @@
-"""Clipping equals torch's where torch can, and reads sparse gradients as what they are."""
+"""Clipping equals torch's for dense gradients, and treats sparse gradients like dense ones."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Polynomial decay: the rates of every step, in one go, resumed within an epoch, and in two phases."""
+"""Polynomial decay: learning rates of every step, in whole and resumed runs and in two phases."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ class Stopped(Exception):
 
 
 class Rates(Callback):
-    """Those of backbone and proxies, as each step finds them."""
+    """Records the learning rates of backbone and proxies at each step."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.stop_at = stop_at
@@ -137,7 +137,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(ValueError, match=r"power is .*, but must be a number above 0"):
             schedule(power)
     for warmup in (-0.1, 1.0, 5.0):
-        with pytest.raises(ValueError, match=r"warmup is .*, but is a part of the steps"):
+        with pytest.raises(ValueError, match=r"warmup is .*, but must be a fraction of the steps"):
             schedule(warmup=warmup)
     decay = schedule()
     with pytest.raises(ValueError, match="steps is 0"):

@@ -1,4 +1,4 @@
-"""Optimiser steps of some rows, against dense steps after which the other rows are put back."""
+"""Optimiser steps of some rows against dense steps, after which the other rows are restored."""
 
 import copy
 import sys
@@ -60,14 +60,14 @@ def sparse(rows: list[int], values: Tensor) -> Tensor:
 
 
 def tensors(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """The parameter and all state that is of its rows."""
+    """Return the parameter and all state that has its rows."""
     state = optimizer.state[parameter].items()
     of_rows = {key: value.clone() for key, value in state if isinstance(value, Tensor) and value.ndim}
     return {"itself": parameter.detach().clone(), **of_rows}
 
 
 def naive_step(optimizer: Optimizer, parameter: nn.Parameter, rows: list[int], values: Tensor) -> None:
-    """A dense step, after which the rows that were not used are as they were; state that is new is 0 there."""
+    """Make a dense step, then restore the unused rows; new state is 0 there."""
     before = tensors(optimizer, parameter)
     parameter.grad = torch.zeros(SHAPE).index_copy(0, torch.tensor(rows, dtype=torch.int64), values)
     optimizer.step()
@@ -104,13 +104,13 @@ def compare(make: Make, steps: Any, seed: int = 0) -> None:
 
 
 @each_optimizer
-def test_rows_used_are_stepped_as_dense_ones_and_others_not_at_all(name: str) -> None:
+def test_used_rows_take_a_dense_step_and_others_none(name: str) -> None:
     compare(OPTIMIZERS[name], STEPS)
 
 
 @each_optimizer
-def test_a_step_of_a_whole_gradient_is_torchs_own(name: str) -> None:
-    """As of a batch that leaves no class to choose from, between steps of rows."""
+def test_a_step_with_a_dense_gradient_is_torchs_own(name: str) -> None:
+    """A batch that contains all classes, between steps of rows."""
     torch.manual_seed(0)
     ours = nn.Parameter(torch.randn(SHAPE))
     naive = nn.Parameter(ours.detach().clone())
@@ -166,7 +166,7 @@ def sampled(**keywords: Any) -> NormalizedSoftmaxLoss:
 
 
 @pytest.mark.parametrize("form", ["positional", "keyword"])
-def test_a_closure_makes_the_gradients_first(form: str) -> None:
+def test_a_closure_computes_the_gradients_before_the_step(form: str) -> None:
     plain, closed = sampled(), sampled()
     values = [
         run_loss(item, step_rows(SGD(item.parameters(), lr=1.0, momentum=0.9)), range(4), how)
@@ -211,7 +211,7 @@ def test_a_step_that_is_interrupted_is_as_if_not_begun(name: str, form: str) -> 
 
 @pytest.mark.parametrize("form", ["plain", "positional"])
 def test_a_step_that_calls_torchs_own(form: str) -> None:
-    """Whose hooks come twice then."""
+    """The hooks of such a step run twice."""
 
     class Ours(AdamW):
         def step(self, closure: Any = None) -> Any:
@@ -223,8 +223,8 @@ def test_a_step_that_calls_torchs_own(form: str) -> None:
     assert torch.equal(loss.proxies, whole.proxies)
 
 
-def test_what_follows_a_step_finds_it_done() -> None:
-    """Hooks that are registered later: an average of the weights, proxies of length 1."""
+def test_later_hooks_see_the_finished_step() -> None:
+    """Hooks that are registered later average the weights and normalise the proxies."""
     loss = sampled()
     averaged = torch.optim.swa_utils.AveragedModel(loss, avg_fn=lambda _, new, __: new)
     optimizer = step_rows(SGD(loss.parameters(), lr=1.0))
@@ -261,7 +261,7 @@ def test_groups_and_dense_parameters_are_stepped_beside_it(foreach: bool) -> Non
 
 
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW", "Adagrad"])
-def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(name: str) -> None:
+def test_a_resumed_run_continues_alike(name: str) -> None:
     whole, loss = sampled(), sampled()
     optimizer, first = (step_rows(OPTIMIZERS[name](value.parameters())) for value in (whole, loss))
     run_loss(whole, optimizer, range(6))
@@ -301,7 +301,7 @@ def test_constructing_a_loss_changes_nothing_global() -> None:
 
 
 class Whole(TorchDispatchMode):
-    """The names of operations that touch a dense tensor of a number of rows."""
+    """Records the operations that read or write a dense tensor with a given number of rows."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -317,8 +317,8 @@ class Whole(TorchDispatchMode):
 
 
 @each_optimizer
-def test_a_step_reads_and_writes_the_rows_alone(name: str) -> None:
-    """After the first, in which the state is made: nothing grows with the classes."""
+def test_a_step_reads_and_writes_only_the_used_rows(name: str) -> None:
+    """After the first step, which creates the state, nothing grows with the classes."""
     ours = nn.Parameter(torch.randn(SHAPE))
     optimizer = step_rows(OPTIMIZERS[name]([ours]))
     with Whole(ROWS) as whole:
@@ -330,7 +330,7 @@ def test_a_step_reads_and_writes_the_rows_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
-def test_a_whole_step_of_a_loss_makes_nothing_of_all_classes_but_the_draw(name: str) -> None:
+def test_a_step_allocates_nothing_per_class_except_the_draw(name: str) -> None:
     loss = NormalizedSoftmaxLoss(500, 3, sample_rate=0.1)
     optimizer = step_rows(OPTIMIZERS[name](loss.parameters()))
     run_loss(loss, optimizer, range(1))

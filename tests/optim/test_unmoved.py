@@ -1,4 +1,4 @@
-"""A loss whose proxies no optimiser moves says so, once; others stay silent."""
+"""A loss warns once if no optimiser moves its proxies."""
 
 import warnings
 from collections.abc import Callable

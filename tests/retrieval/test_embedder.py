@@ -142,7 +142,7 @@ def test_a_model_of_timm_with_its_own_transform() -> None:
     assert embedder.dim == expected.shape[1]
     torch.testing.assert_close(embedder.embed([*PICTURES, GREY]), expected, atol=1e-5, rtol=1e-4)
     with_classes = timm.create_model("test_resnet.r160_in1k", pretrained=False, num_classes=0, global_pool="")
-    with pytest.raises(ValueError, match=r"gives \[3, .* made with num_classes=0"):
+    with pytest.raises(ValueError, match=r"returns \[3, .* with num_classes=0"):
         Embedder(with_classes, transform).embed(PICTURES)
 
 
@@ -186,7 +186,7 @@ def test_what_is_no_embedder_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             Embedder(nn.Flatten(), transform).embed(PICTURES)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"the model gives \[3, 3, .*embeddings are"):
+    with pytest.raises(ValueError, match=r"the model returns \[3, 3, .*embeddings are"):
         Embedder(_Two(), PREPROCESSING).embed(PICTURES)
 
 

@@ -127,7 +127,7 @@ def test_a_folder_without_a_tokenizer_takes_pictures_alone(root: Path) -> None:
     with pytest.raises(UserError, match=r"has no tokenizer\.json: fetch it"):
         embedder.embed_texts("a red car")
     (folder / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
         Embedder.load(f"hf:{folder}")
 
 

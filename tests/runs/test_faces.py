@@ -42,5 +42,5 @@ def test_weights_are_shared() -> None:
 
 def test_another_number_of_channels_is_refused() -> None:
     model = build_model(ModelConfig(in_channels=3, embedding_size=8, width=4))
-    with pytest.raises(ValueError, match="images have 1 channels but the model 3"):
+    with pytest.raises(ValueError, match="images have 1 channels but the model takes 3"):
         embed_faces(model, IMAGES, PREPROCESSING)

@@ -1,8 +1,8 @@
-"""A batch and the classes of a loss laid over the processes of `torch.distributed`.
+"""Losses over several processes of `torch.distributed`: the batch and the classes are divided among them.
 
-Each process embeds its part of the batch and works on its shard of the classes; values and gradients are those of one
-process with the whole batch. Sharded tensors are written and read by any number of processes. Imports torch and
-safetensors alone.
+Each process embeds its part of the batch and computes the scores of its shard of the classes; values and gradients are
+those of a single process with the whole batch. Any number of processes can write and read sharded tensors. Imports only
+torch and safetensors.
 """
 
 from proxemic.distributed.class_sharding import ClassSharding

@@ -21,15 +21,15 @@ Rows = Mapping[str, Shaped[Tensor, "rows *shape"]]
 
 
 def save_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGroup | None = None) -> None:
-    """Write the rows that each process of the group holds, its `part_of` ``total`` rows, to a new folder.
+    """Write the rows that each process of the group holds (its `part_of` ``total`` rows) to a new folder.
 
-    Every process of the group calls this; ``None`` is this process alone, with all rows. The folder exists once all
-    files are written. If this process cannot write, it raises `OSError`.
+    Every process of the group calls this; ``None`` stands for this process alone, with all rows. The folder appears
+    once all files are written. Raises `OSError` if this process cannot write.
     """
     rank, world = (0, 1) if group is None else (group.rank(), group.size())
     temporary = folder.with_name(folder.name + ".tmp")
     if folder.exists():
-        raise OSError(f"{folder} cannot be written: it is there already")
+        raise OSError(f"{folder} cannot be written: it exists already")
     _wait(group)
     if rank == 0:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -53,24 +53,26 @@ def save_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGrou
 
 @torch.no_grad()
 def load_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGroup | None = None) -> None:
-    """Read this process's rows into ``tensors`` from what any number of processes wrote; arguments as `save_shards`.
+    """Read this process's rows into ``tensors`` from files that any number of processes wrote with `save_shards`.
+
+    The arguments are those of `save_shards`.
 
     Raises:
-        ValueError: If the folder or a file of it is missing or damaged, or holds other tensors.
+        ValueError: If the folder or one of its files is missing or damaged, or holds other tensors.
     """
     part = slice(0, total) if group is None else part_of(total, group.rank(), group.size())
     for name, rows in tensors.items():
         saved = _read(folder, name, part)
         if (saved.shape, saved.dtype) != (rows.shape, rows.dtype):
             raise ValueError(
-                f"{folder} holds {name} as {saved.dtype} {list(saved.shape)}, but {rows.dtype} {list(rows.shape)} is "
-                "asked for: it belongs to another loss."
+                f"{folder} holds {name} as {saved.dtype} {list(saved.shape)}, but this loss needs {rows.dtype} "
+                f"{list(rows.shape)}: the folder belongs to another loss."
             )
         rows.copy_(saved)
 
 
 def load_whole(folder: Path, name: str) -> Shaped[Tensor, "rows *shape"]:
-    """Read all rows of one tensor that `save_shards` wrote, on this process alone; errors as `load_shards`."""
+    """Read all rows of a tensor that `save_shards` wrote, on this process alone; raises what `load_shards` raises."""
     return _read(folder, name, slice(0, sys.maxsize))
 
 
@@ -88,7 +90,7 @@ def _read(folder: Path, name: str, part: slice) -> Tensor:
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged: {' '.join(str(error).split())[:200]}.") from error
     if found != total:
-        raise ValueError(f"{folder} is missing or not whole: it has the first {found} rows of {name}.")
+        raise ValueError(f"{folder} is missing or incomplete: it has only the first {found} rows of {name}.")
     return torch.cat(pieces)
 
 

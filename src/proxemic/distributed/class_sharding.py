@@ -1,4 +1,4 @@
-"""How the work of a loss is divided among processes: by classes."""
+"""Division of the work of a loss among processes: each computes the scores of some classes."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -13,16 +13,16 @@ from proxemic.distributed.gather import exchange_sizes, gather_batch
 
 @dataclass(frozen=True)
 class ClassSharding:
-    """Every process works on its shard of the classes, with the joined batch.
+    """Assignment of each process to its shard of the classes; all processes use the joined batch.
 
-    The shards are ``⌈C/W⌉`` consecutive classes each, as those of `torch.chunk` and `torch.distributed.tensor.Shard`:
-    the last may be smaller, or empty.
+    A shard has ``⌈C/W⌉`` consecutive classes, as with `torch.chunk` and `torch.distributed.tensor.Shard`: the last ones
+    may be smaller or empty.
 
     Args:
         group: The W processes.
         num_classes: C.
-        sharded: Whether each process holds only its shard of the proxies; otherwise all processes hold all of them.
-        even_batches: Whether all processes always have batches of the same size, which need not be exchanged then.
+        sharded: Whether each process holds only its shard of the proxies; otherwise every process holds all proxies.
+        even_batches: Whether all processes always have batches of the same size; sizes are then not exchanged.
     """
 
     group: dist.ProcessGroup
@@ -44,13 +44,13 @@ class ClassSharding:
     def gather(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-        """Gather the batch, as `gather_batch`; `ValueError` on every process if the joined batch is empty."""
+        """Gather the batch with `gather_batch`; raise `ValueError` on every process if the joined batch is empty."""
         return self.join(embeddings, labels)[:3]
 
     def join(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"], list[int]]:
-        """Gather the batch, as `gather`, and return the number of rows of each process too."""
+        """Gather the batch like `gather`, and also return the number of rows of each process."""
         if self.even_batches:
             sizes = [len(embeddings)] * self.group.size()
         else:
@@ -62,10 +62,10 @@ class ClassSharding:
         return *gather_batch(embeddings, labels, self.group, sizes), sizes
 
     def check_shards(self, proxies: Float[Tensor, "classes *shape"], before: Float[Tensor, " 2"]) -> None:
-        """Raise `ValueError`, on every process, if another process's shard has become that of the first one.
+        """Raise `ValueError` on every process if the first process's shard has overwritten that of another process.
 
         ``before`` is the `fingerprint` of this process's shard when the loss was distributed: shards that were equal
-        then, as constant ones are, are not overwritten.
+        from the start, such as constant ones, do not count.
         """
         now = fingerprint(proxies)
         changed = (now != before.to(now)).any(0, keepdim=True)
@@ -87,7 +87,7 @@ _OVERWRITTEN = (
 
 
 def fingerprint(proxies: Float[Tensor, "classes *shape"]) -> Float[Tensor, " 2"]:
-    """Return the extremes of the first class's proxies, which are the same to the last bit on every device."""
+    """Return the smallest and the largest number of the first class's proxies, with the same bits on every device."""
     first = proxies.detach()[:1].flatten().double()
     return torch.stack(torch.cat([first, first.new_zeros(1)]).aminmax())  # a shard may be empty
 
@@ -98,13 +98,13 @@ def make_class_sharding(
     """Check that a loss can be distributed over a group, or over all processes, and return its `ClassSharding`."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(
-            "there is no process group to distribute over: call torch.distributed.init_process_group first."
+            "there is no process group to distribute the loss over: call torch.distributed.init_process_group first."
         )
     if earlier is not None:
-        raise ValueError("the loss is distributed already: do so once, on every process.")
+        raise ValueError("the loss is distributed already: call distribute once, on every process.")
     group = group or dist.group.WORLD
     if not isinstance(group, dist.ProcessGroup):  # what `new_group` gives the others
-        raise ValueError("this process is not in the group to distribute over: call distribute on its members alone.")
+        raise ValueError("this process is not in the group to distribute over: call distribute on its members only.")
     return ClassSharding(group, num_classes, sharded, even_batches)
 
 

@@ -1,4 +1,4 @@
-"""Collectives whose gradients are those of one process with the joined batch.
+"""Collectives with the gradients of a single process that holds the joined batch.
 
 Every process computes the same scalar from the joined batch. Its gradient with respect to tensors that are the same on
 all processes is complete on each of them. The gradient of a process's embeddings is multiplied by the number W of
@@ -52,16 +52,16 @@ def gather_batch(
         sizes: Number of rows of each process.
 
     Returns:
-        The joined embeddings twice, and the labels. From the first, each process computes a *part* of the scalar, such
-        as the scores of its shard of the classes: the gradients of all processes are summed. From the second, each
-        computes the *whole* scalar: the local gradient is complete, and nothing is sent.
+        The joined embeddings twice, and the labels. Use the first for this process's *part* of the scalar, such as the
+        scores of its shard of the classes: the gradients of all processes are summed. Use the second for the *whole*
+        scalar, which every process computes: the local gradient is complete, and nothing is sent.
     """
     joined = gather_rows(labels, group, sizes)
     return *_Gather.apply(embeddings, group, tuple(sizes)), joined  # type: ignore[misc]
 
 
 def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
-    """Sum over the processes, each of which computes the whole scalar from the sum: the gradient passes unchanged."""
+    """Sum over the processes. Every process computes the whole scalar from the sum: the gradient passes unchanged."""
     return _Sum.apply(x, group)  # type: ignore[return-value]
 
 
@@ -70,15 +70,15 @@ def reduce_scores_across(
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Join the scores of each process's shard of the classes.
 
-    The positives, a scalar negative (class-wise losses) and the terms are summed; the negatives per sample, which are
-    log-sum-exps, become those over all classes. This takes two all-reduces with three floats per sample in total; for
-    class-wise losses one, with one float per sample.
+    Positives, terms and the scalar negative of a class-wise loss are summed; each sample's log-sum-exps are joined to
+    the one over all classes. Data-wise losses need two all-reduces with three floats per sample in total, class-wise
+    losses one with one float per sample.
     """
     return _Reduce.apply(positive, negative, term, group)  # type: ignore[return-value]
 
 
 def local_part(rows: Float[Tensor, "rows *shape"], group: Group) -> Float[Tensor, "part *shape"]:
-    """Select this process's part, as `part_of`, of rows that all have; each process gets the gradient of all rows."""
+    """Select this process's part (`part_of`) of rows that every process holds; all processes get the whole gradient."""
     size = -(-len(rows) // group.size())
     sizes = [len(range(len(rows))[rank * size :][:size]) for rank in range(group.size())]
     return _LocalRows.apply(rows, group, sizes, 1)  # type: ignore[return-value]
@@ -87,7 +87,7 @@ def local_part(rows: Float[Tensor, "rows *shape"], group: Group) -> Float[Tensor
 def gather_rows(
     x: Shaped[Tensor, "rows *shape"], group: Group, sizes: Sequence[int]
 ) -> Shaped[Tensor, "joined *shape"]:
-    """Gather the rows of all processes, of which ``sizes`` are the numbers, without a gradient."""
+    """Gather the rows of all processes without a gradient; ``sizes`` counts the rows of each."""
     most = max(sizes)
     joined = x.new_empty(group.size() * most, *x.shape[1:])
     dist.all_gather_into_tensor(joined, _padded(x, most), group)
@@ -97,9 +97,9 @@ def gather_rows(
 
 
 def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
-    """Gather the rows of all processes, in the order of their ranks, leaving out processes that have none.
+    """Gather the rows of all processes, in the order of their ranks; a process may have none.
 
-    torchmetrics' ``gather_all_tensors`` needs the shape and type of a row also on a process that has seen none.
+    Unlike torchmetrics' ``gather_all_tensors``, a process without rows need not know their shape and type.
     """
     layouts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(layouts, (tuple(rows.shape), rows.dtype), group=group)
@@ -121,7 +121,7 @@ def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
 def local_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
     """Select the rows of this process among values that are the same on every process.
 
-    Each process computes a scalar from its rows; the gradient is that of the mean of these scalars, as
+    Each process computes a scalar from its rows. The gradient is that of the mean of these scalars, because
     `torch.nn.parallel.DistributedDataParallel` averages gradients.
     """
     return _LocalRows.apply(joined, group, sizes, group.size())  # type: ignore[return-value]

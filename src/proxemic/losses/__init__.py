@@ -1,8 +1,8 @@
 """Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes.
 
-A loss of one's own derives from `ProxyLoss` (or from `MarginSoftmax`, for a margin on the cosine): it passes a
-`Scoring` of a similarity, a pooling and a scale, and implements `ProxyLoss.objective`, usually by one of the objectives
-and margins here. `proxemic.losses.scores` computes the scores in chunks, whatever the loss.
+To write your own loss, derive from `ProxyLoss` (or from `MarginSoftmax`, for a margin on the cosine): pass a `Scoring`
+with a similarity, a pooling and a scale, and implement `ProxyLoss.objective`, usually with one of the objectives and
+margins here. `proxemic.losses.scores` computes the scores of every loss in chunks.
 """
 
 from proxemic.losses.adaptive_margins import AdaFaceLoss, CurricularFaceLoss, ElasticFaceLoss

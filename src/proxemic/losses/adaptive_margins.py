@@ -1,4 +1,4 @@
-"""Softmax losses whose margins or negatives change from sample to sample: AdaFace, CurricularFace, ElasticFace."""
+"""Softmax losses with margins or negatives that differ from sample to sample: AdaFace, CurricularFace, ElasticFace."""
 
 import math
 from collections.abc import Callable
@@ -17,29 +17,29 @@ from proxemic.losses.margins import angular_margin, shifted_angle, wider_angle
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.scores import Scoring
 
-# As in AdaFace's code: the bounds that lengths are clipped to, and what is added to σ_z.
+# Constants of AdaFace's code: the bounds that lengths are clipped to, and the number added to σ_z.
 _SHORTEST, _LONGEST, _EPS = 0.001, 100.0, 0.001
 
 
 class AdaFaceLoss(MarginSoftmax):
-    """A margin by the image's quality: hard samples count more in good images, less in bad ones.
+    """A margin that depends on image quality: hard samples count more in good images and less in bad ones.
 
     ``mean_i softplus(N_i(σ) − σ p_i)`` with ``p = cos(clip(θ + g_angle, 0, π)) − g_add``, ``g_angle = −m ẑ``,
     ``g_add = m ẑ + m`` and the quality ``ẑ = clip(h (‖x‖ − μ_z)/σ_z, −1, 1)``, which gets no gradient: ``ẑ = −1`` is
-    ArcFace, 0 CosFace. Kim, Jain and Liu, AdaFace, CVPR 2022, section 3.3. μ_z and σ_z are moving averages of the
-    mean and the standard deviation of the lengths in a batch.
+    ArcFace, 0 CosFace. Kim, Jain and Liu, AdaFace, CVPR 2022, section 3.3. μ_z and σ_z are moving averages of the mean
+    and the standard deviation of the lengths in a batch.
 
-    What the paper leaves open is as in the authors' code: lengths are clipped to [0.001, 100], 0.001 is added to σ_z,
-    the averages start from 20 and 100 and are updated with each batch before they are used, and the angle is clipped.
+    Where the paper is silent, this follows the authors' code: lengths are clipped to [0.001, 100], 0.001 is added to
+    σ_z, the averages start at 20 and 100 and are updated with each batch before use, and the angle is clipped.
 
-    The averages are those of the joined batch of all processes. They are updated in training mode only; a batch of one
-    sample, which has no standard deviation, leaves σ_z as it is.
+    The averages are over the joined batch of all processes and change only in training mode. A batch of one sample,
+    which has no standard deviation, does not change σ_z.
 
     Args:
         num_classes: Classes C ≥ 2.
-        embedding_size: Dimension D of the embeddings, which must not be normalised by the model.
+        embedding_size: Dimension D of the embeddings, which the model must not normalise.
         margin: m in [0, π/2], in radians and in units of the cosine.
-        concentration: h > 0; at 0.333, ẑ of 68 % of normally distributed lengths is in [−0.333, 0.333].
+        concentration: h > 0; with 0.333, 68 % of normally distributed lengths have ẑ in [−0.333, 0.333].
         momentum: Weight of a batch in the averages, in (0, 1].
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
@@ -93,7 +93,7 @@ class AdaFaceLoss(MarginSoftmax):
 
     @torch.no_grad()
     def quality(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
-        """``ẑ`` in [−1, 1], by the current averages."""
+        """Compute the quality ``ẑ`` in [−1, 1] with the current averages."""
         deviation = (self._length(embeddings) - self.norm_mean) / (self.norm_std + _EPS)
         return (self.concentration * deviation).clamp(-1, 1)
 
@@ -102,15 +102,15 @@ class AdaFaceLoss(MarginSoftmax):
 
 
 class CurricularFaceLoss(MarginSoftmax):
-    """ArcFace whose hard negatives weigh less at first and more as training goes on.
+    """ArcFace that weighs hard negatives less at first and more as training proceeds.
 
-    ``mean_i log(1 + Σ_{c≠y_i} e^{σ (g_i(S_c) − cos(θ_i + m))})`` with ``g_i(S) = S`` while ``S ≤ cos(θ_i + m)`` and
-    ``S (t + S)`` for the hard negatives, above it; beyond ``θ + m = π`` the positive score is ArcFace's. Huang et al.,
-    CurricularFace, CVPR 2020, section 3.2. ``t`` is a moving average of the batches' mean positive cosine.
+    ``mean_i log(1 + Σ_{c≠y_i} e^{σ (g_i(S_c) − cos(θ_i + m))})`` with ``g_i(S) = S`` if ``S ≤ cos(θ_i + m)`` and
+    ``g_i(S) = S (t + S)`` for the hard negatives above it; beyond ``θ + m = π`` the positive score is ArcFace's. Huang
+    et al., CurricularFace, CVPR 2020, section 3.2. ``t`` is a moving average of the batches' mean positive cosine.
 
-    As in the authors' code, t starts from 0 and is updated with each batch, with a weight of 0.01, before it is used
-    (the paper gives the momentum as 0.99). Neither t nor the threshold ``cos(θ + m)`` of hard negatives has a gradient.
-    The average is that of the joined batch of all processes. It is updated in training mode only.
+    As in the authors' code, t starts at 0 and is updated with each batch before use, with a weight of 0.01 (the paper
+    gives the momentum as 0.99). Neither t nor the threshold ``cos(θ + m)`` of hard negatives has a gradient. The
+    average is over the joined batch of all processes and changes only in training mode.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -165,24 +165,24 @@ class CurricularFaceLoss(MarginSoftmax):
 
 
 class ElasticFaceLoss(MarginSoftmax):
-    """ArcFace or CosFace with a margin ``m_i ~ N(m, s²)`` per sample, drawn at every step.
+    """ArcFace or CosFace with a random margin ``m_i ~ N(m, s²)`` per sample, drawn at every step.
 
     ``mean_i softplus(N_i(σ) − σ cos(θ_i + m_i))``, or ``− σ (cos θ_i − m_i)``. Boutros et al., ElasticFace, CVPRW 2022.
-    ElasticFace+ (``plus``) gives the largest of the margins drawn to the sample farthest from its proxy, the second
-    largest to the next, and so on, as in the paper (in the authors' code they are permuted in another way).
+    ElasticFace+ (``plus``) sorts the drawn margins: the sample farthest from its proxy gets the largest, the next one
+    the second largest, and so on, as in the paper (the authors' code permutes them in another way).
 
     Margins are drawn from torch's global generator of the embeddings' device, one per sample of the joined batch, and
-    are the same on all processes. Those of an angle are clipped to [0, π/2], and beyond ``θ + m = π`` the score goes on
-    as ArcFace's. In evaluation mode every margin is m.
+    are the same on all processes. Margins on the angle are clipped to [0, π/2], and beyond ``θ + m = π`` the score
+    continues like ArcFace's. In evaluation mode every margin is m.
 
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        margin: m, the mean: in [0, π/2]; radians of "arc"; of "cos" the paper has 0.35.
-        deviation: s ≥ 0, the margins' standard deviation; the paper has 0.0175 with "arc" and ``plus``, 0.025 with
-            "cos" and ``plus``.
+        margin: m, the mean margin, in [0, π/2]: in radians for "arc"; for "cos" the paper uses 0.35.
+        deviation: s ≥ 0, the standard deviation of the margins; the paper uses 0.0175 with "arc" and ``plus``, 0.025
+            with "cos" and ``plus``.
         form: "arc" adds the margin to the angle, "cos" subtracts it from the cosine.
-        plus: ElasticFace+.
+        plus: Sort the margins (ElasticFace+).
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
@@ -207,7 +207,7 @@ class ElasticFaceLoss(MarginSoftmax):
     ) -> None:
         super().__init__(num_classes, embedding_size, scale=scale, **options)
         self.margin = check_radians("margin", margin)
-        rule = "the margins' spread must be 0 or more, as 0.05 is"
+        rule = "must be 0 or more, the spread of the margins, for example 0.05"
         self.deviation = check_number("deviation", deviation, rule, least=0)
         if not (isinstance(form, str) and form in ("arc", "cos")):
             raise ValueError(f'form is {shown(form)}, but must be "arc" or "cos": a margin on the angle or the cosine.')

@@ -1,4 +1,4 @@
-"""Checks of the losses' arguments and of batches; each message says what came, what is allowed and the fix."""
+"""Checks of the losses' arguments and batches; each message names the value, what is allowed and the fix."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from proxemic.arrays import as_tensor
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is one finite number, of Python or of NumPy, but neither a bool nor a tensor."""
+    """Return whether a value is a finite number of Python or NumPy; a bool or a tensor is not."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def shown(value: object) -> str:
-    """Format a value for a message: one or a few numbers and strings as they are, anything else by its type.
+    """Format a value for a message: a few numbers or strings are shown, anything else is named by its type.
 
     >>> shown(3), shown("max"), shown((0.1, None)), shown(torch.ones(9)), shown(Tensor)
     ('3', "'max'", '(0.1, None)', 'of type Tensor', 'the class Tensor')
@@ -41,34 +41,31 @@ def check_number(
     most: float = math.inf,
     below: float = math.inf,
 ) -> float:
-    """Return ``value`` if it is a finite number within the bounds; else a `ValueError` that gives the rule."""
+    """Return ``value`` if it is a finite number within the bounds; otherwise raise `ValueError` with the rule."""
     if not (is_number(value) and above < value < below and least <= value <= most):
         raise ValueError(f"{name} is {shown(value)}, but {rule}.")
     return value
 
 
 def check_positive(name: str, value: float) -> float:
-    """Return ``value`` as a float, if it is finite and above 0; else a `ValueError`."""
+    """Return ``value`` as a float if it is finite and above 0; otherwise raise `ValueError`."""
     return float(check_number(name, value, "must be a positive number", above=0))
 
 
 def check_finite(name: str, value: float) -> float:
-    """Return ``value`` as a float, if it is finite; else a `ValueError`."""
+    """Return ``value`` as a float if it is finite; otherwise raise `ValueError`."""
     return float(check_number(name, value, "must be a finite number"))
 
 
 def check_count(name: str, value: int, least: int, why: str) -> None:
-    """Raise `ValueError` unless ``value`` is a whole number of at least ``least``."""
+    """Raise `ValueError` unless ``value`` is a whole number, at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} is {shown(value)}, but must be a whole number of at least {least}: {why}.")
 
 
 def check_counts(counts: Tensor | np.ndarray | Sequence[int]) -> Tensor:
-    """Return the samples of each class, at least 1, as float64; else raise a `ValueError`."""
-    try:
-        values = as_tensor("counts", counts).detach()
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"counts are {shown(counts)}, but must be how many samples each class has.") from error
+    """Return the number of samples of each class as float64 if all are at least 1; otherwise raise `ValueError`."""
+    values = as_tensor("counts", counts).detach()
     if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number per class.")
     right = (values >= 1) & values.isfinite()
@@ -81,13 +78,13 @@ def check_counts(counts: Tensor | np.ndarray | Sequence[int]) -> Tensor:
 
 
 def check_callable(name: str, value: object, what: str) -> None:
-    """Raise `ValueError` unless ``value`` can be called as ``what`` says."""
+    """Raise `ValueError` unless ``value`` is callable and not a class; ``what`` describes what it must be."""
     if not callable(value) or isinstance(value, type):
         raise ValueError(f"{name} is {shown(value)}, but must be {what}.")
 
 
 def check_modules(name: str, value: Any) -> list[nn.Module]:
-    """Return the modules of a sequence of modules; else raise a `ValueError` that names it."""
+    """Return the modules of a sequence; raise `ValueError` if it is not a sequence of modules."""
     modules: list[Any] = list(value) if isinstance(value, Sequence | nn.ModuleList) else [None]
     if not all(isinstance(module, nn.Module) for module in modules):
         raise ValueError(
@@ -97,7 +94,7 @@ def check_modules(name: str, value: Any) -> list[nn.Module]:
 
 
 def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) -> None:
-    """Raise `ValueError` unless the embeddings are ``[B, embedding_size]``, floating, and at least ``least``."""
+    """Raise `ValueError` unless embeddings are floating ``[B, embedding_size]`` with at least ``least`` rows."""
     if not isinstance(embeddings, Tensor):
         raise ValueError(
             f"embeddings are {shown(embeddings)}, but must be a tensor [batch, {embedding_size}], the network's output."
@@ -109,32 +106,32 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
         )
     if not embeddings.is_floating_point():
         raise ValueError(f"embeddings are {embeddings.dtype}, but must be floating: convert with .float().")
-    if len(embeddings) < least:
+    if embeddings.shape[0] < least:
         raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
 
 
 def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: bool = True) -> None:
-    """Raise `ValueError` unless the labels are ``[batch]``, integers in [0, num_classes), or any if that is None.
+    """Raise `ValueError` unless labels are integers ``[batch]`` in [0, num_classes), or any integers if that is None.
 
-    If the check is not to wait for a GPU, or is compiled, a label out of range fails later, by an assertion of the
+    If the check must not wait for a GPU, or is compiled, a label out of range fails later with an assertion of the
     device.
     """
     if not isinstance(labels, Tensor):
         raise ValueError(
             f"labels are {shown(labels)}, but must be a tensor of {batch} integers: convert them with torch.as_tensor."
         )
-    if labels.ndim != 1 or len(labels) != batch:
+    if labels.shape != (batch,):
         raise ValueError(
             f"labels have shape {list(labels.shape)}, but each of the {batch} embeddings needs one: pass [{batch}]."
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"labels are {labels.dtype}, but must be integers, as torch.int64 is: convert with .long().")
+        raise ValueError(f"labels are {labels.dtype}, but must be integers, as in torch.int64: convert with .long().")
     if num_classes is None:
         return
-    labels = labels.long()  # of a narrow type, the comparison would be made in that type
+    labels = labels.long()  # a narrow type would be compared in that type
     if _is_deferred(labels, wait=wait):
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
-    elif len(labels):
+    elif batch:
         least, most = map(int, labels.aminmax())
         if least < 0 or most >= num_classes:
             raise ValueError(
@@ -144,7 +141,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: b
 
 
 def check_reduction(reduction: str) -> None:
-    """Validate `reduction`; raise `ValueError` unless the losses know it."""
+    """Raise `ValueError` unless `reduction` is "mean" or "none"."""
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for values of samples.")
 
@@ -156,19 +153,16 @@ def check_weights(
     all_of_them: bool = True,
     wait: bool = True,
 ) -> Tensor:
-    """Validate weights per sample; return a tensor like the embeddings, without gradient, or raise `ValueError`.
+    """Return weights per sample as a tensor like the embeddings, without gradient, or raise `ValueError`.
 
-    They must be 0 or more and, unless other processes have the rest of the batch (``all_of_them=False``), not all 0.
-    ``wait`` is that of `check_labels`.
+    They must be 0 or more and not all 0, unless other processes hold the rest of the batch (``all_of_them=False``).
+    ``wait`` has the same meaning as in `check_labels`.
     """
-    try:
-        weights = as_tensor("weights", weights).detach().to(embeddings)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"weights are {shown(weights)}, but must be one number per sample.") from error
+    weights = as_tensor("weights", weights).detach().to(embeddings)
     if weights.shape != embeddings.shape[:1]:
         raise ValueError(
             f"weights have shape {list(weights.shape)}, but each of the {len(embeddings)} embeddings needs one: pass "
-            f"[{len(embeddings)}], as class_weights[labels] is."
+            f"[{len(embeddings)}], for example class_weights[labels]."
         )
     right = (weights >= 0).all() & weights.isfinite().all()
     if all_of_them:
@@ -176,7 +170,7 @@ def check_weights(
     if _is_deferred(weights, wait=wait):
         torch._assert_async(right)
     elif not right:
-        raise ValueError("weights must be finite and 0 or more, at least one of them above 0: check how they are made.")
+        raise ValueError("weights must be finite and 0 or more, and at least one above 0: check how you compute them.")
     return weights
 
 
@@ -185,12 +179,12 @@ def _is_deferred(values: Tensor, *, wait: bool) -> bool:
 
 
 def waits_again(labels: Tensor, *, waited: bool) -> bool:
-    """Return whether a loss waits for the checks of its next batch: until its first one on a GPU has passed."""
+    """Return whether a loss waits for the checks of its next batch, as it does until a batch on a GPU has passed."""
     return waited and (torch.compiler.is_compiling() or not labels.is_cuda)
 
 
 def refuse_samples(weights: object, reduction: str, why: str) -> None:
-    """Raise `ValueError` if weights or values per sample are asked of a loss that has none, which ``why`` explains."""
+    """Raise `ValueError` if a loss without values per sample gets weights or must return them; ``why`` explains."""
     check_reduction(reduction)
     if weights is not None or reduction == "none":
-        raise ValueError(f"weights or reduction='none' came, but {why}")
+        raise ValueError(f"weights or reduction='none' are given, but {why}")

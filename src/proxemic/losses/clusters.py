@@ -1,4 +1,4 @@
-"""k-means of the embeddings of one class, for proxies that begin at the centres of its clusters."""
+"""k-means of the embeddings of a class, to initialise its proxies at the centres of clusters."""
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -11,9 +11,10 @@ _STARTS, _MOST_STEPS = 4, 100
 def k_means(
     points: Float[Tensor, "points dim"], clusters: int, *, spherical: bool, seed: int = 0
 ) -> Float64[Tensor, "centers dim"]:
-    """Compute the centres of clusters by k-means from several starts, in float64: those of the least squared distances.
+    """Compute cluster centres by k-means in float64; the best of several starts has the least squared distances.
 
-    Spherical k-means has points and centres of length 1. Of no more different points than clusters, each is a centre.
+    Spherical k-means has points and centres of length 1. If there are no more different points than clusters, each is a
+    centre.
 
     >>> k_means(torch.tensor([[0.0], [0.2], [9.0], [9.2]]), 2, spherical=False).sort(0).values.flatten().tolist()
     [0.1..., 9.09...]
@@ -25,14 +26,14 @@ def k_means(
     if len(different) <= clusters:
         return different
     generator = torch.Generator().manual_seed(seed)
-    found = [_lloyd(points, _spread(points, clusters, generator), spherical) for _ in range(_STARTS)]
-    return min(found, key=lambda centers: float(_squared(points, centers).amin(1).sum()))
+    candidates = [_lloyd(points, _spread(points, clusters, generator), spherical) for _ in range(_STARTS)]
+    return min(candidates, key=lambda centers: float(_squared(points, centers).amin(1).sum()))
 
 
 def _spread(
     points: Float64[Tensor, "points dim"], clusters: int, generator: torch.Generator
 ) -> Float64[Tensor, "clusters dim"]:
-    """Draw points one by one, in proportion to the squared distance to the nearest before (k-means++)."""
+    """Draw points one by one, with probability proportional to the squared distance to the nearest one (k-means++)."""
     chosen = [int(torch.randint(len(points), (1,), generator=generator))]
     while len(chosen) < clusters:
         squared = _squared(points, points[chosen]).amin(1)
@@ -43,7 +44,7 @@ def _spread(
 def _lloyd(
     points: Float64[Tensor, "points dim"], centers: Float64[Tensor, "clusters dim"], spherical: bool
 ) -> Float64[Tensor, "clusters dim"]:
-    """Move the centres until no point changes its nearest any more."""
+    """Move the centres until the nearest centre of every point stays the same."""
     nearest: Int64[Tensor, " points"] | None = None
     for _ in range(_MOST_STEPS):
         squared = _squared(points, centers)
@@ -53,7 +54,7 @@ def _lloyd(
         counts = nearest.bincount(minlength=len(centers))
         sums = torch.zeros_like(centers).index_add_(0, nearest, points)
         means = normalize(sums, dim=1) if spherical else sums / counts.clamp(min=1)[:, None]
-        # What has lost all its points takes the one that is farthest from its centre.
+        # A cluster that has lost all points takes the point that is farthest from its centre.
         means[counts == 0] = points[squared.amin(1).topk(len(centers)).indices[: int((counts == 0).sum())]]
         centers = means
     return centers
@@ -62,5 +63,5 @@ def _lloyd(
 def _squared(
     points: Float64[Tensor, "points dim"], centers: Float64[Tensor, "clusters dim"]
 ) -> Float64[Tensor, "points clusters"]:
-    # Not by the product of both, by which points at a centre come out at a distance above 0, or below.
+    # Not by matrix products, whose rounding can make the distance of a point to itself nonzero, even negative.
     return torch.cdist(points, centers, compute_mode="donot_use_mm_for_euclid_dist").square()

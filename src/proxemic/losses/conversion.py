@@ -1,4 +1,4 @@
-"""Conversion of pytorch-metric-learning's proxy losses, with their weights."""
+"""Conversion of pytorch-metric-learning's proxy losses and their weights."""
 
 import inspect
 from collections.abc import Callable
@@ -18,21 +18,21 @@ Converter = tuple[Callable[..., ProxyLoss], Callable[[Any], dict[str, Any]]]
 
 
 def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
-    """Convert a proxy loss of pytorch-metric-learning (PML) to the loss of this package with the same values.
+    """Convert a proxy loss of pytorch-metric-learning (PML) to the loss of this package that has the same values.
 
     PML's ``proxies`` ``[C, D]``, ``W`` ``[D, C]`` and ``fc`` ``[D, C·K]`` become ``proxies`` ``[C, K, D]``, and margins
-    in degrees become radians. PML's ProxyNCALoss has the target class in the denominator and becomes
-    `ProxyNCAPlusPlusLoss`; its SoftTripleLoss has no `CenterRegularizer`. A miner's sample weights are not converted.
+    in degrees become radians. PML's ProxyNCALoss has the target class in the denominator, so it becomes
+    `ProxyNCAPlusPlusLoss`; its SoftTripleLoss has no `CenterRegularizer`. Sample weights of a miner are not converted.
 
     Args:
         loss: NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss, ProxyNCALoss, ProxyAnchorLoss or
             SoftTripleLoss, with PML's default distance and reducer and without regularisers.
 
     Returns:
-        A new loss, on the same device and of the same dtype; the weights are copied.
+        A new loss with a copy of the weights, on the same device and with the same dtype.
 
     Raises:
-        ValueError: If the loss is another, or is configured in a way that has no equal here.
+        ValueError: If it is another loss, or has a configuration without an equivalent here.
 
     >>> from pytorch_metric_learning.losses import ProxyAnchorLoss as Theirs
     >>> theirs = Theirs(num_classes=3, embedding_size=2, alpha=16)
@@ -62,30 +62,30 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
     if type(loss) not in converters:
         names = ", ".join(sorted(kind.__name__ for kind in converters))
         raise ValueError(
-            f"loss is a {type(loss).__name__}, but these convert: {names}; train others as they are, pair losses by "
-            "PairwiseLoss."
+            f"loss is a {type(loss).__name__}, but only these can be converted: {names}; train others unchanged, and "
+            "pair losses through PairwiseLoss."
         )
     _check_defaults(loss)
     make, keywords = converters[type(loss)]
-    given: Any = loss
-    weights = given.proxies if hasattr(given, "proxies") else (given.fc if hasattr(given, "fc") else given.W).T
-    per_class = getattr(given, "sub_centers", getattr(given, "centers_per_class", 1))
+    typed: Any = loss
+    weights = typed.proxies if hasattr(typed, "proxies") else (typed.fc if hasattr(typed, "fc") else typed.W).T
+    per_class = getattr(typed, "sub_centers", getattr(typed, "centers_per_class", 1))
     proxies = weights.detach().unflatten(0, (-1, per_class))
-    ours = make(len(proxies), proxies.shape[2], proxies_per_class=per_class, **keywords(given)).to(proxies)
+    ours = make(len(proxies), proxies.shape[2], proxies_per_class=per_class, **keywords(typed)).to(proxies)
     with torch.no_grad():
         ours.proxies.copy_(proxies)
     return ours
 
 
 def _check_defaults(loss: Any) -> None:
-    """Refuse what changes a PML loss's value beyond its own hyper-parameters."""
+    """Raise `ValueError` if anything but its own hyper-parameters changes the value of a PML loss."""
 
     def settings(thing: nn.Module) -> dict[str, object]:
-        # What the constructors take: use adds a last divisor and statistics to the attributes.
+        # Only constructor arguments, as use adds other attributes: a last divisor and statistics.
         names = {name for base in type(thing).__mro__ for name in inspect.signature(base.__init__).parameters}
         return {name: vars(thing)[name] for name in names & vars(thing).keys() - {"collect_stats"}}
 
-    # Of losses that are sums, PML holds one reducer per term.
+    # PML holds one reducer per term of a loss that is a sum.
     reducers = getattr(loss.reducer, "reducers", {"": loss.reducer}).values()
     for name, given, default in (
         ("distance", loss.distance, loss.get_default_distance()),
@@ -94,8 +94,8 @@ def _check_defaults(loss: Any) -> None:
         if type(given) is not type(default) or settings(given) != settings(default):
             raise ValueError(
                 f"loss has the {name} {type(given).__name__}, but only PML's default {type(default).__name__} "
-                "has an equal here: train this loss as it is."
+                "has an equivalent here: train this loss unchanged."
             )
     for name in ("weight_regularizer", "embedding_regularizer"):
         if getattr(loss, name, None) is not None:
-            raise ValueError(f"loss has a {name}, which has no equal here: convert it without, and add regularizers=.")
+            raise ValueError(f"loss has a {name}, which has no equivalent: convert it without, and add regularizers=.")

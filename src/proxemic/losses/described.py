@@ -13,30 +13,30 @@ class Described(nn.Module):
     _made_with: ClassVar[str] = ""
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        made = super().__new__(cls)
+        module = super().__new__(cls)
         try:
-            given = inspect.signature(cls.__init__).bind(made, *arguments, **keywords)
-        except TypeError:  # the constructor will say so; what copies or unpickles calls none, and brings the text
-            return made
-        given.apply_defaults()
-        shown = [f"{name}={_shown(value)}" for name, value in [*given.arguments.items()][1:]]
-        vars(made)["_made_with"] = ", ".join(shown)
-        return made
+            bound = inspect.signature(cls.__init__).bind(module, *arguments, **keywords)
+        except TypeError:  # the constructor will raise it; a copy or an unpickled object brings the text with it
+            return module
+        bound.apply_defaults()
+        texts = [f"{name}={_shown(value)}" for name, value in [*bound.arguments.items()][1:]]
+        vars(module)["_made_with"] = ", ".join(texts)
+        return module
 
     def extra_repr(self) -> str:
         return self._made_with
 
     def __prepare_scriptable__(self) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} cannot be scripted: script the network alone, which is what is deployed, or "
-            "compile the loss with torch.compile."
+            f"{type(self).__name__} cannot be scripted: script only the network, which is what you deploy, or compile "
+            "the loss with torch.compile."
         )
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Described):
         return f"{type(value).__name__}({value.extra_repr()})"
-    if isinstance(value, nn.Module):  # PML's say nothing of their arguments, but keep them under the same names
+    if isinstance(value, nn.Module):  # PML's modules do not show their arguments but store them under the same names
         names = [name for name in inspect.signature(type(value)).parameters if hasattr(value, name)]
         return f"{type(value).__name__}({', '.join(f'{name}={_shown(getattr(value, name))}' for name in names)})"
     if isinstance(value, partial):

@@ -1,4 +1,4 @@
-"""HIST: classes are Gaussians, and a small hypergraph network runs over the batch."""
+"""HIST: classes are Gaussians, and a small hypergraph network classifies the batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from proxemic.losses.scores.similarity import unit
 
 @dataclass(frozen=True)
 class _Mahalanobis(InnerProduct):
-    """``−Σ_d (x̂_d − μ_d)²/v_d``, squared out into a product of features with one row per Gaussian."""
+    """``−Σ_d (x̂_d − μ_d)²/v_d``, expanded into an inner product of features and one row per Gaussian."""
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
         x = unit(embeddings)
@@ -31,7 +31,7 @@ class _Mahalanobis(InnerProduct):
 def _rows(
     means: Float[Tensor, "classes proxies dim"], log_variances: Float[Tensor, "classes proxies dim"]
 ) -> Float[Tensor, "classes proxies features"]:
-    """Return what the features of `_Mahalanobis` are multiplied with."""
+    """Compute the rows that the features of `_Mahalanobis` are multiplied with."""
     mean, precision = unit(means), (-F.relu6(log_variances)).exp()
     weighted = mean * precision
     return torch.cat((-precision, 2 * weighted, -(mean * weighted).sum(-1, keepdim=True)), dim=-1)
@@ -40,9 +40,10 @@ def _rows(
 def propagation(
     membership: Float[Tensor, "batch edges"], weights: Float[Tensor, " edges"]
 ) -> Float[Tensor, "batch batch"]:
-    """``G = Dv^{-½} H W De^{-1} Hᵀ Dv^{-½}`` of a hypergraph: one step of averaging over shared hyperedges.
+    """Compute ``G = Dv^{-½} H W De^{-1} Hᵀ Dv^{-½}`` of a hypergraph: one step of averaging over shared hyperedges.
 
-    The membership H ≥ 0 of each sample in each hyperedge must have a positive entry in every row and column.
+    The membership H ≥ 0 of samples in hyperedges must have a positive entry in every row and column; ``weights`` is
+    the diagonal of W.
 
     >>> propagation(torch.ones(2, 1), torch.ones(1))
     tensor([[0.5000, 0.5000],
@@ -56,22 +57,23 @@ class HISTLoss(ProxyLoss):
     """Hypergraph-induced semantic tuplets: ``cross-entropy(−τ d) + λ_s · cross-entropy(out)``.
 
     Classes are Gaussians with unit mean μ_c and variances ``exp(relu6(v_c))``; ``d_ic`` is the squared Mahalanobis
-    distance of the unit embedding. Each class in the batch is a hyperedge, ``H_ij`` 1 for its own samples and
-    ``exp(−α d_ij)`` for the others; with `propagation` G, ``X' = leaky_relu(BN(G (X Θ1 + b1)), 0.1)`` and
-    ``out = G (X' Θ2 + b2)``, from embeddings X without normalisation, with batch norm by the statistics of the batch.
-    The biases b1 and b2 are in the authors' code and not in the paper. Lim et al., Hypergraph-Induced Semantic Tuplet
-    Loss, CVPR 2022.
+    distance of the unit embedding. Each class in the batch is a hyperedge with membership ``H_ij = 1`` of its own
+    samples and ``exp(−α d_ij)`` of the others. With `propagation` G, ``X' = leaky_relu(BN(G (X Θ1 + b1)), 0.1)`` and
+    ``out = G (X' Θ2 + b2)``. X are the embeddings without normalisation, and batch norm uses the statistics of the
+    batch. The biases b1 and b2 are in the authors' code but not in the paper. Lim et al., Hypergraph-Induced Semantic
+    Tuplet Loss, CVPR 2022.
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it is computed in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
-    of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.InMicroBatches`.
+    of a batch do not add up to the gradient of the whole batch; see
+    `proxemic.training.gradient_cache.InMicroBatches`.
 
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         tau: τ > 0, the inverse temperature of the distances.
-        alpha: α > 0, how fast membership in a class falls with the distance.
-        hidden: Width of the network.
+        alpha: α > 0, how fast membership in a class falls with distance.
+        hidden: Width of the hidden layer, at least 1.
         graph_weight: λ_s ≥ 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`; ``init`` fills the means and the log-variances.
 
@@ -96,7 +98,7 @@ class HISTLoss(ProxyLoss):
         scoring = Scoring(check_positive("tau", tau), similarity=_Mahalanobis())
         super().__init__(num_classes, embedding_size, scoring=scoring, **options)
         self.alpha = check_positive("alpha", alpha)
-        check_count("hidden", hidden, 1, "it is the width of the hypergraph network; 512 is the authors'")
+        check_count("hidden", hidden, 1, "it is the width of the hypergraph network; the authors use 512")
         self.graph_weight = check_number("graph_weight", graph_weight, "a weight must be 0 or more", least=0)
         self.log_variances = nn.Parameter(torch.empty_like(self.proxies))
         init: Any = {**self.defaults, **options}["init"]
@@ -111,7 +113,7 @@ class HISTLoss(ProxyLoss):
     ) -> None:
         if sharded:
             raise ValueError(
-                "proxies are to be sharded, but HISTLoss's network needs those of the whole batch: replicate them."
+                "sharded is True, but HISTLoss's network needs the proxies of the whole batch: replicate them."
             )
         super().distribute(group=group, even_batches=even_batches)
 
@@ -133,13 +135,13 @@ class HISTLoss(ProxyLoss):
     def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: SampledClasses) -> Tensor:
         """Compute the logits ``[B, C]`` of the hypergraph network for the classes of the step."""
         labels = classes.labels
-        # One hyperedge per sample, weighted by how many samples share its class, gives the same G without a list of the
-        # classes in the batch, for whose length a GPU would have to be waited for.
+        # One hyperedge per sample, divided by the number of samples of its class, gives the same G. A list of the
+        # classes in the batch would make the CPU wait for the GPU.
         same = labels.unsqueeze(1) == labels
         queries = self.scoring.similarity.prepare(embeddings)
         parameters = self.proxies, self.log_variances
         rows = _rows(*(classes.rows(parameter)[labels].to(queries.dtype) for parameter in parameters))
-        scores = dense_class_scores(queries, rows, self.scoring.similarity, self.scoring.pooling)
+        scores = dense_class_scores(queries, rows, self.scoring)
         membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
         graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))
         dtype = embeddings.dtype
@@ -152,6 +154,6 @@ class HISTLoss(ProxyLoss):
     def _normalize(self, x: Float[Tensor, "batch hidden"]) -> Float[Tensor, "batch hidden"]:
         weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)
         if len(x) == 1:
-            # Batch norm of one sample is defined, all zeros before the shift; torch refuses it.
+            # torch refuses batch norm of one sample, although it is defined: zero before the shift.
             return bias + 0 * x
         return F.batch_norm(x, None, None, weight, bias, training=True)

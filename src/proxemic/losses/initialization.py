@@ -1,6 +1,6 @@
-"""How proxies start: functions that fill ``[classes, proxies, dim]`` in place, for the losses' ``init=``.
+"""Initialisation of proxies: functions for the losses' ``init=`` that fill ``[classes, proxies, dim]`` in place.
 
-Only directions matter to losses of cosines, and the length of a proxy divides the size of its steps.
+Losses of cosines use only the direction of a proxy; its length divides the size of its steps.
 """
 
 import math
@@ -15,13 +15,13 @@ def kaiming_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
 
 
 def kaiming_uniform(proxies: Float[Tensor, "classes proxies dim"]) -> None:
-    """Uniform within ``±1/√(classes · proxies)``, Kaiming's with slope √5 (SoftTriple)."""
+    """Draw uniformly from ``±1/√(classes · proxies)``, Kaiming's with slope √5 (SoftTriple)."""
     bound = 1 / math.sqrt(proxies.shape[0] * proxies.shape[1])
     nn.init.uniform_(proxies, -bound, bound)
 
 
 def xavier_uniform(proxies: Float[Tensor, "classes proxies dim"]) -> None:
-    """Uniform within ``±√(6 / (classes · proxies + dim))`` (CosFace)."""
+    """Draw uniformly from ``±√(6 / (classes · proxies + dim))`` (CosFace)."""
     bound = math.sqrt(6 / (proxies.shape[0] * proxies.shape[1] + proxies.shape[2]))
     nn.init.uniform_(proxies, -bound, bound)
 
@@ -37,7 +37,7 @@ def eighth_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
 
 
 def unit_directions(proxies: Float[Tensor, "classes proxies dim"]) -> None:
-    """Uniform in the cube, then of length 1 (SphereFace, MagFace)."""
+    """Draw uniformly from the cube and scale to length 1 (SphereFace, MagFace)."""
     nn.init.uniform_(proxies, -1, 1)
     proxies.masked_fill_((proxies == 0).all(-1, keepdim=True), 1)  # in one dimension, 0 is drawn now and then
     proxies.div_(proxies.norm(dim=-1, keepdim=True))

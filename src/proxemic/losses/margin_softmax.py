@@ -25,7 +25,7 @@ from proxemic.losses.scores import InnerProduct, Scoring, SoftmaxPooling
 from proxemic.losses.scores.similarity import unit
 from proxemic.losses.softmax import SoftmaxLoss
 
-# `outliers` compares embeddings with a copy of their class's proxies each, of at most this many numbers (64 MiB).
+# `outliers` copies the proxies of each embedding's class; the copies have at most this many numbers (64 MiB).
 _HELD = 2**24
 
 
@@ -57,18 +57,18 @@ class MarginSoftmax(SoftmaxLoss):
     def outliers(
         self, embeddings: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], *, degrees: float = 75.0
     ) -> Bool[Tensor, " rows"]:
-        """Find the samples that the sub-centers of their class mark as mislabelled: sub-center ArcFace's cleaning.
+        """Find mislabelled samples by the sub-centers of their class, as sub-center ArcFace cleans data.
 
         With several proxies per class and `MaxPooling`, most samples of a class gather at one sub-center, the dominant
-        one, and noise gathers at the others. An outlier is more than 75° from the dominant sub-center of its class,
-        whether or not another one is nearer. Deng et al., Sub-center ArcFace, ECCV 2020, as in the authors' ``drop.py``
-        and pytorch-metric-learning's ``get_outliers``.
+        one, and mislabelled ones at the others. An outlier is more than 75° from the dominant sub-center of its class,
+        even if it is near another one. Deng et al., Sub-center ArcFace, ECCV 2020, as in the authors' ``drop.py`` and
+        pytorch-metric-learning's ``get_outliers``.
 
         Args:
-            embeddings: ``[N, D]`` of all samples at once: most samples of a class are nearest to its dominant
-                sub-center.
+            embeddings: ``[N, D]``, the embeddings of all samples at once: the dominant sub-center is the nearest one to
+                most samples of a class.
             labels: ``[N]``, their classes.
-            degrees: The angle, in [0, 180].
+            degrees: The angle that separates outliers, in [0, 180].
 
         Returns:
             A mask ``[N]``, true for outliers.
@@ -83,7 +83,7 @@ class MarginSoftmax(SoftmaxLoss):
         """
         check_embeddings(embeddings, self.embedding_size, least=0)
         check_labels(labels, len(embeddings), self.num_classes)
-        check_number("degrees", degrees, "an angle between directions is 0 to 180: take 75", least=0, most=180)
+        check_number("degrees", degrees, "must be an angle from 0 to 180, usually 75", least=0, most=180)
         self._need_all_classes()
         dtype, per_class = self._dtype(embeddings), self.proxies_per_class
         x, labels, proxies = embeddings.to(dtype), labels.long(), unit(self.proxies.to(dtype))
@@ -96,16 +96,16 @@ class MarginSoftmax(SoftmaxLoss):
 
 
 class SphereFaceLoss(MarginSoftmax):
-    """A-softmax: the angle to the target class is multiplied by m, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
+    """A-softmax, which multiplies the angle to the target class by m: ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
 
-    ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, on
-    unit embeddings with a scale; the authors use the embedding's length instead of σ and blend ψ with cos θ at first.
+    ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, with
+    unit embeddings and a scale; the authors use the embedding's length instead of σ and blend ψ with cos θ at first.
 
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         margin: m ≥ 1, a whole number; 1 is the normalised softmax.
-        scale: σ > 0. ψ reaches down to 1 − 2m, so that it may be smaller than the other margins'.
+        scale: σ > 0. It may be smaller than that of other margin losses, as ψ reaches down to 1 − 2m.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     >>> loss = SphereFaceLoss(2, 2, margin=2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
@@ -125,7 +125,7 @@ class SphereFaceLoss(MarginSoftmax):
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, embedding_size, scale=scale, **options)
-        check_count("margin", margin, 1, "it multiplies the angle; SphereFace takes 4")
+        check_count("margin", margin, 1, "it multiplies the angle; SphereFace uses 4")
         self.margin = margin
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class SphereFaceLoss(MarginSoftmax):
 
 
 class CosFaceLoss(MarginSoftmax):
-    """The cosine to the target class less a margin, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
+    """A margin subtracted from the cosine to the target class, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
 
     Wang et al., CosFace, CVPR 2018, equation 4.
 
@@ -169,19 +169,19 @@ class CosFaceLoss(MarginSoftmax):
 
 
 class ArcFaceLoss(MarginSoftmax):
-    """A margin on the angle to the target class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
+    """A margin added to the angle to the target class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
 
-    Deng et al., ArcFace, CVPR 2019, equation 3; beyond ``θ + m = π`` the score goes on as ``σ(cos θ − m sin m)``.
-    The gradient is that of the margin, which insightface's arcface_torch leaves out. With ``proxies_per_class=3,
-    pooling=MaxPooling()`` it is sub-center ArcFace.
+    Deng et al., ArcFace, CVPR 2019, equation 3; beyond ``θ + m = π`` the score continues as ``σ(cos θ − m sin m)``. The
+    gradient includes the margin, unlike that of insightface's arcface_torch. With ``proxies_per_class=3,
+    pooling=MaxPooling()`` this is sub-center ArcFace.
 
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
-        easy_margin: Whether samples more than 90° from their proxy have no margin, ``σ cos θ_i``, as an option of the
-            authors' code.
+        easy_margin: Give samples more than 90° from their proxy no margin, ``σ cos θ_i``, as an option of the authors'
+            code does.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     >>> loss = ArcFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
@@ -216,7 +216,7 @@ class ArcFaceLoss(MarginSoftmax):
 
 
 class MagFaceLoss(MarginSoftmax):
-    """ArcFace whose margin grows with the length of the embedding, which comes to measure the image's quality.
+    """ArcFace with a margin that grows with the length of the embedding, so that length measures image quality.
 
     ``mean_i softplus(N_i(σ) − σ cos(θ_i + m(a_i))) + λ mean_i(a_i/a_u² + 1/a_i)`` with ``a = clip(‖x‖, a_l, a_u)`` and
     ``m(a) = m_l + (m_u − m_l)(a − a_l)/(a_u − a_l)``; the gradient flows through a. Meng et al., MagFace, CVPR 2021,
@@ -224,7 +224,7 @@ class MagFaceLoss(MarginSoftmax):
 
     Args:
         num_classes: Classes C ≥ 2.
-        embedding_size: Dimension D of the embeddings, which must not be normalised by the model.
+        embedding_size: Dimension D of the embeddings, which the model must not normalise.
         margin_range: ``(m_l, m_u)`` with 0 ≤ m_l ≤ m_u ≤ π/2, in radians.
         norm_range: ``(a_l, a_u)`` with 0 < a_l < a_u, lengths of embeddings.
         norm_weight: λ ≥ 0.
@@ -232,7 +232,7 @@ class MagFaceLoss(MarginSoftmax):
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     >>> loss = MagFaceLoss(2, 2, scale=1.0, norm_weight=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
-    >>> loss(torch.tensor([[10.0, 0.0]]), torch.tensor([0])).item()  # the least margin: log(1 + e^(0 − cos 0.45))
+    >>> loss(torch.tensor([[10.0, 0.0]]), torch.tensor([0])).item()  # smallest margin: log(1 + e^(0 − cos 0.45))
     0.3410...
     """
 
@@ -256,9 +256,9 @@ class MagFaceLoss(MarginSoftmax):
                 raise ValueError(f"{name} is {shown(pair)}, but must be two numbers.")
         low, high = (check_radians("margin_range", bound) for bound in margin_range)
         if not low <= high:
-            raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")
+            raise ValueError(f"margin_range is {margin_range}, but must ascend: long embeddings have larger margins.")
         if not 0 < norm_range[0] < norm_range[1]:
-            raise ValueError(f"norm_range is {norm_range}, but must be two growing lengths above 0, as (10, 110).")
+            raise ValueError(f"norm_range is {norm_range}, but must be two ascending lengths above 0, as (10, 110).")
         self.margin_range, self.norm_range = (low, high), norm_range
         self.norm_weight = check_number("norm_weight", norm_weight, "a weight must be 0 or more", least=0)
 
@@ -277,11 +277,11 @@ class MagFaceLoss(MarginSoftmax):
 
 
 def _check_cosine_margin(name: str, value: float) -> float:
-    return check_number(name, value, "is taken from a cosine: use 0 to 2, CosFace takes 0.35", least=0, below=2)
+    return check_number(name, value, "is subtracted from a cosine: use 0 to 2; CosFace uses 0.35", least=0, below=2)
 
 
 def check_radians(name: str, value: float) -> float:
-    """Return ``value`` if it is an angle from 0 to π/2; else a `ValueError` that converts what may be degrees."""
+    """Return ``value`` if it is an angle from 0 to π/2; otherwise raise `ValueError`, which also converts degrees."""
     large = is_number(value) and value > math.pi / 2
     degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
     rule = f"is an angle in radians, 0 to π/2: convert degrees{degrees}"
@@ -289,7 +289,5 @@ def check_radians(name: str, value: float) -> float:
 
 
 def check_momentum(value: float) -> float:
-    """Return ``value`` if it can be the weight of a batch in a moving average; else a `ValueError`."""
-    return check_number(
-        "momentum", value, "is a batch's share of the average: above 0, up to 1 for all", above=0, most=1
-    )
+    """Return ``value`` if it can be the weight of a batch in a moving average; otherwise raise `ValueError`."""
+    return check_number("momentum", value, "must be a batch's share of the average: above 0, up to 1", above=0, most=1)

@@ -1,6 +1,6 @@
-"""Margins on the cosine to the target class, which are functions of the positive score alone.
+"""Margins on the cosine to the target class: functions of the positive score.
 
-A margin is one number for all classes or one per class, given as such or by a rule that makes them from class counts.
+A margin is one number for all classes or one per class, given as numbers or by a rule that computes them from counts.
 """
 
 import math
@@ -14,15 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from proxemic.arrays import as_tensor
-from proxemic.losses.checks import check_counts, check_number, check_positive, shown
+from proxemic.losses.checks import check_counts, check_number, check_positive
 from proxemic.losses.scores.derivative import by_hand
 
 MARGINS = ("margin", "_margin")
-"""Names of the buffers ``[C]`` in which losses keep margins per class: given to them, not learned."""
+"""Names of the buffers ``[C]`` in which losses store margins per class, which are not learned."""
 
 
 class MarginRule(ABC):
-    """How the margin of a class follows from its number of samples; derive from it for a rule of your own."""
+    """Base class of rules that compute the margin of a class from its number of samples."""
 
     @abstractmethod
     def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
@@ -31,22 +31,25 @@ class MarginRule(ABC):
         Args:
             counts: ``[C]``, samples of each class, at least 1: ``torch.bincount(labels, minlength=num_classes)``.
 
+        Returns:
+            ``[C]``, the margins.
+
         Raises:
-            ValueError: If they are not such counts.
+            ValueError: If a count is below 1.
         """
 
 
 @dataclass(frozen=True)
 class DynamicMargin(MarginRule):
-    """``m_c = a · n_c^{−power} + b``: a class with few samples is kept further away from the others.
+    """``m_c = a · n_c^{−power} + b``: the fewer samples n_c a class has, the larger its margin.
 
-    Ha, Liu, Liu, Liao, "Google Landmark Recognition 2020 Competition Third Place Solution", 2020, who take a = 0.5,
-    b = 0.05 and power = 1/4 with sub-center ArcFace, in radians; their code stretches ``n_c^{−1/4}`` over 0.05 to 0.5.
+    Ha, Liu, Liu, Liao, "Google Landmark Recognition 2020 Competition Third Place Solution", 2020, use a = 0.5, b = 0.05
+    and power = 1/4 with sub-center ArcFace, in radians; their code stretches ``n_c^{−1/4}`` over 0.05 to 0.5.
 
     Args:
-        a: ≥ 0; a class of one sample has the margin ``a + b``.
-        b: ≥ 0, the margin of a class of very many.
-        power: > 0, how fast the margin falls.
+        a: ≥ 0; a class with one sample has the margin ``a + b``.
+        b: ≥ 0, the limit of the margin for very large classes.
+        power: > 0, how fast the margin falls with the number of samples.
 
     >>> DynamicMargin()([1, 16, 10_000])
     tensor([0.5500, 0.3000, 0.1000])
@@ -70,37 +73,34 @@ Margin = float | Sequence[float] | Tensor | MarginRule
 
 
 def class_margins(margin: object, num_classes: int, check: Callable[[str, float], float]) -> Float[Tensor, " classes"]:
-    """Return the margins per class, after ``check`` of the extremes; NaN if a rule has no class counts yet."""
+    """Return the margins per class, and ``check`` the extremes; NaN as long as a rule has no class counts."""
     if isinstance(margin, MarginRule):
         return torch.full((num_classes,), torch.nan)
-    try:
-        margins = as_tensor("margin", margin).detach().clone().to(torch.get_default_dtype())
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"margin is {shown(margin)}, but must be a number, or one per class.") from error
+    margins = as_tensor("margin", margin).detach().clone().to(torch.get_default_dtype())
     if margins.shape != (num_classes,):
         raise ValueError(
             f"margin has shape {list(margins.shape)}, but must be one number, or one for each of the {num_classes} "
             f"classes: [{num_classes}]."
         )
-    # NaN would hide from the least and the largest.
+    # Neither the smallest nor the largest need be NaN.
     for index in (margins.isfinite().byte().argmin(), margins.argmin(), margins.argmax()):
         check(f"margin of class {int(index)}", margins[index].item())
     return margins
 
 
 def target_margin(margin: float | Float[Tensor, " classes"], labels: Int[Tensor, " batch"]) -> float | Tensor:
-    """Return the margin of each sample's target class; one number, if it is the same for all classes."""
+    """Return the margin of each sample's target class, or one number if all classes have the same."""
     return margin[labels] if isinstance(margin, Tensor) else margin
 
 
 def wider_angle(cosine: Float[Tensor, " batch"], angle: float | Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """``cos(θ + g)``, which rises again beyond ``θ + g = π``.
+    """Compute ``cos(θ + g)``, which rises again beyond ``θ + g = π``.
 
-    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``. Where ``cos θ = ±1``, ``sin θ`` gets none.
+    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``; at ``cos θ = ±1``, ``sin θ`` gets none.
 
     Args:
-        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
-        angle: g in radians, one for all or one per sample.
+        cosine: ``[B]``, ``cos θ`` in [-1, 1]; rounding errors beyond are allowed.
+        angle: g in radians, one number or one per sample ``[B]``.
 
     >>> wider_angle(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -0.8776])
@@ -113,11 +113,11 @@ def wider_angle(cosine: Float[Tensor, " batch"], angle: float | Float[Tensor, " 
 
 
 def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """``cos(θ + m)`` while ``θ + m ≤ π``, else ``cos θ − m sin m``, which goes on falling (ArcFace).
+    """Compute ``cos(θ + m)`` if ``θ + m ≤ π``, otherwise ``cos θ − m sin m``, which keeps falling (ArcFace).
 
     Args:
         cosine: As for `wider_angle`.
-        margin: m in [-π/2, π/2] radians, one for all or one per sample.
+        margin: m in [-π/2, π/2] radians, one number or one per sample ``[B]``.
 
     >>> angular_margin(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -1.2397])
@@ -129,7 +129,7 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
 
 def _angular_margin(cosine: Tensor, margin: float | Tensor) -> Tensor:
     cos_m, sin_m = _cos_sin(margin)
-    # θ + m ≤ π, by cosines: θ ≤ π − m, which a negative margin never exceeds.
+    # θ + m ≤ π in terms of cosines: θ ≤ π − m, which always holds for a negative margin.
     widened = cosine >= -cos_m
     if isinstance(margin, Tensor) or margin < 0:
         widened = widened | (margin < 0)
@@ -156,24 +156,24 @@ _angular_margin_by_hand = by_hand(_angular_margin, _angular_margin_forward, _ang
 
 
 def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """``cos(clip(θ + g, 0, π))`` (AdaFace), without a gradient where the angle is clipped.
+    """Compute ``cos(clip(θ + g, 0, π))`` (AdaFace); a clipped angle gets no gradient.
 
     Args:
         cosine: As for `wider_angle`.
-        shift: g in [-π, π] radians, one per sample.
+        shift: g in [-π, π] radians, one per sample ``[B]``.
 
     >>> shifted_angle(torch.tensor([0.0, 0.0, 1.0, -1.0]), torch.tensor([0.5, -0.5, -0.5, 0.5]))
     tensor([-0.4794,  0.4794,  1.0000, -1.0000])
     """
     cos_g, shifted = shift.cos(), wider_angle(cosine, shift)
-    # θ + g < 0 and θ + g > π, by cosines: θ < −g and θ > π − g.
+    # θ + g < 0 and θ + g > π in terms of cosines: θ < −g and θ > π − g.
     return torch.where((shift < 0) & (cosine > cos_g), 1, torch.where((shift > 0) & (cosine < -cos_g), -1, shifted))
 
 
 def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tensor, " batch"]:
-    """``ψ(θ) = (−1)^j cos(mθ) − 2j`` for θ in ``[jπ/m, (j+1)π/m]``, which falls from 0 to π (A-softmax).
+    """Compute ``ψ(θ) = (−1)^j cos(mθ) − 2j`` for θ in ``[jπ/m, (j+1)π/m]``, which falls from 0 to π (A-softmax).
 
-    ``cos(mθ)`` is the Chebyshev polynomial ``T_m(cos θ)``: no arccos, whose gradient is infinite at ±1.
+    ``cos(mθ)`` is the Chebyshev polynomial ``T_m(cos θ)``, which avoids arccos and its infinite gradient at ±1.
 
     Args:
         cosine: As for `wider_angle`.
@@ -185,7 +185,7 @@ def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tens
     before, polynomial = torch.ones_like(cosine), cosine
     for _ in range(margin - 1):
         before, polynomial = polynomial, 2 * cosine * polynomial - before
-    passed = torch.zeros_like(cosine)  # j: how many of π/m, 2π/m, … are below the angle
+    passed = torch.zeros_like(cosine)  # j, the number of multiples of π/m below the angle
     for j in range(1, margin):
         passed = passed + (cosine < math.cos(j * math.pi / margin))
     return (1 - 2 * (passed % 2)) * polynomial - 2 * passed

@@ -1,4 +1,4 @@
-"""The keywords that every proxy loss takes in addition to its own."""
+"""Keyword arguments that every proxy loss takes in addition to its own."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -11,23 +11,23 @@ from proxemic.losses.scores.products import Precision
 
 
 class ProxyOptions(TypedDict, total=False):
-    """Keywords of every proxy loss, which its constructor hands on to that of `ProxyLoss` as ``**options``.
+    """Keyword arguments of every proxy loss, which its constructor passes to that of `ProxyLoss` as ``**options``.
 
-    A class chooses its defaults of them by the class attribute `ProxyLoss.defaults`.
+    A class sets its default values in the class attribute `ProxyLoss.defaults`.
 
     Attributes:
         proxies_per_class: K ≥ 1.
-        pooling: From the K similarities of a class to its score. ``None`` keeps the pooling of the loss's `Scoring`.
+        pooling: Turns the K similarities of a class into its score. ``None`` keeps the pooling of the loss's `Scoring`.
         regularizers: Modules that map the proxies ``[C, K, D]`` to a scalar, which is added to the loss.
         chunk_size: Number of classes whose scores are held at once. ``None`` chooses it from B, C, K and D.
-        sample_rate: r in (0, 1], the share of the classes absent from the batch that a step looks at; see `ProxyLoss`.
+        sample_rate: r in (0, 1], the share of the classes absent from the batch that a step uses; see `ProxyLoss`.
         products: Precision of the operands of the matrix products: ``"float32"``, ``"tf32"``, ``"half"`` or
-            ``"split"``, see `proxemic.losses.scores.products`; the scores of target classes are exact in all. ``None``
-            is that of the run: half in automatic mixed precision on a GPU, else as
+            ``"split"``, see `proxemic.losses.scores.products`; the scores of target classes are always exact. ``None``
+            follows the run: half in automatic mixed precision on a GPU, otherwise what
             `torch.set_float32_matmul_precision` allows.
-        label_smoothing: ε in [0, 1), for softmax losses: the cross-entropy is that with a target of ``1 − ε + ε/C`` for
-            the label and ``ε/C`` for the other classes, as in `torch.nn.CrossEntropyLoss`. Above 0, the scores are
-            computed a second time.
+        label_smoothing: ε in [0, 1), for softmax losses: the target of the cross-entropy is ``1 − ε + ε/C`` for the
+            label and ``ε/C`` for the other classes, as in `torch.nn.CrossEntropyLoss`. Above 0, the scores are computed
+            a second time.
         init: Fills the proxies ``[C, K, D]`` in place, as the functions of `proxemic.losses.initialization` do.
     """
 
@@ -42,9 +42,9 @@ class ProxyOptions(TypedDict, total=False):
 
 
 def list_options(loss: Any) -> None:
-    """List the options, with the defaults of the class, in the signature of a constructor that takes ``**options``.
+    """Add the options and their defaults to the signature of a constructor that takes ``**options``.
 
-    `help` and recipes, which are written with all defaults, then name every keyword.
+    `help` and written recipes, which contain all defaults, then name every keyword.
     """
     constructor = vars(loss).get("__init__")
     if constructor is None:

@@ -1,4 +1,4 @@
-"""The cross-batch memory of pytorch-metric-learning (PML), with all of its state, and right for a batch of one row."""
+"""Cross-batch memory of pytorch-metric-learning (PML) with complete state, corrected for batches of one row."""
 
 from typing import Any
 
@@ -13,19 +13,19 @@ with optional_dependency("pairs"):
 
 
 class PairMemory(nn.Module):
-    """PML's memory, with its position in the ``state_dict``, where PML has the embeddings and the labels alone."""
+    """PML's memory, whose ``state_dict`` also holds the position; PML stores only embeddings and labels."""
 
     def __init__(self, loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> None:
         super().__init__()
         if (name := type(loss).__name__) not in (known := CrossBatchMemory.supported_losses()):
             raise ValueError(
-                f"memory_size is {memory_size}, but {name} compares a batch with itself alone: set it to 0, or choose "
+                f"memory_size is {memory_size}, but {name} compares a batch only with itself: set it to 0, or choose "
                 f"one of {', '.join(known)}."
             )
         self.memory = _Memory(loss, embedding_size, memory_size, miner)
 
     def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """Compute the loss of a batch that joins the memory."""
+        """Add the batch to the memory, and compute the loss of the batch compared with the memory."""
         return self.memory(embeddings, labels)
 
     def get_extra_state(self) -> Int[Tensor, " 2"]:
@@ -41,7 +41,7 @@ class _Memory(CrossBatchMemory):
         indices: Any = super().create_indices_tuple(embeddings, *args, **kwargs)
         if len(embeddings) > 1:
             return indices
-        # PML leaves pairs of a row with itself out of larger batches only.
+        # PML excludes pairs of a row with itself only from larger batches.
         other = indices[1] != self.curr_batch_idx
         of_positives = indices if len(indices) == 3 else indices[:2]
         return *(positive[other] for positive in of_positives), *indices[len(of_positives) :]

@@ -1,4 +1,4 @@
-"""Proxy-Anchor, whose anchors are proxies, and its forms with several proxies per class (MPA; Saeki et al.)."""
+"""Proxy-Anchor, whose anchors are proxies, and its extensions to several proxies per class (MPA; Saeki et al.)."""
 
 import math
 from functools import partial
@@ -16,16 +16,14 @@ from proxemic.losses.scores import CenterRegularizer, Scoring, SoftmaxPooling
 
 
 class ProxyAnchorLoss(ProxyLoss):
-    """Pull of the classes in the batch and push of all classes, equation 4 of Proxy-Anchor.
+    """Sum of a pull by the classes in the batch (C⁺) and a push by all classes.
 
-    The sum of
+    ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})``
+    ``+ (1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``
 
-    ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})`` and
-    ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``.
+    Kim et al., Proxy Anchor Loss, CVPR 2020, equation 4; with K > 1 proxies and a `CenterRegularizer` it is MPA.
 
-    Kim et al., Proxy Anchor Loss, CVPR 2020; with K > 1 proxies and a `CenterRegularizer` it is MPA.
-
-    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole batch; see
+    The sums are over the batch, so gradients of parts of a batch do not add up to the gradient of the whole batch; see
     `proxemic.training.gradient_cache.InMicroBatches`.
 
     Args:
@@ -68,19 +66,19 @@ class ProxyAnchorLoss(ProxyLoss):
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         scale, margin = self.scoring.scale, self.margin
         exponents = -scale * (positive - target_margin(margin, labels))
-        # A score is a cosine, or between the cosines of a class.
+        # A score is a cosine, or a mean of cosines.
         bound = math.inf if isinstance(margin, Tensor) else scale * (1 + abs(margin))
         return anchor_positive(exponents, labels, self.num_classes, bound) + negative
 
 
 class MultiProxyAnchorLoss(ProxyAnchorLoss):
-    """MPA: Proxy-Anchor of softmax-pooled class scores, plus τR (MPA paper, equations 6 and 7).
+    """MPA: Proxy-Anchor with softmax-pooled class scores, plus τR (MPA paper, equations 6 and 7).
 
-    The sum of ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})``, of
-    ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``, and of the `CenterRegularizer`. The paper does not state α;
-    32 is Proxy-Anchor's.
+    ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})``
+    ``+ (1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)}) + τR``
 
-    As for `ProxyAnchorLoss`, gradients of parts of a batch do not add up to that of the whole batch.
+    The paper does not state α; 32 is Proxy-Anchor's. As with `ProxyAnchorLoss`, gradients of parts of a batch do not
+    add up to the gradient of the whole batch.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -89,7 +87,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` replaces the one with γ.
 
     >>> loss = MultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
@@ -119,7 +117,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
 class DataWiseMultiProxyAnchorLoss(ProxyLoss):
     """MPA-DW: ``mean_i [log(1 + e^{−α(P_i−δ)}) + log(1 + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)})] + τR``.
 
-    MPA paper, equations 12 and 13. As for `MultiProxyAnchorLoss`, α is Proxy-Anchor's.
+    MPA paper, equations 12 and 13. As in `MultiProxyAnchorLoss`, the default α is Proxy-Anchor's.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -128,7 +126,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` replaces the one with γ.
 
     >>> loss = DataWiseMultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
@@ -164,7 +162,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         return F.softplus(pull) + F.softplus(push)
 
     def _exponents(self, positive: Tensor, negative: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """``α(δ − P_i)`` and ``LSE_c α(S_c(x_i) + δ)``; margins per class are in the negatives by `class_bias`."""
+        """Compute ``α(δ − P_i)`` and ``LSE_c α(S_c(x_i) + δ)``; `class_bias` has added margins per class already."""
         alpha, margin = self.scoring.scale, self.margin
         push = negative if isinstance(margin, Tensor) else negative + alpha * margin
         return alpha * (target_margin(margin, labels) - positive), push
@@ -180,7 +178,7 @@ class AllPairMultiProxyAnchorLoss(DataWiseMultiProxyAnchorLoss):
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` replaces the one with γ.
 
     >>> loss = AllPairMultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))

@@ -1,4 +1,4 @@
-"""The base class of the proxy losses: proxies, one streamed pass over them, an objective, regularisers."""
+"""Base class of the proxy losses: proxies, one streamed pass over them, an objective, regularisers."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -51,20 +51,20 @@ from proxemic.precision import without_autocast
 class ProxyLoss(Described, ABC):
     """Base class of the proxy losses: ``objective(P, N) + Σ regularizers(proxies)``.
 
-    A subclass passes a `Scoring`, which says what is summed, and implements `objective`. Gradients of
-    second order are exact where the scores are so few that torch's autograd computes them, and else a `RuntimeError`.
+    A subclass passes a `Scoring`, which defines the scores and sums, and implements `objective`. Second derivatives are
+    exact if there are so few scores that torch's autograd computes them; otherwise they raise a `RuntimeError`.
 
-    A data-wise loss is a mean of values per sample, which can be weighted or returned one by one (see `forward`); a
-    class-wise one, such as Proxy-Anchor, takes the logarithm of sums over the batch.
+    A data-wise loss is a mean of values per sample, which can be weighted or returned one by one (see `forward`). A
+    class-wise loss, such as Proxy-Anchor, takes the logarithm of sums over the batch.
 
-    With ``sample_rate`` r < 1 a step looks at the classes of the batch and at a random share of the others, at least
-    r, each of which stands for several (Partial FC: An et al., "Killing Two Birds with One Stone", CVPR 2022, where
-    each stands for itself alone, which makes the loss smaller). Sums over classes are then unbiased: those of
+    With ``sample_rate`` r < 1, a step uses the classes of the batch and a random share of the others, at least r. Each
+    sampled class stands for several (unlike in Partial FC: An et al., "Killing Two Birds with One Stone", CVPR 2022,
+    where it stands only for itself, which makes the loss smaller). Sums over classes are then unbiased: those of
     class-wise losses and of a `CenterRegularizer`, with their gradients, and the sum of exponentials inside the
-    log-sum-exp of a data-wise loss; its logarithm, and so the loss, is smaller on average. The gradient of the proxies
-    is dense, unless the optimiser was given to `proxemic.optim.step_rows`, as recipes do: it is then sparse, and the
-    optimiser steps and decays only the rows of the sampled classes; Adam's bias correction counts the steps of the
-    whole run, and what clips gradients must take sparse ones. At r = 1 everything is exact and dense.
+    log-sum-exp of a data-wise loss. The logarithm of that sum, and so the loss, is smaller on average. The gradient of
+    the proxies is dense unless the optimiser was passed to `proxemic.optim.step_rows`, as recipes do. It is then
+    sparse, and the optimiser updates and decays only the rows of the sampled classes; Adam's bias correction counts the
+    steps of the whole run, and gradient clipping must support sparse gradients. At r = 1 everything is exact and dense.
 
     Args:
         num_classes: Number of classes C ≥ 2.
@@ -73,11 +73,11 @@ class ProxyLoss(Described, ABC):
         **options: `ProxyOptions`.
 
     Attributes:
-        proxies: Parameter ``[C, K, D]``; give it to the optimiser, usually with a learning rate of its own. After
-            `distribute` with ``sharded=True``, those of this process's classes.
+        proxies: Parameter ``[C, K, D]``; give it to the optimiser, usually with its own learning rate. After
+            `distribute` with ``sharded=True`` it holds only this process's classes.
 
     Raises:
-        ValueError: If an argument is out of range, also one of a subclass.
+        ValueError: If an argument, also of a subclass, is out of range.
     """
 
     defaults: ClassVar[ProxyOptions] = ProxyOptions(
@@ -90,7 +90,7 @@ class ProxyLoss(Described, ABC):
         label_smoothing=0.0,
         init=kaiming_normal,
     )
-    """The options where they are not given. A subclass with a constructor of its own lists those that differ."""
+    """Default options. A subclass that defines a constructor lists only the defaults that differ."""
 
     reads_norms: ClassVar[bool] = False
     """Whether the loss depends on the lengths of the embeddings, so that the model must not normalise them."""
@@ -112,22 +112,22 @@ class ProxyLoss(Described, ABC):
         chosen: dict[str, Any] = {**self.defaults, **options}
         per_class, pooling, init = chosen["proxies_per_class"], chosen["pooling"], chosen["init"]
         self.chunk_size: int | None = chosen["chunk_size"]
-        check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
+        check_count("num_classes", num_classes, 2, "a class needs another one to be distinguished from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("proxies_per_class", per_class, 1, "every class has a proxy; 1 is the usual choice")
         if self.chunk_size is not None:
             check_count("chunk_size", self.chunk_size, 1, "it counts classes; None chooses it")
-        rule = "is a share of the classes: above 0, up to 1 for all"
+        rule = "must be a share of the classes: above 0, up to 1 for all"
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         self.products: Precision | None = check_products(chosen["products"])
-        rule = "is the part of the target that is spread over all classes: 0 or more, below 1"
+        rule = "must be the part of the target that is spread over all classes: from 0 to below 1"
         self.label_smoothing = check_number("label_smoothing", chosen["label_smoothing"], rule, least=0, below=1)
         if self.label_smoothing and type(self).target_logits is ProxyLoss.target_logits:
             raise ValueError(
                 f"label_smoothing is {shown(self.label_smoothing)}, but {type(self).__name__} is not a cross-entropy "
                 "over the classes: set it to 0, or take a softmax loss."
             )
-        check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
+        check_callable("init", init, "a function that fills the proxies in place, such as torch.nn.init.normal_")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.num_classes = num_classes
         self._sharding: ClassSharding | None = None
@@ -156,7 +156,7 @@ class ProxyLoss(Described, ABC):
 
     @property
     def data_wise(self) -> bool:
-        """Whether the negatives are summed per sample, not per class, so that every sample has a value."""
+        """Whether negatives are summed per sample, not per class, so that every sample has a value."""
         return self.scoring.class_reduction is None
 
     @abstractmethod
@@ -167,10 +167,13 @@ class ProxyLoss(Described, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
     ) -> Float[Tensor, "*values"]:
-        """Compute a value per sample, ``[B]``, whose mean is the loss; for a class-wise loss, a scalar.
+        """Compute one value per sample ``[B]``, whose mean is the loss; for a class-wise loss, a scalar.
 
-        ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
-        each sample's scaled negatives, or, in a class-wise loss, a scalar.
+        Args:
+            positive: Score of each sample's target class, without scale or margin.
+            negative: Log-sum-exp of each sample's scaled negatives; for a class-wise loss, the reduced sum.
+            labels: Target classes.
+            embeddings: The embeddings, as the model returned them.
         """
 
     def target_logits(
@@ -179,23 +182,23 @@ class ProxyLoss(Described, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
     ) -> Float[Tensor, " batch"]:
-        """Return the logits of the target classes, with margins; defined by softmax losses, whose cross-entropy it is.
+        """Return the logits of the target classes, with margins; only softmax losses define it.
 
         The arguments are those of `objective`.
         """
         raise ValueError(
-            f"labels came, but {type(self).__name__} is not a cross-entropy over the classes, so that it has no logits "
-            "with margins: leave the labels out."
+            f"labels are given, but {type(self).__name__} is not a cross-entropy over the classes, so that it has no "
+            "logits with margins: leave the labels out."
         )
 
     def class_bias(self) -> Float[Tensor, " classes"] | None:
-        """Return a bias that is added to each class's scaled score as a negative; ``None`` adds nothing."""
+        """Return a bias to add to each class's scaled score as a negative; ``None`` adds nothing."""
         return None
 
     def centers(
         self, proxies: Float[Tensor, "classes proxies dim"], rows: Callable[[Tensor], Tensor] = lambda it: it
     ) -> Float[Tensor, "classes proxies features"]:
-        """Return what the similarity takes for the proxies of some classes: the proxies, unless a loss overrides this.
+        """Return what the similarity compares embeddings with: by default, the given proxies of some classes.
 
         ``rows`` selects the rows of another parameter that belong to the same classes.
         """
@@ -204,28 +207,28 @@ class ProxyLoss(Described, ABC):
     def distribute(
         self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False
     ) -> None:
-        """Compute the loss of the joined batch of all processes from now on; each passes its own part.
+        """Compute the loss of the joined batch of all processes from now on; each process passes its part.
 
-        Every process gets the same value, that of one process with all samples, and its gradients: the whole gradient
-        of the proxies (of its shard, if sharded), so that they need no averaging; and, for the network, W times that
-        of its own embeddings, as `torch.nn.parallel.DistributedDataParallel` takes the mean over the W processes. Each
-        process works on C/W classes. Call it on all processes, before an optimiser is given the parameters: these are
-        overwritten with the values of the first process, except sharded proxies, of which each process keeps its own.
+        Every process gets the value that a single process with all samples would get, and its gradients: the complete
+        gradient of the proxies (of its shard, if sharded), which needs no averaging; and W times the gradient of its
+        own embeddings, because `torch.nn.parallel.DistributedDataParallel` averages over the W processes. Each process
+        computes the scores of C/W classes. Call this on all processes before an optimiser gets the parameters: it
+        overwrites them with the values of the first process, except sharded proxies, which stay as they are.
 
         Args:
-            sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
-                The optimiser must step every row by itself (not LBFGS or Adafactor). Use
-                `proxemic.optim.clipping.clip_norm` instead of `torch.nn.utils.clip_grad_norm_` and
-                `ShardedGradScaler` instead of `GradScaler`, which join the gradients of the processes. If the loss is
-                part of a module that `torch.nn.parallel.DistributedDataParallel` wraps, tell it before to ignore the
+            sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last one, and their optimiser state.
+                The optimiser must update every row independently (unlike LBFGS or Adafactor). Use
+                `proxemic.optim.clipping.clip_norm` instead of `torch.nn.utils.clip_grad_norm_`, and
+                `ShardedGradScaler` instead of `GradScaler`: they join the gradients of the processes. Before
+                `torch.nn.parallel.DistributedDataParallel` wraps a module that contains the loss, make it ignore the
                 proxies: ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module,
-                ["loss.proxies"])``. Otherwise it overwrites them, which the first forward detects.
-            group: The processes; ``None`` is all.
-            even_batches: Every step has equally many samples on each process; else their numbers are exchanged first,
-                which waits for the GPU.
+                ["loss.proxies"])``. Otherwise it overwrites them, and the first forward raises an error.
+            group: The processes; ``None`` for all.
+            even_batches: Promise that all processes have equally many samples in every step. Otherwise each step first
+                exchanges their numbers, which waits for the GPU.
 
         Raises:
-            ValueError: If there is no process group, this process is not in it, the loss is distributed already, or it
+            ValueError: If there is no process group, this process is not in it, the loss is already distributed, or it
                 cannot be sharded.
         """
         if sharded:
@@ -248,23 +251,24 @@ class ProxyLoss(Described, ABC):
     ) -> Float[Tensor, "*values"]:
         """Compute the loss of a batch, or of each of its samples.
 
-        With sample weights the mean is ``Σ_i w_i l_i / Σ_i w_i``, as with the class weights of
-        `torch.nn.CrossEntropyLoss`, to which the regularisers R are added. Without a reduction, the value of a sample
-        is ``w_i (l_i + R)``, so that the sum of the values over that of the weights is the loss.
+        With weights per sample the loss is ``Σ_i w_i l_i / Σ_i w_i + R`` with the regularisers R, the mean that
+        `torch.nn.CrossEntropyLoss` computes with class weights. Without a reduction, the value of a sample is
+        ``w_i (l_i + R)``: the sum of these values over the sum of the weights is the loss.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
-            weights: ``[B]``, 0 or more and not all 0, for a data-wise loss, without gradient; ``None`` is all equal.
-            reduction: ``"mean"``, or ``"none"`` for one value per sample, of a data-wise loss.
+            weights: ``[B]``, 0 or more and not all 0, only for a data-wise loss; they get no gradient. ``None`` weighs
+                all samples equally.
+            reduction: ``"mean"``, or ``"none"`` for one value per sample, only for a data-wise loss.
 
         Returns:
             A scalar, or ``[B]`` without a reduction; float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If an argument is not allowed, a class-wise loss is given weights or asked for values per
-                sample, or another wrapper has overwritten the shards (see `distribute`). On a GPU, a label or a weight
-                out of range raises it in the first batch; in later ones, which do not wait for the GPU, it fails by a
+            ValueError: If an argument is not allowed, a class-wise loss gets weights or is asked for values per sample,
+                or another wrapper has overwritten the shards (see `distribute`). On a GPU, a label or weight out of
+                range raises this error in the first batch; later batches do not wait for the GPU, and fail with a
                 device-side assertion.
         """
         sharding = self._sharding
@@ -296,7 +300,7 @@ class ProxyLoss(Described, ABC):
             proxies, step = classes.local_rows(self.proxies).to(parts.dtype), self._step
             if self._compiler is not None and Plan.of_step(self.scoring, parts, proxies, self.chunk_size).dense:
                 step = self._compiler(step)
-        # It leaves autocast by itself: torch runs a compiled backward without it only if it was there when compiled.
+        # The step leaves autocast itself: compiled, its backward runs without autocast only if it was traced so.
         values = step(parts, whole, labels, classes, proxies, weights, products, reduction == "none")
         return values if sharding is None or reduction == "mean" else local_rows(values, sharding.group, sizes)
 
@@ -311,7 +315,7 @@ class ProxyLoss(Described, ABC):
         products: Products,
         per_sample: bool,
     ) -> Tensor:
-        """Compute the loss of the joined batch, or its values, given the classes to look at and their proxies."""
+        """Compute the loss of the joined batch, or its values per sample, from the given classes and their proxies."""
         with without_autocast(parts.device.type):
             sharding, local, sampling = self._sharding, classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:
@@ -328,7 +332,7 @@ class ProxyLoss(Described, ABC):
             values = self.step_objective(positive, negative, labels, whole, classes)
             self._check_values(values, len(labels))
             if (weights is not None or per_sample) and values.ndim == 0:
-                raise self._no_samples("its objective gives one value for the batch")
+                raise self._no_samples("its objective returns one value for the batch")
             if self.label_smoothing:
                 total = streamed_sum_negatives(parts, centers, local.labels, scoring, self.chunk_size, sampling)
                 total = total if sharding is None else sum_across(total, sharding.group)
@@ -339,23 +343,23 @@ class ProxyLoss(Described, ABC):
             return values * weights if per_sample and weights is not None else values
 
     def compile(self, *args: Any, **keywords: Any) -> None:
-        """Compile the loss by `torch.compile`, whose arguments these are: all that follows the choice of classes.
+        """Compile everything after the choice of classes; the arguments are those of `torch.compile`.
 
-        Where the classes are walked over in chunks, what is done with a chunk is compiled, once for all chunks.
+        A loss that computes its classes in chunks compiles the computation of a chunk, once for all chunks.
         """
         self._compiler = compiler(*args, **keywords)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_compiler": None}  # what is compiled is neither copied nor pickled
+        return {**super().__getstate__(), "_compiler": None}  # compiled functions are neither copied nor pickled
 
     def step_scoring(
         self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
     ) -> Scoring:
-        """Return the `Scoring` of this step, for losses that change it.
+        """Return the `Scoring` of this step; a loss may override it to change the scoring with every step.
 
-        A loss with running statistics updates them here while it is in training mode, so that `objective` does not.
-        ``positive`` computes the positive class scores of the (joined) batch, which costs B·K·D operations and, over
-        processes, an all-reduce of one number per sample; neither they nor the embeddings have a gradient.
+        A loss with running statistics updates them here in training mode, so that `objective` changes nothing.
+        ``positive`` computes the positive class scores of the (joined) batch, at the cost of B·K·D operations and, with
+        several processes, an all-reduce of one number per sample. Neither they nor the embeddings have a gradient.
         """
         return self.scoring
 
@@ -367,7 +371,7 @@ class ProxyLoss(Described, ABC):
         embeddings: Float[Tensor, "batch dim"],
         classes: SampledClasses,
     ) -> Float[Tensor, "*values"]:
-        """`objective`, given the classes that the step looks at, for losses that need them."""
+        """Compute `objective`; a loss may override it to use the classes of the step as well."""
         return self.objective(positive, negative, labels, embeddings)
 
     def smoothed(
@@ -378,36 +382,37 @@ class ProxyLoss(Described, ABC):
         embeddings: Float[Tensor, "batch dim"],
         total: Float[Tensor, " batch"],
     ) -> Float[Tensor, "*values"]:
-        """Smooth the labels of values per sample, given the sum of the logits of each sample's negatives."""
+        """Apply label smoothing to values per sample; ``total`` is the sum of the logits of each sample's negatives."""
         # −Σ_c q_c log p_c with q = (1 − ε)·onehot + ε/C is the cross-entropy plus ε (z_y − mean_c z_c).
         target = self.target_logits(positive, labels, embeddings)
         return values + self.label_smoothing * (target - (target + total) / self.num_classes)
 
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
+        """Compute each class's score, without margin: a cosine in [-1, 1] or minus a distance; larger is nearer."""
         check_embeddings(embeddings, self.embedding_size)
         self._need_all_classes()
         with torch.autocast(embeddings.device.type, enabled=False):
             queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
             centers = self.centers(self.proxies.to(queries.dtype))
-            return dense_class_scores(queries, centers, self.scoring.similarity, self.scoring.pooling)
+            return dense_class_scores(queries, centers, self.scoring)
 
     def class_logits(
         self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Compute the logit of every class: its score times the scale; with labels, with the margin of the target.
+        """Compute the logit of every class: its score times the scale, with the target's margin if labels are given.
 
-        A softmax loss is the cross-entropy of its logits with labels (with ``label_smoothing``, if it has any), except
-        for terms that are not: regularisers, and that of the lengths in `MagFaceLoss`. Averages are not updated and
-        margins not drawn, as in evaluation mode.
+        A softmax loss is the cross-entropy of its logits with labels (and its ``label_smoothing``) plus regularisers
+        and, in `MagFaceLoss`, the term of the lengths. As in evaluation mode, averages are not updated and margins are
+        not drawn.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
-            labels: ``[B]``, integers in [0, num_classes), for a softmax loss; ``None`` gives logits without margins.
+            labels: ``[B]``, integers in [0, num_classes), only for a softmax loss; ``None`` gives logits without
+                margins.
 
         Raises:
-            ValueError: If an argument is not allowed, the loss is not a softmax loss and has labels, or the proxies are
-                sharded.
+            ValueError: If an argument is not allowed, labels are given to a loss that is not a softmax loss, or the
+                proxies are sharded.
 
         >>> from proxemic.losses import CosFaceLoss
         >>> loss = CosFaceLoss(2, 2, margin=0.5, scale=4.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
@@ -439,15 +444,15 @@ class ProxyLoss(Described, ABC):
 
     @torch.no_grad()
     def begin_at_class_means(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> None:
-        """Move each proxy, before training, to the mean of its class's embeddings; classes of none keep theirs.
+        """Move each proxy to the mean of its class's embeddings, before training; classes without any keep theirs.
 
-        The first steps of a pretrained network then do not pull its embeddings to places drawn at random. Where scores
-        are cosines, each proxy turns to the mean of the unit embeddings and keeps its length, which divides the size of
-        its steps.
+        The first steps then do not drag the embeddings of a pretrained network towards random proxies. If scores are
+        cosines, each proxy turns to the mean of the unit embeddings and keeps its length, because that divides the size
+        of its steps.
 
         Args:
-            embeddings: Embeddings of training images, in evaluation mode.
-            labels: Their classes, from 0.
+            embeddings: ``[N, D]``, embeddings of training images, computed in evaluation mode.
+            labels: ``[N]``, their classes, integers in [0, num_classes).
 
         Raises:
             ValueError: If a class has several proxies, which would stay equal, or the arguments do not fit.
@@ -460,8 +465,8 @@ class ProxyLoss(Described, ABC):
         """
         if self.proxies_per_class > 1:
             raise ValueError(
-                f"proxies_per_class is {self.proxies_per_class}, but proxies that all begin at the mean of their class "
-                "stay equal: draw them, or take 1"
+                f"proxies_per_class is {self.proxies_per_class}, but proxies that all start at the mean of their class "
+                "stay equal: draw them at random, or take 1"
             )
         is_cosine = self._check_batch(embeddings, labels)
         self._need_all_classes()
@@ -477,16 +482,17 @@ class ProxyLoss(Described, ABC):
     def begin_at_clusters(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"], *, seed: int = 0
     ) -> None:
-        """Move the K proxies of each class to the centres of K clusters of its embeddings, as k-means finds them.
+        """Move the K proxies of each class to the centres of K clusters of its embeddings, found by k-means.
 
-        Proxies that are drawn lie in the same place as seen from the embeddings of a class, so that one of them can
-        become the nearest of all; at the centres of clusters each has images of its own. Where scores are cosines, the
-        clusters are those of directions, and each proxy keeps its length. Of a class of fewer than K different
-        embeddings, as many proxies move; the others stay.
+        Random proxies are nearly equally far from all embeddings of a class, so that a single one can become the
+        nearest of all; at the centres of clusters, each proxy has its own images. If scores are cosines, k-means
+        clusters directions, and each proxy keeps its length. In a class with fewer than K different embeddings, as many
+        proxies move as there are embeddings; the others stay.
 
         Args:
-            embeddings: Embeddings of training images, in evaluation mode; equal on all processes of a distributed loss.
-            labels: Their classes, from 0.
+            embeddings: ``[N, D]``, embeddings of training images, computed in evaluation mode; equal on all processes
+                of a distributed loss.
+            labels: ``[N]``, their classes, integers in [0, num_classes).
             seed: Seed of the starts of k-means.
 
         Raises:
@@ -509,9 +515,9 @@ class ProxyLoss(Described, ABC):
             begun.copy_(centers * begun.norm(dim=1, keepdim=True) if is_cosine else centers)
 
     def count_classes(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> None:
-        """Tell the loss how many samples each class has, from which a `MarginRule` makes the margins.
+        """Tell the loss how many samples each class has, so that its `MarginRule` can compute the margins.
 
-        Losses without such a rule ignore it. The margins are kept in the ``state_dict``, so a loaded loss has them.
+        Losses without a rule ignore the counts. The ``state_dict`` holds the margins, so a loaded loss has them.
 
         Args:
             counts: ``[C]``, of all classes, at least 1 each.
@@ -532,11 +538,11 @@ class ProxyLoss(Described, ABC):
     def _regularized(
         self, proxies: Tensor, sampling: SamplingWeights
     ) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
-        """Return the proxies for the loss to use, terms to add to it, and regularisers to compute with its chunks."""
+        """Return the proxies to use, terms to add to the loss, and regularisers to compute with its chunks."""
         terms, inside = [], []
         for regularizer in self.regularizers:
             if not isinstance(regularizer, Regularizer):
-                terms.append(regularizer(self.proxies.to(proxies.dtype)))  # of all, on every process alike
+                terms.append(regularizer(self.proxies.to(proxies.dtype)))  # of all classes, equal on every process
             elif regularizer.separable and type(self).centers is ProxyLoss.centers:
                 inside.append(regularizer)
             else:
@@ -547,7 +553,7 @@ class ProxyLoss(Described, ABC):
         return proxies, terms, inside
 
     def _set_margin(self, margin: Margin, check: Callable[[str, float], float], name: str = "margin") -> None:
-        """Keep one margin for all classes as an attribute, one margin per class as a buffer ``[C]``."""
+        """Store one margin for all classes as an attribute, or one margin per class as a buffer ``[C]``."""
         if is_number(margin):
             setattr(self, name, check("margin", margin))
             return
@@ -572,23 +578,23 @@ class ProxyLoss(Described, ABC):
             self._awaits_counts = False  # so that a GPU is waited for once
 
     def _check_values(self, values: Tensor, batch: int) -> None:
-        """Raise `ValueError` if an objective, which may be a user's, gives values of a wrong shape."""
+        """Raise `ValueError` if an objective, which a user may have written, returns values of a wrong shape."""
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
         if shape == () or (shape == (batch,) and self.data_wise):
             return
         due = f"one value per sample, [{batch}]" if self.data_wise else "a scalar, as the loss sums per class"
-        came = shown(values) if shape is None else f"a tensor of shape {[*shape]}"
-        raise ValueError(f"{type(self).__name__}.objective gives {came}, but must give {due}.")
+        found = shown(values) if shape is None else f"a tensor of shape {[*shape]}"
+        raise ValueError(f"{type(self).__name__}.objective returns {found}, but must return {due}.")
 
     def _no_samples(self, why: str) -> ValueError:
         return ValueError(
-            f"weights or reduction='none' came, but {type(self).__name__} has no values of samples: {why}. Take a "
-            "data-wise loss, as DataWiseMultiProxyAnchorLoss or a softmax loss, or leave them out."
+            f"weights or reduction='none' are given, but {type(self).__name__} has no values of samples: {why}. Take a "
+            "data-wise loss, such as DataWiseMultiProxyAnchorLoss or a softmax loss, or leave them out."
         )
 
     @torch.no_grad()
     def _target_scores(self, embeddings: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
-        """Compute the joined batch's positive scores; labels out of [0, classes) are those of other processes."""
+        """Compute the joined batch's positive scores; labels outside [0, classes) belong to other processes."""
         scores = embeddings.new_zeros(len(labels))
         if len(centers):
             target = labels.clamp(0, len(centers) - 1)
@@ -597,7 +603,7 @@ class ProxyLoss(Described, ABC):
         return scores if self._sharding is None else sum_across(scores, self._sharding.group)
 
     def _check_batch(self, embeddings: Tensor, labels: Tensor) -> bool:
-        """Refuse a batch that does not fit, and return whether scores are cosines."""
+        """Check a batch, and return whether scores are cosines."""
         check_embeddings(embeddings, self.embedding_size)
         check_labels(labels, len(embeddings), self.num_classes)
         return isinstance(self.scoring.similarity, Cosine)
@@ -605,20 +611,20 @@ class ProxyLoss(Described, ABC):
     def _need_all_classes(self) -> None:
         if len(self.proxies) != self.num_classes:
             raise ValueError(
-                f"proxies hold {len(self.proxies)} of {self.num_classes} classes, as they are sharded over processes: "
-                "score all classes in one process, with the proxies that a run exports."
+                f"proxies hold {len(self.proxies)} of {self.num_classes} classes, because they are sharded over "
+                "processes: score all classes in one process, with the proxies that a run exports."
             )
 
     def _require_regularizers_of_shards(self, why: str) -> None:
         for regularizer in self.regularizers:
             if not isinstance(regularizer, Regularizer):
                 raise ValueError(
-                    f"{why}, but the regulariser {type(regularizer).__name__} takes all proxies at once: take one of "
+                    f"{why}, but the regulariser {type(regularizer).__name__} needs all proxies at once: take one of "
                     "proxemic.losses, or derive yours from proxemic.losses.Regularizer."
                 )
 
     def _dtype(self, embeddings: Tensor) -> torch.dtype:
-        """Return float32 at least, so that half precision costs no digits here."""
+        """Return the type to compute in: at least float32, so that half precision loses no digits here."""
         return torch.promote_types(torch.promote_types(embeddings.dtype, self.proxies.dtype), torch.float32)
 
 

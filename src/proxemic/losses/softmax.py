@@ -14,7 +14,7 @@ from proxemic.losses.scores import CenterRegularizer, Scoring, SoftmaxPooling
 
 
 class SoftmaxLoss(ProxyLoss):
-    """Base class of the cross-entropies over the classes: ``mean_i softplus(N_i − z_i)`` of the target logits z."""
+    """Base class of the cross-entropies over the classes: ``mean_i softplus(N_i − z_i)`` with target logits z."""
 
     def target_logits(self, positive: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return self.scoring.scale * positive
@@ -50,8 +50,8 @@ class NormalizedSoftmaxLoss(SoftmaxLoss):
 class ProxyNCALoss(ProxyLoss):
     """``mean_i −log(e^{−σ‖x̂_i−ŵ_{y_i}‖²} / Σ_{c≠y_i} e^{−σ‖x̂_i−ŵ_c‖²})``: the target class is not in the denominator.
 
-    Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017, equation 6. It has no lower
-    bound, and the pull to the proxy of the target class does not weaken near it. With ``‖x̂−ŵ‖² = 2 − 2cos`` it is
+    Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017, equation 6. The loss has no
+    lower bound, and the pull to the target class's proxy does not weaken near it. As ``‖x̂−ŵ‖² = 2 − 2cos``, it equals
     ``mean_i N_i(2σ) − 2σP_i`` of cosines.
 
     Args:
@@ -77,10 +77,10 @@ class ProxyNCALoss(ProxyLoss):
 
 
 class ProxyNCAPlusPlusLoss(SoftmaxLoss):
-    """Softmax cross-entropy of ``−‖x̂ − ŵ_c‖² / T``, the target class included.
+    """Softmax cross-entropy of ``−‖x̂ − ŵ_c‖² / T`` over all classes, including the target class.
 
-    Teh et al., ProxyNCA++, ECCV 2020, equation 9. With ``‖x̂−ŵ‖² = 2 − 2cos`` it is a normalised softmax of scale 2/T;
-    the authors scale both sides by 3, which is T = 1/9.
+    Teh et al., ProxyNCA++, ECCV 2020, equation 9. As ``‖x̂−ŵ‖² = 2 − 2cos``, it is a normalised softmax with scale 2/T;
+    the authors scale embeddings and proxies by 3, which is T = 1/9.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -114,7 +114,7 @@ class SoftTripleLoss(SoftmaxLoss):
         gamma: γ > 0, the softness of the pooling over proxies.
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` replaces the one with γ.
 
     >>> loss = SoftTripleLoss(
     ...     2, 2, proxies_per_class=1, scale=1.0, margin=0.5, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))

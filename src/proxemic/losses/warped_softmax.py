@@ -1,4 +1,4 @@
-"""Softmax of Euclidean distances, and its warped form, which puts the loss's minimum at a distance α from the proxy."""
+"""Softmax of Euclidean distances, and its warped form, whose minimum lies at a distance α from the proxy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,16 +14,16 @@ from proxemic.losses.options import ProxyOptions
 from proxemic.losses.scores import Euclidean, Scoring, SoftmaxPooling
 from proxemic.losses.softmax import SoftmaxLoss
 
-Distances = Callable[..., Any]  # of a tensor; its types are not checked, so that a recipe may name torch.sqrt
+Distances = Callable[..., Any]  # from tensor to tensor; untyped, so that a recipe may name torch.sqrt
 
 
 def warp(
     distance: Float[Tensor, "*shape"], *, alpha: float, k1: float, k2: float, delta_scale: float = 1.0
 ) -> Float[Tensor, "*shape"]:
-    """``f1(t) = k1·t + Δ`` for ``t < α`` and ``k2·t + (1 − k2)·α`` from there on (warping paper, equation 7).
+    """Compute ``f1(t) = k1·t + Δ`` for ``t < α`` and ``k2·t + (1 − k2)·α`` beyond (warping paper, equation 7).
 
-    ``Δ = delta_scale · (t − k1·t)`` is a value without gradient: at ``delta_scale = 1`` the value is ``t`` below α and
-    only the gradient is warped.
+    ``Δ = delta_scale · (t − k1·t)`` has no gradient: with ``delta_scale = 1``, the value below α is ``t`` and only the
+    gradient is warped.
 
     >>> t = torch.tensor([1.0, 3.0], requires_grad=True)
     >>> value = warp(t, alpha=2.0, k1=0.5, k2=2.0)
@@ -36,7 +36,7 @@ def warp(
 
 @dataclass(frozen=True)
 class Power:
-    """``t^exponent``, a function for `WarpedSoftmaxLoss` (warping paper, table III: 1.5).
+    """``t^exponent``, a function for `WarpedSoftmaxLoss` (the warping paper's table III uses 1.5).
 
     Args:
         exponent: > 0.
@@ -55,9 +55,9 @@ class Power:
 
 
 class EuclideanSoftmaxLoss(SoftmaxLoss):
-    """``mean_i softplus(T·‖x_i − w_{y_i}‖ + LSE_{j≠y_i}(−T‖x_i − w_j‖))``, nothing normalised.
+    """``mean_i softplus(T·‖x_i − w_{y_i}‖ + LSE_{j≠y_i}(−T‖x_i − w_j‖))``, without normalisation.
 
-    Equation 4 of the warping paper.
+    Source: equation 4 of the warping paper.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -91,10 +91,10 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        alpha: α ≥ 0, the distance from the proxy that attracts; at 0 only the pull inwards is left.
-        k1: Slope below α, in (0, 1]: pushes outwards; 1 turns that off.
-        k2: Slope above α, ≥ 1: pulls inwards; 1 turns that off.
-        delta_scale: ≥ 1, the factor of Δ; 1 keeps the unwarped value, more acts like a margin.
+        alpha: α ≥ 0, the distance from the proxy to which embeddings are drawn; with 0 they are only pulled inwards.
+        k1: Slope below α, in (0, 1]: pushes outwards; 1 turns this off.
+        k2: Slope above α, ≥ 1: pulls inwards; 1 turns this off.
+        delta_scale: ≥ 1, the factor of Δ; 1 keeps the unwarped value, larger factors act like a margin.
         temperature: T > 0; it multiplies the distances.
         f1: Elementwise function of the distance to the target class's proxy.
         f2: Elementwise function of the distances to the others; ``None`` is the identity.
@@ -128,7 +128,7 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
             if function is not None:
                 check_callable(name, function, "a function of a tensor of distances, for example torch.sqrt")
         if isinstance(f2, nn.Module) and any(True for _ in f2.parameters()):
-            raise ValueError("f2 has parameters of its own, which would not be trained: give a fixed function.")
+            raise ValueError("f2 has parameters, which would not be trained: give a fixed function.")
         if f1 is None:
             if alpha is None or k1 is None or k2 is None:
                 raise ValueError(
@@ -138,12 +138,10 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
             check_warp(alpha, k1, k2)
             check_number("delta_scale", delta_scale, "must be at least 1, which keeps the unwarped value", least=1)
             if f2 is not None:
-                raise ValueError("f2 came without f1: give both functions, or alpha, k1 and k2 alone.")
+                raise ValueError("f2 is given without f1: give both functions, or only alpha, k1 and k2.")
             f1 = partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
         elif (alpha, k1, k2, delta_scale) != (None, None, None, 1):
-            raise ValueError(
-                "f1 came with alpha, k1, k2 or delta_scale, which belong to the warp: give one of the two."
-            )
+            raise ValueError("f1 is given with alpha, k1, k2 or delta_scale, which define the warp: give one of both.")
         super().__init__(num_classes, embedding_size, temperature=temperature, **options)
         self.f1 = f1
         if f2 is not None:
@@ -151,19 +149,19 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
 
 
 def check_warp(alpha: float, k1: float, k2: float) -> None:
-    """Raise `ValueError` unless ``α ≥ 0`` and ``0 < k1 ≤ 1 ≤ k2``: figures 6 and 7 of the paper begin with no warp."""
+    """Raise `ValueError` unless ``α ≥ 0`` and ``0 < k1 ≤ 1 ≤ k2``; figures 6 and 7 of the paper include no warp."""
     check_number("alpha", alpha, "must be a distance of at least 0", least=0)
     check_number("k1", k1, "the slope below alpha must be above 0 and at most 1", above=0, most=1)
     check_number("k2", k2, "the slope above alpha must be at least 1", least=1)
 
 
 def _of_distance(f2: Distances, score: Tensor) -> Tensor:
-    """``f2`` as a transform of the class score, which is minus the distance."""
+    """Apply ``f2`` to class scores, which are minus distances."""
     return -_at(f2, -score)
 
 
 def _at(function: Distances, distance: Tensor) -> Tensor:
-    """Apply a function to distances; at 0, where its slope may be infinite, as the root's is, it gets no gradient."""
+    """Apply a function to distances, without a gradient at 0, where its slope may be infinite, as that of a root."""
     apart = distance > 0
     at_zero = function(torch.zeros_like(distance[:1])).detach()
     return torch.where(apart, function(torch.where(apart, distance, 1)), at_zero)

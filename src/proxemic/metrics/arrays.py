@@ -1,4 +1,4 @@
-"""Embeddings and labels as users have them: tensors, NumPy arrays, lists."""
+"""Conversion and checks of embeddings and labels, which may be tensors, NumPy arrays or lists."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Convert these arguments of a function, or the values of a mapping, from NumPy arrays or lists to tensors."""
+    """Decorate a function to convert these arguments, or the values of mappings, from arrays or lists to tensors."""
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         signature = inspect.signature(function)
@@ -26,7 +26,7 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             given = signature.bind(*args, **kwargs)
             texts = {name: given.arguments[name] for name in names if _are_texts(given.arguments.get(name))}
-            if texts:  # of several arguments, such as those of queries and of a gallery, numbered together
+            if texts:  # several arguments, such as labels of queries and gallery, are numbered together
                 numbers, _ = number_texts([text for values in texts.values() for text in values])
                 given.arguments |= zip(texts, numbers.split([*map(len, texts.values())]), strict=True)
             for name in names:
@@ -46,7 +46,7 @@ def _are_texts(values: Any) -> bool:
 
 
 def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:
-    """Check that there is one integer per row, and return them as int64."""
+    """Return one integer per row as int64; raise `ValueError` if there is not one integer per row."""
     if values.shape != (rows,):
         raise ValueError(f"{name} has shape {tuple(values.shape)} but must be [{rows}], one per {per}")
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
@@ -55,14 +55,14 @@ def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tenso
 
 
 def check_shape(name: str, embeddings: Tensor) -> None:
-    """Raise `ValueError` unless embeddings are `[rows, dim]`, with at least one of both."""
+    """Raise `ValueError` unless embeddings are `[rows, dim]`, both at least 1."""
     if embeddings.ndim != 2 or 0 in embeddings.shape:
         raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], both at least 1")
 
 
 def check_finite(name: str, values: Float[Tensor, "rows dim"], per: str = "row") -> None:
-    """Raise `ValueError` with the number of rows that have NaN or infinite values."""
-    # The extremes of a row, which are NaN where a coordinate is, need no memory of the size of the embeddings.
+    """Raise `ValueError` if rows have NaN or infinite values, with their number."""
+    # The extremes of a row are NaN if a coordinate is; they need no memory of the size of the embeddings.
     low, high = values.detach().aminmax(dim=1)
     broken = int((~(low.isfinite() & high.isfinite())).sum())
     if broken:

@@ -1,4 +1,4 @@
-"""How well k-means clusters of the embeddings agree with the classes."""
+"""Agreement of k-means clusters of the embeddings with the classes."""
 
 import warnings
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class ClusteringMetrics:
 
     Args:
         nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
-        nmi_geometric: The same, divided by their geometric mean.
-        ami: Adjusted mutual information, with the arithmetic mean; may be a little below 0.
-        table: How many rows of each class are in each cluster, sparse.
+        nmi_geometric: Mutual information divided by the geometric mean of the entropies.
+        ami: Adjusted mutual information, with the arithmetic mean; may be slightly below 0.
+        table: Number of rows of each class in each cluster, a sparse matrix.
     """
 
     nmi: float
@@ -40,12 +40,12 @@ def clustering_metrics(
     distance: Distance = "cosine",
     seed: int = 0,
 ) -> ClusteringMetrics:
-    """Cluster once, into as many clusters as there are classes, and compute NMI and AMI.
+    """Cluster the embeddings into as many clusters as there are classes, and compute NMI and AMI.
 
-    The values are those of `retrieval_metrics` with ``nmi=True``. All scores are 1 with a single class, and 0 where all
-    rows of several classes are equal.
+    `retrieval_metrics` with ``nmi=True`` gives the same values. All scores are 1 for a single class, and 0 if all rows
+    of several classes are equal.
 
-    Arguments and errors: as `kmeans_clusters`; `labels` holds one integer per row.
+    Arguments and errors are those of `kmeans_clusters`; `labels` are one integer per row.
 
     >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> metrics = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
@@ -76,11 +76,11 @@ def normalized_mutual_information(
     distance: Distance = "cosine",
     seed: int = 0,
 ) -> float:
-    r"""Compute the mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
+    r"""Compute the mutual information of classes and k-means clusters over the mean of their entropies, in [0, 1].
 
-    Most papers divide by the arithmetic mean; the code of the realigned softmax warping paper by the geometric one.
+    Most papers divide by the arithmetic mean; the code of the realigned softmax warping paper uses the geometric mean.
 
-    Arguments and errors: as `clustering_metrics`, and `average`, the mean of the two entropies.
+    Arguments and errors are those of `clustering_metrics`; `average` is the kind of mean of the two entropies.
 
     >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> normalized_mutual_information(points, torch.tensor([0, 1, 0, 1]))
@@ -100,9 +100,9 @@ def adjusted_mutual_information(
     distance: Distance = "cosine",
     seed: int = 0,
 ) -> float:
-    """Compute the mutual information of classes and k-means clusters, adjusted for chance: 0 if random, at most 1.
+    """Compute the mutual information of classes and k-means clusters, adjusted for chance: 0 for random, at most 1.
 
-    Arguments and errors: as `clustering_metrics`.
+    Arguments and errors are those of `clustering_metrics`.
 
     >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> adjusted_mutual_information(points, torch.tensor([0, 0, 1, 1]))
@@ -113,14 +113,14 @@ def adjusted_mutual_information(
 
 @dataclass(frozen=True)
 class PartitionAgreement:
-    """Agreement of clusters, however they were made, with the classes.
+    """Agreement of any clusters with the classes.
 
     Args:
         nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
         ami: Adjusted mutual information, with the arithmetic mean.
-        precision: Share of the pairs of rows in one cluster that also share a class; 1 if there are none.
-        recall: Share of the pairs of rows of one class that are also in one cluster; 1 if there are none.
-        f1: The harmonic mean of the two.
+        precision: Share of the pairs of rows in one cluster that also share a class; 1 if there is no pair.
+        recall: Share of the pairs of rows of one class that are also in one cluster; 1 if there is no pair.
+        f1: Harmonic mean of precision and recall.
     """
 
     nmi: float
@@ -134,15 +134,15 @@ class PartitionAgreement:
 def partition_agreement(labels: Shaped[Tensor, "..."], clusters: Shaped[Tensor, "..."]) -> PartitionAgreement:
     r"""Compute NMI, AMI and pairwise F1 of given clusters.
 
-    With $n_{ck}$ rows of class c in cluster k, the pairs of rows that are together in both are
-    $\sum_{ck} \binom{n_{ck}}{2}$; precision divides them by the pairs within clusters, recall by those within classes.
+    With $n_{ck}$ rows of class c in cluster k, $\sum_{ck} \binom{n_{ck}}{2}$ pairs of rows share both; precision
+    divides them by the pairs within clusters, recall by the pairs within classes.
 
     Args:
-        labels: The class of each row, integers.
-        clusters: The cluster of each row; a row with a number below 0 is a cluster of its own.
+        labels: `[rows]`, the class of each row as an integer.
+        clusters: `[rows]`, the cluster of each row as an integer; a negative number is a cluster of this row alone.
 
     Raises:
-        ValueError: If they are not integers, of different lengths, or empty.
+        ValueError: If there are no rows, or labels or clusters are not one integer per row.
 
     >>> partition_agreement(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([5, 5, -1, 7, 7, 7])).f1
     0.5
@@ -151,7 +151,7 @@ def partition_agreement(labels: Shaped[Tensor, "..."], clusters: Shaped[Tensor, 
     clusters = as_integers("clusters", clusters, len(labels)).cpu().clone()
     alone = clusters < 0
     if not len(labels):
-        raise ValueError("labels is empty, but agreement takes at least one row")
+        raise ValueError("labels is empty, but agreement needs at least one row")
     clusters[alone] = clusters.amax().clamp(min=-1) + 1 + torch.arange(int(alone.sum()))
     table = contingency(labels, clusters)
     everyone = torch.ones(1, table.shape[0], dtype=torch.float64)
@@ -175,24 +175,27 @@ def _pairs(counts: Float64[Tensor, "..."]) -> float:
 def kmeans_clusters(
     embeddings: Float[Tensor, "rows ..."], number: int, *, distance: Distance = "cosine", seed: int = 0
 ) -> Int64[Tensor, "rows"]:
-    """Cluster rows by Lloyd's k-means of scikit-learn, started once by k-means++, on the CPU in float32.
+    """Cluster rows with scikit-learn's k-means (Lloyd), started once by k-means++, on the CPU in float32.
 
-    With the cosine distance, rows are scaled to unit length first. The clusters do not depend on the order of the rows:
-    equal rows are clustered as one, weighted by their number. With more clusters than distinct rows, each of these is a
-    cluster.
+    With the cosine distance, rows are first scaled to unit length. The clusters do not depend on the order of the rows:
+    equal rows are clustered as one, weighted by their number. If there are more clusters than distinct rows, each
+    distinct row is a cluster.
 
-    On one core 6,000 rows of 512 dimensions and 100 clusters take a second, 60,502 rows and 11,316 clusters (Stanford
-    Online Products) half an hour.
+    On one core, 6,000 rows of 512 dimensions take a second for 100 clusters; 60,502 rows and 11,316 clusters (Stanford
+    Online Products) take half an hour.
 
     Args:
-        embeddings: Finite.
+        embeddings: `[rows, dim]`, finite.
         number: Number of clusters, at least 1.
-        distance: ``cosine`` for rows of unit length, or ``euclidean`` for rows as they are.
+        distance: ``"cosine"`` scales rows to unit length; ``"euclidean"`` leaves them unchanged.
         seed: Seed of the initialisation.
 
+    Returns:
+        `[rows]`, the cluster of each row.
+
     Raises:
-        ValueError: If an argument is out of its range or of a wrong shape.
-        ModuleNotFoundError: Without scikit-learn, of the extra `train`.
+        ValueError: If an argument is out of range or has a wrong shape.
+        ModuleNotFoundError: If scikit-learn (extra `train`) is not installed.
 
     >>> kmeans_clusters(torch.tensor([[1.0], [2.0], [3.0]]), 2)
     tensor([0, 0, 0])
@@ -212,22 +215,22 @@ def kmeans_clusters(
     points = points / _power_of_two(points.abs().amax())
     points, place, times = points.unique(dim=0, return_inverse=True, return_counts=True)
     kmeans = KMeans(min(number, len(points)), n_init=1, random_state=seed)  # pyright: ignore[reportArgumentType]
-    # As many threads as torch computes with: the order of the sums, and so the last digits, depend on them.
+    # As many threads as torch uses, because the order of the sums, and so the last digits, depends on their number.
     with warnings.catch_warnings(), threadpool_limits(torch.get_num_threads()):
-        # Rows that differ by rounding alone may become equal once centred; then there are fewer clusters.
+        # Rows that differ only by rounding may be equal once centred; then there are fewer clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())
     return torch.from_numpy(clusters).long()[place].to(embeddings.device)
 
 
 def unit_rows(embeddings: Float[Tensor, "rows dim"]) -> Float32[Tensor, "rows dim"]:
-    """Divide each row by its norm, however large or small it is; rows of zeros stay, and infinite ones become NaN."""
+    """Divide each row by its norm, also if it is very large or small; zero rows stay zero, infinite ones become NaN."""
     rows = embeddings.float()
-    # The squares of numbers above 1e19 or below 1e-23 leave the range of float32.
+    # Squares of numbers above 1e19 or below 1e-23 are outside the range of float32.
     return normalize(rows / _power_of_two(rows.abs().amax(1, keepdim=True)), dim=1)
 
 
 def _power_of_two(values: Float32[Tensor, "*values"]) -> Float32[Tensor, "*values"]:
-    """Return the largest power of two that is not above each value; 1 for 0."""
-    # A mantissa is at least a half; twice it, as twice the power may be too large for float32.
+    """Return for each value the largest power of two up to it; 1 for 0."""
+    # frexp's mantissa is at least a half. It is doubled, not the power, which might be too large for float32.
     return torch.where(values == 0, 1.0, values / (2 * values.frexp().mantissa))

@@ -1,10 +1,11 @@
 """Confidence intervals of metrics and a paired test of two models, by resampling classes.
 
-Queries of one class are not independent, as they look for the same images. So whole classes are drawn, with
+Queries of one class are not independent, because they search for the same images. So whole classes are drawn with
 replacement, each with all its queries (the cluster bootstrap: Davison and Hinkley, Bootstrap Methods and Their
-Application, 1997, section 3.8). An interval does not contain the variance of what is not drawn again, such as training.
+Application, 1997, section 3.8). An interval does not include the variance of anything that is not resampled, such as
+training.
 
-With few classes the interval is far too narrow (docs/metrics.md has the figures), so there is none below
+With few classes the interval would be far too narrow (docs/metrics.md has figures), so there is none below
 `FEWEST_CLASSES`.
 """
 
@@ -22,18 +23,18 @@ from proxemic.metrics.arrays import as_integers, take_arrays
 
 AveragedOver = Literal["queries", "classes"]
 FEWEST_CLASSES = 20
-"""The smallest number of classes for which there is an interval."""
+"""Smallest number of classes for which an interval is computed."""
 
 MOST_RESAMPLES = 100_000
-"""The largest number of resamples: more would take minutes, and change no printed digit of a bound."""
+"""Largest number of resamples: more would take minutes and change no printed digit of a bound."""
 
 _NUMBERS = 2**20  # weights held at once: 8 MB
-_EXACT = 14  # classes of which all 16,384 sign changes are tried
+_EXACT = 14  # up to this many classes, all sign changes (16,384) are tried
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the bounds of its confidence interval; these are NaN with fewer than `FEWEST_CLASSES` classes."""
+    """A value and the bounds of its confidence interval, NaN with fewer than `FEWEST_CLASSES` classes."""
 
     value: float
     low: float
@@ -42,13 +43,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How much the value of a model exceeds that of another, with bounds as in `Interval`.
+    """Difference of the values of two models, with bounds as in `Interval`.
 
     Args:
         difference: Value of the first model less that of the second.
         low: Lower bound of the difference.
-        high: Upper bound.
-        p_value: Probability of a difference as large, in either direction, between equal models.
+        high: Upper bound of the difference.
+        p_value: Probability that equal models differ at least as much, in either direction.
     """
 
     difference: float
@@ -67,22 +68,25 @@ def bootstrap_intervals(
     resamples: int = 2000,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Compute percentile intervals of mean metrics; the same classes are drawn for every metric.
+    """Compute percentile intervals of mean metrics; every metric uses the same draws of classes.
 
     Neither values nor bounds depend on the order of the queries.
 
     Args:
-        values: Value of each query, by metric; NaN where the query has none and is left out of the mean.
-        classes: One integer per query.
-        average: The mean over `queries`, or over `classes` of the mean over the queries of each.
+        values: Values `[queries]` by metric; NaN for a query without a value, which the mean leaves out.
+        classes: `[queries]`, the class of each query as an integer.
+        average: ``"queries"``, or ``"classes"`` for the mean over classes of the mean over each class's queries.
         level: Confidence level, in (0, 1).
-        resamples: How often classes are drawn, from 1 to `MOST_RESAMPLES`.
+        resamples: Number of draws, from 1 to `MOST_RESAMPLES`.
         seed: Seed of the draws.
 
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong shape, or a metric has no value at all.
+    Returns:
+        The interval of each metric.
 
-    >>> classes = torch.arange(120) // 3  # 40 of them, every fourth of which is never found
+    Raises:
+        ValueError: If an argument is out of range or has a wrong shape, or a metric has no value at all.
+
+    >>> classes = torch.arange(120) // 3  # 40 classes; every fourth is never found
     >>> bootstrap_intervals({"recall@1": (classes % 4 > 0).float()}, classes)
     {'recall@1': Interval(value=0.75, low=0.625, high=0.875)}
     >>> bootstrap_intervals({"recall@1": torch.tensor([1.0, 1.0, 0.0])}, torch.tensor([0, 0, 1]))
@@ -102,13 +106,13 @@ def bootstrap_statistic(
 ) -> Interval:
     """Compute the percentile interval of a statistic that is not a mean over queries, such as NMI.
 
-    A class that is drawn twice counts double, so a resample has fewer distinct classes, which biases such statistics:
-    NMI by a quarter of the width of its interval and more. The quantiles are therefore shifted so that the mean over
-    resamples is the value. What the statistic holds fixed, as the clusters of NMI, adds nothing to the interval: of
-    simulated intervals of NMI and AMI at level 0.95, nine in ten covered the truth.
+    A class that is drawn twice counts twice, so a resample has fewer distinct classes. This biases such statistics: NMI
+    by at least a quarter of the width of its interval. The quantiles are therefore shifted so that the mean over
+    resamples equals the value. Anything that the statistic holds fixed, such as the clusters of NMI, adds nothing to
+    the interval: in simulations at level 0.95, nine in ten intervals of NMI and AMI covered the truth.
 
-    The statistic is a function of the weights of `num_classes` classes, the whole number of times that each counts.
-    Other arguments and errors: as `bootstrap_intervals`.
+    The statistic is a function of weights `[resamples, classes]`, the number of times that each class counts, and
+    returns `[resamples]` values. Other arguments and errors: as `bootstrap_intervals`.
 
     >>> from proxemic.metrics.contingency import contingency, weighted_nmi
     >>> table = contingency(torch.arange(60) // 2, torch.arange(60) // 3)
@@ -136,13 +140,13 @@ def paired_differences(
 ) -> dict[str, PairedDifference]:
     """Compare two models on the same queries, metric by metric.
 
-    The interval is that of `bootstrap_intervals`. The p-value is that of a two-sided sign-flip permutation test over
-    classes: the share of exchanges of the two models, in all queries of a class at once, that make the mean difference
-    at least as large. All exchanges are tried where up to 14 classes differ, else `resamples` random ones, plus the
-    observed one. It is valid for few classes too, where it cannot be small: with 5 classes it is at least 0.0625. It is
-    not corrected for multiple metrics.
+    The interval is computed like that of `bootstrap_intervals`. The p-value is that of a two-sided sign-flip
+    permutation test over classes: the two models are exchanged in all queries of some classes, and the p-value is the
+    share of such exchanges with a mean difference at least as large. If at most 14 classes differ, all exchanges are
+    tried, otherwise `resamples` random ones and the observed one. The test is valid for few classes, but its p-value
+    cannot be small: with 5 classes it is at least 0.0625. It is not corrected for multiple metrics.
 
-    Arguments and errors: as `bootstrap_intervals`, with the values of two models, `first` and `second`, which must have
+    Arguments and errors are those of `bootstrap_intervals`. `first` and `second`, the values of two models, must have
     the same metrics, and NaN for the same queries.
 
     >>> better, worse = torch.tensor([1.0, 0.8, 0.9, 0.6]), torch.tensor([0.5, 0.3, 0.4, 0.6])
@@ -157,7 +161,7 @@ def paired_differences(
         if values.shape != second[name].shape:
             raise ValueError(
                 f"second has shape {tuple(second[name].shape)} for {name} but first {tuple(values.shape)}; "
-                "they must be of the same queries"
+                "they must belong to the same queries"
             )
         ours, theirs = values.cpu().double(), second[name].cpu().double()
         only = int((ours.isnan() != theirs.isnan()).sum())
@@ -176,7 +180,7 @@ def paired_differences(
 
 def _check(level: float, resamples: int) -> None:
     if not 0.0 < level < 1.0:
-        raise ValueError(f"level is {level} but must be between 0 and 1, as 0.95 is")
+        raise ValueError(f"level is {level} but must be between 0 and 1, for example 0.95")
     if isinstance(resamples, bool) or not isinstance(resamples, int) or not 1 <= resamples <= MOST_RESAMPLES:
         raise ValueError(f"resamples is {resamples!r} but must be an integer from 1 to {MOST_RESAMPLES:,}")
 
@@ -184,7 +188,7 @@ def _check(level: float, resamples: int) -> None:
 def _class_sums(
     values: Mapping[str, Shaped[Tensor, "..."]], classes: Shaped[Tensor, "..."], average: AveragedOver
 ) -> tuple[dict[str, float], Float64[Tensor, "some metrics"], Float64[Tensor, "some metrics"]]:
-    """Compute means, and for each class the sum and the number of its terms, of classes with a value of some metric."""
+    """Compute the means, and the sum and number of terms of each class that has a value of some metric."""
     if average not in ("queries", "classes"):
         raise ValueError(f"average is {average!r} but must be 'queries' or 'classes'")
     if not values:
@@ -197,16 +201,16 @@ def _class_sums(
             raise ValueError(f"{name} has shape {tuple(value.shape)} but must be [{len(classes)}], one per query")
         if bool(value.isinf().any()):
             raise ValueError(f"{name} has infinite values; a query without a value has NaN")
-        known = [part[~part.isnan()].tolist() for part in value.cpu().double()[order].split(sizes)]
-        numbers = [len(part) for part in known]
+        by_class = [part[~part.isnan()].tolist() for part in value.cpu().double()[order].split(sizes)]
+        numbers = [len(part) for part in by_class]
         if not any(numbers):
             raise ValueError(f"{name} has no value for any of {len(value)} queries; check the labels")
         if average == "classes":
-            known = [[math.fsum(part) / len(part)] if part else [] for part in known]
-            numbers = [len(part) for part in known]
-        # fsum rounds once, so the order of the queries does not matter.
-        means[name] = math.fsum(chain(*known)) / sum(numbers)
-        sums.append([math.fsum(part) for part in known])
+            by_class = [[math.fsum(part) / len(part)] if part else [] for part in by_class]
+            numbers = [len(part) for part in by_class]
+        # fsum rounds only once, so the order of the queries does not matter.
+        means[name] = math.fsum(chain(*by_class)) / sum(numbers)
+        sums.append([math.fsum(part) for part in by_class])
         counts.append(numbers)
     total, count = (torch.tensor(value, dtype=torch.float64).T for value in (sums, counts))
     some = (count > 0).any(1)
@@ -222,7 +226,7 @@ def _intervals(
     seed: int,
 ) -> dict[str, Interval]:
     def ratios(weights: Float64[Tensor, "some classes"]) -> Float64[Tensor, "some metrics"]:
-        return weights @ sums / (weights @ counts)  # NaN where no class with a value was drawn
+        return weights @ sums / (weights @ counts)  # NaN if no class with a value was drawn
 
     drawn = _resample(ratios, torch.empty(resamples, len(means), dtype=torch.float64), len(sums), seed)
     bounds = _bounds(drawn, level, len(sums)).T.tolist()
@@ -235,9 +239,9 @@ def _resample(
     classes: int,
     seed: int,
 ) -> Float64[Tensor, "resamples *metrics"]:
-    """Fill in the values of all resamples."""
+    """Compute the statistic of all resamples into ``values``."""
     generator, one = torch.Generator().manual_seed(seed), torch.ones(1, dtype=torch.float64)
-    # In place: many small results between large temporary tensors would fragment the heap, to gigabytes.
+    # In place: many small results between large temporary tensors would fragment the heap by gigabytes.
     for part in values.split(_at_once(classes)):
         drawn = torch.randint(classes, (len(part), classes), generator=generator)
         weights = torch.zeros(drawn.shape, dtype=torch.float64).scatter_add_(1, drawn, one.expand_as(drawn))
@@ -255,7 +259,7 @@ def _bounds(drawn: Float64[Tensor, "resamples *metrics"], level: float, classes:
 def _sign_test(sums: Float64[Tensor, "classes metrics"], resamples: int, seed: int) -> list[float]:
     differing = sums[(sums != 0).any(1)]
     classes = len(differing)
-    # The same sum in another order of its terms must not be less.
+    # Tolerates rounding, so that the same terms in another order are not below.
     least = sums.sum(0).abs() - 1e-12 * sums.abs().sum(0)
     if classes <= _EXACT:
         signs = 2.0 * (torch.arange(2**classes)[:, None] >> torch.arange(classes) & 1).double() - 1.0

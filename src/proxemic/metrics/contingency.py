@@ -1,4 +1,4 @@
-r"""How well two partitions of the same rows agree, from their contingency table alone.
+r"""Agreement of two partitions of the same rows, computed from their contingency table.
 
 With classes $C$ and clusters $K$, entropies $H$ and mutual information $I(C, K) = H(K) - H(K \mid C)$, all in nats,
 
@@ -6,8 +6,8 @@ $$\text{NMI} = \frac{I(C, K)}{\text{mean}(H(C), H(K))} \qquad
 \text{AMI} = \frac{I(C, K) - E[I]}{\text{mean}(H(C), H(K)) - E[I]}$$
 
 where $E[I]$ is the mean over random clusters of the same sizes (Vinh, Epps and Bailey, Information theoretic measures
-for clusterings comparison, JMLR 2010). Equal partitions have 1, as has one class in one cluster, where both fractions
-are 0/0; clusters that are independent of the classes have NMI 0.
+for clusterings comparison, JMLR 2010). Equal partitions score 1, and so does one class in one cluster, where both
+fractions are 0/0; clusters that are independent of the classes have an NMI of 0.
 """
 
 from typing import Literal
@@ -17,7 +17,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 EntropyMean = Literal["arithmetic", "geometric"]
-_SAME = 1e-12  # nats; partitions of n rows that differ do so by more than 1/n
+_SAME = 1e-12  # nats; different partitions of n rows differ by more than 1/n
 
 
 def contingency(labels: Int64[Tensor, "rows"], clusters: Int64[Tensor, "rows"]) -> Float64[Tensor, "classes clusters"]:
@@ -36,7 +36,7 @@ def weighted_nmi(
     *,
     average: EntropyMean = "arithmetic",
 ) -> Float64[Tensor, "resamples"]:
-    """NMI where each row of a class counts as often as the class's weight, with the same clusters."""
+    """Compute NMI of the same clusters with each row of a class counted as often as its weight."""
     classes, clusters, mutual = _entropies(table, weights)
     mean = (classes + clusters) / 2 if average == "arithmetic" else (classes * clusters).sqrt()
     score = torch.where(mean > 0, mutual / mean, 0.0).clamp(0.0, 1.0)
@@ -46,7 +46,7 @@ def weighted_nmi(
 def weighted_ami(
     table: Float64[Tensor, "classes clusters"], weights: Float64[Tensor, "resamples classes"]
 ) -> Float64[Tensor, "resamples"]:
-    """Compute AMI with each row of a class counted as often as its weight, a whole number; 20 ms per resample."""
+    """Compute AMI with each row of a class counted as often as its weight, a whole number; takes 20 ms per resample."""
     classes, clusters, mutual = _entropies(table, weights)
     sizes, others = weights * table.sum(1).to_dense(), _cluster_sizes(table, weights)
     chance = torch.stack([_chance(*item) for item in zip(sizes, others, strict=True)])
@@ -55,7 +55,7 @@ def weighted_ami(
 
 
 def expected_nmi(table: Float64[Tensor, "classes clusters"], *, average: EntropyMean = "arithmetic") -> float:
-    """Compute the mean NMI of random clusters of the same sizes as those of the table."""
+    """Compute the mean NMI of random clusters that have the same sizes as the clusters of the table."""
     everyone = torch.ones(1, table.shape[0], dtype=torch.float64)
     classes, clusters, _ = _entropies(table, everyone)
     mean = float((classes + clusters) / 2 if average == "arithmetic" else (classes * clusters).sqrt())
@@ -84,17 +84,17 @@ def _cluster_sizes(
 
 
 def _chance(sizes: Float64[Tensor, "classes"], others: Float64[Tensor, "clusters"]) -> Float64[Tensor, ""]:
-    """Compute the mean mutual information of random partitions of these sizes: a hypergeometric mean per pair."""
+    """Compute the mean mutual information of random partitions with these sizes: a hypergeometric mean per pair."""
     (a, a_times), (b, b_times) = (part[part > 0].long().unique(return_counts=True) for part in (sizes, others))
     rows, most = int(sizes.sum()), min(int(a[-1]), int(b[-1]))
     both = torch.arange(1, most + 1)
     logs = torch.arange(rows + 1, dtype=torch.float64).log()
     factorials = torch.arange(1, rows + 2, dtype=torch.float64).lgamma()
-    # Fewer than no rows cannot be chosen: an infinite denominator.
+    # A negative number of rows is impossible: its factorial is infinite.
     padded = torch.cat([torch.full((most,), torch.inf, dtype=torch.float64), factorials])
     b_ways = factorials[b] + factorials[rows - b] - factorials[rows]
     total = torch.zeros((), dtype=torch.float64)
-    # Classes of one size are alike, so there are few sizes, however many classes there are.
+    # Classes of equal size contribute equally, and even many classes have few different sizes.
     for size, times in zip(a.tolist(), a_times.tolist(), strict=True):
         common = both[:size]
         ways = (factorials[size] + factorials[rows - size] + b_ways)[:, None] - padded[most + size - common]

@@ -1,9 +1,9 @@
-"""Distances that have the same bits however they are computed.
+"""Distances that always have the same bits.
 
 A floating-point matrix product gives slightly different bits for equal rows, depending on their position and the shape
-of the product, so equal distances would be ranked arbitrarily. Here each row is rounded once, to 20 bits or more below
-its largest coordinate (about the precision of float32), and multiplied in float64. Then every partial sum is a whole
-number of steps below 2^53: the products are exact, whatever the order, the chunk or the device.
+of the product, so equal distances would be ranked arbitrarily. Here each row is rounded once, to at least 20 bits below
+its largest coordinate (about the precision of float32), and multiplied in float64. Every partial sum is then a whole
+number of steps below 2^53: the products are exact in any order, chunk and device.
 """
 
 import math
@@ -27,9 +27,9 @@ def check_distance(distance: str) -> None:
 
 
 class ExactRows:
-    """Embeddings, read as float32, with coordinates that are rounded to whole numbers of steps when needed.
+    """Embeddings in float32, whose coordinates `integers` rounds to whole numbers of steps.
 
-    On an MPS device, which has no float64, they are taken to the CPU.
+    An MPS device has no float64, so embeddings on it are copied to the CPU.
     """
 
     def __init__(self, embeddings: Float[Tensor, "rows ..."], name: str) -> None:
@@ -47,7 +47,7 @@ class ExactRows:
         for part in self.parts():
             largest = self.rows[part].abs().amax(1).double()
             largest = torch.where(largest > 0, largest, 1.0)
-            # Dividing by the mantissa leaves the power of two exactly, which pow() does not promise.
+            # Dividing by the mantissa leaves exactly a power of two, which pow() does not guarantee.
             self.steps[part] = largest / torch.frexp(largest).mantissa * 2.0**-bits
             self.squares[part] = self.integers(part).square_().sum(1) * self.steps[part].square()
 
@@ -55,11 +55,11 @@ class ExactRows:
         return len(self.rows)
 
     def parts(self) -> Iterator[slice]:
-        """Yield slices of rows that are small in float64."""
+        """Yield slices of rows that are small enough for float64."""
         yield from (slice(start, start + _ROWS) for start in range(0, len(self), _ROWS))
 
     def integers(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
-        """Return coordinates of some rows, in whole steps."""
+        """Return the coordinates of some rows in whole steps."""
         return self.rows[where].double().div_(self.steps[where, None]).round_()
 
 
@@ -70,7 +70,7 @@ def row_distances(
     right_rows: Int64[Tensor, "pairs"],
     distance: Distance,
 ) -> Float64[Tensor, "pairs"]:
-    """Compute the distance of each row of one set to a row of another, the very bits of `distance_block`."""
+    """Compute the distance of each given row of one set to a row of another, with the bits of `distance_block`."""
     result = torch.empty(len(left_rows), dtype=torch.float64, device=left.rows.device)
     for start in range(0, len(left_rows), _ROWS):
         pairs = slice(start, start + _ROWS)
@@ -95,10 +95,10 @@ def _finish(
     right_squares: Float64[Tensor, "*#rows"],
     distance: Distance,
 ) -> Float64[Tensor, "*rows"]:
-    # Each operation rounds correctly, so the same pair always gets the same bits.
+    # Every operation rounds correctly, so the same pair always has the same bits.
     if distance == "euclidean":
         return products.mul_(-2.0).add_(left_squares).add_(right_squares).clamp_(min=0.0).sqrt_()
-    # The root of the rounded square of a number is that number, so equal rows lie at 0 and none nearer: products² is
-    # at most the product of the squares, and rounding keeps order. A zero vector's products are 0 over any norm.
+    # The root of the rounded square of a number is that number, so equal rows are at distance 0 and none is below:
+    # products² is at most the product of the squares, and rounding keeps order. A zero vector has products of 0.
     squares = left_squares * right_squares
     return 1.0 - products.div_(squares.masked_fill_(squares == 0, 1.0).sqrt_())

@@ -1,7 +1,7 @@
-"""Exact nearest neighbours, independent of the order of the rows, of chunks and of the device.
+"""Exact nearest neighbours, independent of row order, chunks and device.
 
-A float32 product lists a few more neighbours than are wanted. Their distances are then computed exactly
-(`proxemic.metrics.exact`), and where rounding might have kept a nearer row off the list, those of the whole gallery.
+A float32 product lists a few more neighbours than needed, whose distances are then computed exactly
+(`proxemic.metrics.exact`). If rounding may have kept a nearer row off the list, the whole gallery is compared exactly.
 """
 
 from collections.abc import Iterator
@@ -32,26 +32,26 @@ def nearest_neighbours(
 ) -> tuple[Float32[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
     r"""Find the k rows of the gallery nearest to each query, nearest first.
 
-    The cosine distance is $1 - \cos$, in [0, 2], and 1 to or from a zero vector. Of rows at the same distance the
-    one with the smaller index comes first. Each row is rounded to 20 to 24 bits below its largest coordinate, the fewer
-    the more dimensions there are: smaller differences are ties.
+    The cosine distance is $1 - \cos$, in [0, 2], and 1 to or from a zero vector. Among rows at the same distance, the
+    smaller index comes first. Each row is rounded to 20 to 24 bits below its largest coordinate (fewer with more
+    dimensions); smaller differences are ties.
 
     Memory: the results, a float32 copy of the gallery, 64 MB of scores and about 100 bytes times k for each query of a
     chunk.
 
     Args:
-        queries: Finite embeddings.
-        gallery: Finite embeddings to search.
-        k: From 1 to the number of gallery rows, less one where `exclude` is given.
-        distance: Which distance.
-        exclude: Index of the gallery row that is the query itself, or -1 where there is none.
-        query_sequences: Number of the sequence (a burst, a video) of each query, below 0 for none. Gallery rows of the
-            query's sequence are ignored; where fewer than k are left, infinite distances and indices of -1 follow.
-        gallery_sequences: Number of the sequence of each row of the gallery.
-        chunk_size: Queries compared with the gallery at once; None takes 1,024. It does not change the result.
+        queries: `[queries, dim]`, finite embeddings.
+        gallery: `[gallery, dim]`, finite embeddings to search.
+        k: Number of neighbours, from 1 to the number of gallery rows, less one if `exclude` is given.
+        distance: ``"cosine"`` or ``"euclidean"``.
+        exclude: `[queries]`, index of the gallery row that is the query itself, or -1 for none.
+        query_sequences: `[queries]`, number of the query's sequence (a burst, a video), below 0 for none. Gallery rows
+            of the same sequence are ignored; if fewer than k rows remain, infinite distances and indices of -1 follow.
+        gallery_sequences: `[gallery]`, number of each row's sequence.
+        chunk_size: Number of queries compared with the gallery at once; None is 1,024. It does not change the result.
 
     Returns:
-        Distances and indices.
+        Distances `[queries, k]` and indices `[queries, k]`.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
@@ -66,7 +66,7 @@ def nearest_neighbours(
     """
     limit = len(gallery) - (exclude is not None)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limit:
-        raise ValueError(f"k is {k!r} but must be from 1 to {limit}, a whole number of the gallery rows of a query")
+        raise ValueError(f"k is {k!r} but must be a whole number from 1 to {limit}, the gallery rows of a query")
     if len(queries) == 0:
         distances = torch.empty(0, k, dtype=torch.float32, device=queries.device)
         return distances, torch.empty_like(distances, dtype=torch.int64)
@@ -79,10 +79,10 @@ def nearest_neighbours(
 
 
 class NeighbourSearch:
-    """Searches a gallery in two ways, by float32 shortlists and by exact distances; arguments as `nearest_neighbours`.
+    """Search of a gallery by float32 shortlists and by exact distances; the arguments are as in `nearest_neighbours`.
 
-    `gallery` is the same tensor as `queries` where the queries search themselves. `labels` and `sequences` are those of
-    the queries and of the gallery; with labels, of rows at the same distance the irrelevant come first.
+    Pass the same tensor as `queries` and `gallery` if the queries search themselves. `labels` are those of the queries
+    and of the gallery; with labels, irrelevant rows come first among rows at the same distance.
     """
 
     def __init__(
@@ -114,20 +114,20 @@ class NeighbourSearch:
         if query_sequences is not None and gallery_sequences is not None:
             ours = as_integers("query_sequences", query_sequences, len(queries)).to(self.device)
             theirs = as_integers("gallery_sequences", gallery_sequences, len(gallery)).to(self.device)
-            # The rows without a sequence are in none of the other side's.
+            # Rows without a sequence share none with the other side.
             self.sequences = ours.where(ours >= 0, -2), theirs.clamp(min=-1)
         elif query_sequences is not None or gallery_sequences is not None:
             raise ValueError("query_sequences and gallery_sequences go together; pass both, with -1 for no sequence")
         self.near = ShortlistSearch(self.queries, self.gallery, distance)
 
     def chunks(self, rows: Int64[Tensor, "queries"], chunk_size: int | None) -> tuple[Int64[Tensor, "chunk"], ...]:
-        """Split queries into chunks that are searched for at once."""
+        """Split queries into chunks that are searched at once."""
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size} but must be at least 1, or None to have it chosen")
         return rows.split(chunk_size or 1024)
 
     def shortlist(self, rows: Int64[Tensor, "queries"], k: int) -> Shortlist:
-        """List the k nearest rows of the gallery and some more, as rounding may have changed their order."""
+        """List the k nearest rows of the gallery and a few more, as rounding may have changed their order."""
         itself = None if self.exclude is None else self.exclude[rows]
         sequences = None if self.sequences is None else (self.sequences[0][rows], self.sequences[1])
         return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), itself, sequences)
@@ -139,17 +139,17 @@ class NeighbourSearch:
     def relevant(
         self, rows: Int64[Tensor, "queries"], where: slice | Int64[Tensor, "queries places"]
     ) -> Bool[Tensor, "queries places"]:
-        """Return whether rows of the gallery have the label of the query."""
+        """Return whether rows of the gallery have the query's label."""
         assert self.labels is not None
         return self.labels[0][rows, None] == self.labels[1][where]
 
     def nearest_keys(self, k: int, chunk_size: int | None) -> Int64[Tensor, "queries k"]:
-        """Find the k smallest keys of every query, in order."""
+        """Find the k smallest keys of every query, ascending."""
         keys = torch.empty(len(self.queries), k, dtype=torch.int64, device=self.device)
         left = []
         for rows in self.chunks(torch.arange(len(keys), device=self.device), chunk_size):
             listed = self.shortlist(rows, k)
-            near = listed.values.isfinite()  # neither the query itself nor of its sequence
+            near = listed.values.isfinite()  # not the query itself or a row of its sequence
             pairs = torch.full_like(listed.values, torch.inf, dtype=torch.float32)
             pairs[near] = self.distances(rows[:, None].expand_as(near)[near], listed.indices[near])
             relevant = None if self.labels is None else self.relevant(rows, listed.indices) & near
@@ -160,7 +160,7 @@ class NeighbourSearch:
         return keys
 
     def compare_with_all(self, rows: Int64[Tensor, "queries"], k: int) -> Int64[Tensor, "queries k"]:
-        """Compare up to `EXACT_ROWS` queries exactly with the whole gallery: their k smallest keys, in order."""
+        """Find the k smallest keys of up to `EXACT_ROWS` queries by exact comparison with the whole gallery."""
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
         for part, distances in self.exact_tiles(rows):
             indices = torch.arange(part.start, part.stop, device=self.device)
@@ -170,7 +170,7 @@ class NeighbourSearch:
         return best.sort(1).values
 
     def exact_tiles(self, rows: Int64[Tensor, "queries"]) -> Iterator[tuple[slice, Float32[Tensor, "queries columns"]]]:
-        """Yield successive rows of the gallery and exact distances, infinite to the query itself and its sequence."""
+        """Yield parts of the gallery and exact distances to them, infinite for the query itself and its sequence."""
         self.near.free()
         for start in range(0, len(self.gallery), EXACT_COLUMNS):
             part = slice(start, min(start + EXACT_COLUMNS, len(self.gallery)))
@@ -183,7 +183,7 @@ class NeighbourSearch:
             yield part, distances
 
 
-# A key sorts by distance, then the irrelevant first, then by index: the bits of a float >= 0 sort as it does.
+# Keys sort by distance, then irrelevant rows first, then by index: the bits of floats >= 0 sort as the floats do.
 _RELEVANT, _INDEX = 2**31, 2**31 - 1
 
 
@@ -197,15 +197,15 @@ def _keys(
 
 
 def indices_of(keys: Int64[Tensor, "queries places"]) -> Int64[Tensor, "queries places"]:
-    """Return the rows of the gallery of keys."""
+    """Return the gallery row of each key."""
     return keys & _INDEX
 
 
 def distances_of(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "queries places"]:
-    """Compute the distances to the rows of keys."""
+    """Return the distance of each key."""
     return (keys >> 32).int().view(torch.float32)
 
 
 def relevance_of(keys: Int64[Tensor, "queries places"]) -> Bool[Tensor, "queries places"]:
-    """Compute the relevance of the rows of keys, of a search with labels."""
+    """Return whether the row of each key is relevant, for a search with labels."""
     return (keys & _RELEVANT) != 0

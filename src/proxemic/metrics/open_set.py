@@ -1,7 +1,7 @@
-"""Open-set identification: queries of classes that the gallery has are to be named, those of other classes are not.
+"""Open-set identification: name queries whose class is in the gallery, and reject queries of other classes.
 
-A query that searches a gallery with its class is mated, any other non-mated. A query is accepted where its nearest
-neighbour is within a threshold: that of a non-mated query is a false alarm, whatever its label.
+A query is mated if the gallery contains its class, otherwise non-mated. A query is accepted if its nearest neighbour is
+within a threshold; an accepted non-mated query is a false alarm, whatever its neighbour's label.
 """
 
 import math
@@ -27,9 +27,9 @@ _NUMBERS = 2**21  # weights of queries held at once: 16 MB
 
 
 class Nearest(NamedTuple):
-    """For each query the distance to its nearest neighbour, whether that has the query's class, and its class.
+    """Distance of each query to its nearest neighbour, whether that has the query's class, and the query's class.
 
-    Thresholds lie between distances: in float32 they would round to one of them.
+    Distances are float64, because thresholds lie between two of them; in float32 they would round to one.
     """
 
     distances: Float64[Tensor, " queries"]
@@ -43,12 +43,12 @@ class Nearest(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSetPoint:
-    """A threshold on the distance with its rates; all NaN if the false alarm rate cannot be measured.
+    """A threshold on the distance with its rates; all NaN if the requested false alarm rate cannot be measured.
 
     Args:
-        threshold: Accepts queries whose nearest neighbour is at this distance or nearer.
-        rate: Detection and identification rate: part of the mated queries that are accepted with the right class.
-        false_alarm_rate: Part of the non-mated queries that are accepted: at most the one asked for.
+        threshold: Largest distance to the nearest neighbour at which a query is accepted.
+        rate: Detection and identification rate: share of the mated queries that are accepted with the right class.
+        false_alarm_rate: Share of the non-mated queries that are accepted; at most the requested rate.
     """
 
     threshold: float
@@ -61,11 +61,11 @@ class OpenSetIdentification:
     """Results of `open_set_identification`.
 
     Args:
-        points: Thresholds with their rates, by the false alarm rate asked for.
-        rank_1: Part of the mated queries whose nearest neighbour has their class: closed-set identification, which is
-            the detection and identification rate without a threshold.
-        mated: The nearest neighbours of the mated queries.
-        non_mated: Those of the others.
+        points: Thresholds with their rates, by the requested false alarm rate.
+        rank_1: Share of the mated queries whose nearest neighbour has their class: closed-set identification, the
+            detection and identification rate without a threshold.
+        mated: Nearest neighbours of the mated queries.
+        non_mated: Nearest neighbours of the other queries.
     """
 
     points: Mapping[float, OpenSetPoint]
@@ -75,21 +75,22 @@ class OpenSetIdentification:
 
     @property
     def values(self) -> dict[str, float]:
-        """`rank_1`, and `dir@far=…` for each point."""
+        """The rates: `rank_1`, and `dir@far=…` of each point."""
         return {"rank_1": self.rank_1} | {dir_name(rate): point.rate for rate, point in self.points.items()}
 
     @property
     def per_query(self) -> dict[str, Bool[Tensor, " mated"]]:
-        """Whether each mated query counts for `values`."""
+        """Whether each mated query is identified, by the names of `values`."""
         distances, correct, _ = self.mated
         accepted = {dir_name(rate): distances <= point.threshold for rate, point in self.points.items()}
         return {"rank_1": correct} | {name: correct & item for name, item in accepted.items()}
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Compute intervals of `values` and, as `threshold@far=…`, of the thresholds, by `bootstrap_statistic`.
+        """Compute intervals of `values`, and of the thresholds as `threshold@far=…`, by `bootstrap_statistic`.
 
-        Whole classes of queries are drawn, which search the same gallery, and each time the thresholds are found anew.
-        Bounds are NaN with fewer than `FEWEST_CLASSES` classes of mated queries, or of non-mated ones.
+        Each resample draws whole classes of queries, which search the same gallery, and chooses the thresholds again.
+        Bounds are NaN if mated or non-mated queries have fewer than `FEWEST_CLASSES` classes. The arguments are those
+        of `bootstrap_statistic`.
         """
         sample = _Sample(self.mated, self.non_mated)
         statistics: dict[str, tuple[float, _Statistic]] = {"rank_1": (self.rank_1, sample.rank_1)}
@@ -100,10 +101,10 @@ class OpenSetIdentification:
         for name, (value, statistic) in statistics.items():
             low = high = math.nan
             if not math.isnan(value) and sample.fewest_classes >= FEWEST_CLASSES:
-                found = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
-                # Shifted quantiles may leave the range of the statistic.
+                interval = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
+                # Shifted quantiles may be outside the range of the statistic.
                 most = math.inf if name.startswith("threshold") else 1.0
-                low, high = (min(max(bound, 0.0), most) for bound in (found.low, found.high))
+                low, high = (min(max(bound, 0.0), most) for bound in (interval.low, interval.high))
             intervals[name] = Interval(value, low, high)
         return intervals
 
@@ -125,31 +126,31 @@ def open_set_identification(
 ) -> OpenSetIdentification:
     r"""Compute the detection and identification rate (DIR) at false alarm rates (FAR), at rank 1: the watch-list task.
 
-    With the nearest row $n(q)$ of the gallery to a query $q$ at the distance $d(q)$, mated queries $M$, whose class the
-    gallery has, and non-mated queries $N$:
+    Let $n(q)$ be the gallery row nearest to a query $q$ and $d(q)$ its distance, $M$ the mated queries, whose class is
+    in the gallery, and $N$ the non-mated queries:
 
     $$\mathrm{FAR}(\tau) = \frac{|\{q \in N : d(q) \le \tau\}|}{|N|}, \qquad
     \mathrm{DIR}(\tau) = \frac{|\{q \in M : d(q) \le \tau,\ n(q) \text{ has the class of } q\}|}{|M|}$$
 
-    DIR is given for the largest threshold with a FAR of at most the one asked for; of non-mated queries at one
-    distance, all pass or none, so fewer may pass than are allowed. All thresholds between two successive distances, of
-    any queries, are equivalent: the one returned is midway. A rate below 1 / |N| cannot be measured, and its point is
-    NaN. Of rows of the gallery at the same distance those of other classes come first.
+    DIR is given for the largest threshold whose FAR does not exceed the requested one. Non-mated queries at the same
+    distance pass together, so fewer may pass than allowed. All thresholds between two successive distances are
+    equivalent; the midpoint is returned. A rate below 1 / |N| cannot be measured, and its point is NaN. Among gallery
+    rows at the same distance, rows of other classes come first.
 
     Args:
-        queries: Finite embeddings, read as float32. They and what follows may also be NumPy arrays or lists.
-        query_labels: One integer per query.
-        gallery: Finite embeddings to search.
-        gallery_labels: One integer per row of the gallery.
-        distance: Distance by which the nearest row is found.
+        queries: `[queries, dim]`, finite embeddings, read as float32. All arrays may be tensors, NumPy arrays or lists.
+        query_labels: `[queries]`, integers.
+        gallery: `[gallery, dim]`, finite embeddings to search.
+        gallery_labels: `[gallery]`, integers.
+        distance: Distance that defines the nearest row.
         false_alarm_rates: Each FAR, in (0, 1).
         exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
         query_sequences: As in `nearest_neighbours`. A query is non-mated if all rows of its class are excluded.
-        gallery_sequences: Number of the sequence of each row of the gallery.
+        gallery_sequences: `[gallery]`, number of each row's sequence.
         chunk_size: As in `nearest_neighbours`.
 
     Raises:
-        ValueError: If an argument is out of its range, or there are no mated or no non-mated queries.
+        ValueError: If an argument is out of range, or there are no mated or no non-mated queries.
 
     Source: Phillips, Grother and Micheals, Evaluation Methods in Face Recognition, in: Handbook of Face Recognition,
     2nd edition, 2011, section 21.2.1.
@@ -187,11 +188,11 @@ def leave_classes_out(
 ) -> OpenSetIdentification:
     """Compute `open_set_identification` of rows that search themselves, with each class in turn as the unknown one.
 
-    A non-mated query searches the rows of all other classes, a mated one all rows but itself. Rows that are alone in
-    their class are non-mated only. With sequences, mated queries ignore the rows of their own.
+    As a mated query, each row searches all other rows; as a non-mated query, the rows of all other classes. Rows that
+    are alone in their class are only non-mated. With sequences, mated queries ignore rows of their own sequence.
 
-    ``queries`` chooses rows as queries. ``unknown``, vectors and labels of other pictures, replaces the rows as
-    non-mated queries, which ignore rows of their own label.
+    ``queries`` selects rows as queries. ``unknown``, the vectors and labels of other pictures, replaces the rows as
+    non-mated queries, which ignore rows with their label.
     """
     x = embeddings if queries is None else embeddings[queries]
     rows = torch.arange(len(embeddings), device=embeddings.device) if queries is None else queries
@@ -215,14 +216,14 @@ def _is_mated(search: NeighbourSearch) -> Bool[Tensor, " queries"]:
 
 
 def identification_of(mated: Nearest, non_mated: Nearest, false_alarm_rates: Sequence[float]) -> OpenSetIdentification:
-    """Identify queries whose nearest neighbours are known."""
+    """Compute open-set identification from the nearest neighbours of the queries."""
     for rate in false_alarm_rates:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
             raise ValueError(f"false_alarm_rates holds {rate!r} but each must be above 0 and below 1")
     if not len(mated.labels) or not len(non_mated.labels):
         raise ValueError(
-            f"of {len(mated.labels) + len(non_mated.labels)} queries, {len(mated.labels)} have a class of the gallery "
-            "but some must, and others not; choose other queries, or classes for the gallery"
+            f"of {len(mated.labels) + len(non_mated.labels)} queries, {len(mated.labels)} have a class of the gallery, "
+            "but some must have one and others not; choose other queries, or classes for the gallery"
         )
     sample = _Sample(mated, non_mated)
     every_class = torch.ones(1, sample.classes, dtype=torch.float64)
@@ -251,7 +252,7 @@ _Statistic = Callable[[Float64[Tensor, "resamples classes"]], Float64[Tensor, "r
 
 
 class _Sample:
-    """Queries whose classes have weights: the number of times that each was drawn."""
+    """Statistics of queries whose classes have weights, the number of times that each class was drawn."""
 
     def __init__(self, mated: Nearest, non_mated: Nearest) -> None:
         classes, numbers = torch.cat([mated.labels, non_mated.labels]).unique(return_inverse=True)
@@ -271,7 +272,7 @@ class _Sample:
         refused = torch.empty(len(weights), dtype=torch.float64)
         for part in self._parts(len(weights)):
             alarms = weights[part][:, self._alarm_classes].cumsum(1)
-            place = (alarms / alarms[:, -1:] <= rate).sum(1)  # of several at one distance, the last is beyond the rate
+            place = (alarms / alarms[:, -1:] <= rate).sum(1)  # the first false alarm that is too many
             refused[part] = self._alarms[place.clamp(max=len(self._alarms) - 1)]
         place = torch.searchsorted(self._values, refused)
         below = self._values[(place - 1).clamp(min=0)]
@@ -283,7 +284,7 @@ class _Sample:
         return self._rates(weights, self.thresholds(weights, rate=rate))
 
     def rank_1(self, weights: Float64[Tensor, "resamples classes"]) -> Float64[Tensor, "resamples"]:
-        """Compute the part of the mated queries whose nearest neighbour has their class."""
+        """Compute the share of the mated queries whose nearest neighbour has their class."""
         return self._rates(weights, weights.new_full((len(weights),), math.inf))
 
     def _rates(
@@ -298,7 +299,7 @@ class _Sample:
         return detected / (weights @ self._mated)
 
     def _parts(self, resamples: int) -> Iterator[slice]:
-        """Split the resamples into parts whose weights of all queries fit in memory at once."""
+        """Yield parts of the resamples so small that the weights of all queries fit in memory."""
         step = max(1, _NUMBERS // max(len(self._hits), len(self._alarms)))
         yield from (slice(start, start + step) for start in range(0, resamples, step))
 

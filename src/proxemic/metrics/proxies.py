@@ -1,4 +1,4 @@
-"""Distances of samples to the proxies of their class, and classification by the nearest proxy."""
+"""Distances of samples to their class's proxies, and classification by the nearest proxy."""
 
 import math
 
@@ -16,20 +16,20 @@ _NUMBERS = 2**21  # float64 coordinates held at once: 16 MB
 def average_distance_to_proxy(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
 ) -> float:
-    r"""AvgDTP: mean over classes of the mean Euclidean distance of a class's samples to its proxy.
+    r"""Compute AvgDTP: the mean over classes of the mean Euclidean distance of a class's samples to its proxy.
 
     $$\text{AvgDTP} = \frac{1}{C} \sum_{c=1}^{C} \frac{1}{|P_c|} \sum_{e \in P_c} \lVert e - p_c \rVert$$
 
     where $P_c$ are the embeddings of class c. With several proxies per class, $p_c$ is the nearest of them. Classes
-    without samples are left out. Nothing is normalised: pass unit rows where the loss uses cosines.
+    without samples are left out. Nothing is normalised: pass unit rows if the loss uses cosines.
 
     Args:
-        embeddings: Finite embeddings of training images.
-        labels: Class of each row, from 0 to classes - 1.
+        embeddings: `[rows, dim]`, finite embeddings of training images.
+        labels: `[rows]`, the class of each row, from 0 to classes - 1.
         proxies: `[classes, proxies, dim]`, finite.
 
     Raises:
-        ValueError: If an argument is out of its range or of a wrong shape.
+        ValueError: If an argument is out of range or has a wrong shape.
 
     Source: DeMoor and Prevost, Realigned Softmax Warping for Deep Metric Learning, equation 9 and Table III.
 
@@ -47,9 +47,9 @@ def average_distance_to_proxy(
 def class_distances_to_proxy(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
 ) -> Float64[Tensor, "classes"]:
-    """Compute the mean Euclidean distance of each class's samples to its nearest proxy; NaN without samples.
+    """Compute for each class the mean Euclidean distance of its samples to the nearest proxy; NaN without samples.
 
-    Arguments and errors: as `average_distance_to_proxy`.
+    Arguments and errors are those of `average_distance_to_proxy`.
 
     >>> proxies = torch.tensor([[[0.0], [5.0]], [[0.0], [0.0]], [[9.0], [9.0]]])
     >>> class_distances_to_proxy(torch.tensor([[1.0], [4.0], [6.0]]), torch.tensor([0, 0, 2]), proxies)
@@ -60,7 +60,7 @@ def class_distances_to_proxy(
     for rows in torch.arange(len(labels), device=embeddings.device).split(max(1, _NUMBERS // proxies[0].numel())):
         away = proxies[labels[rows]].double() - embeddings[rows, None].double()
         distances[rows] = away.square_().sum(2).amin(1).sqrt_()
-    # fsum rounds once, so the order of the rows does not matter.
+    # fsum rounds only once, so the order of the rows does not matter.
     counts = labels.bincount(minlength=len(proxies)).tolist()
     parts = distances[labels.argsort(stable=True)].cpu().split(counts)
     means = [math.fsum(part.tolist()) / len(part) if len(part) else math.nan for part in parts]
@@ -75,9 +75,9 @@ def proxy_accuracy(
     *,
     distance: Distance = "cosine",
 ) -> float:
-    """Compute the fraction of the samples whose nearest proxy, of all classes, belongs to their class, in [0, 1].
+    """Compute the share of the samples whose nearest proxy belongs to their class, in [0, 1].
 
-    Arguments and errors: as `proxy_hits`.
+    Arguments and errors are those of `proxy_hits`.
 
     >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     >>> embeddings = torch.tensor([[2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 1.0]])
@@ -96,12 +96,12 @@ def proxy_hits(
     *,
     distance: Distance = "cosine",
 ) -> Bool[Tensor, "rows"]:
-    """Return whether the nearest proxy of each sample belongs to its class; False if one of another class is as near.
+    """Return for each sample whether the nearest proxy belongs to its class; False if another class's is as near.
 
-    A loss that pools the scores of several proxies per class may predict another class. The search is that of
-    `nearest_neighbours`: memory does not grow with rows times classes, and their order does not matter.
+    A loss that pools the scores of several proxies per class may predict another class. `nearest_neighbours` finds the
+    proxies: memory does not grow with rows times classes, and the order of rows does not matter.
 
-    Arguments and errors: as `average_distance_to_proxy`, and `distance`, the one that the loss uses.
+    Arguments and errors are those of `average_distance_to_proxy`; `distance` should be the loss's.
 
     >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     >>> proxy_hits(torch.tensor([[2.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0, 1]), proxies)
@@ -109,7 +109,7 @@ def proxy_hits(
     """
     embeddings, labels, proxies = _checked(embeddings, labels, proxies)
     classes, per_class = proxies.shape[:2]
-    # One more than a class has, so that the nearest proxy of another class is among them.
+    # One more than the proxies of a class, so that the nearest proxy of another class is included.
     k = min(per_class + 1, classes * per_class)
     distances, nearest = nearest_neighbours(embeddings, proxies.flatten(0, 1), k=k, distance=distance)
     of_class = nearest // per_class == labels[:, None]

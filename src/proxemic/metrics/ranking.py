@@ -1,7 +1,7 @@
 """Retrieval metrics of one ranked list per query, as pure functions of relevance.
 
-Every function returns one float64 value in [0, 1] per query, NaN for a query without relevant items. Places beyond the
-end of the list count as not relevant.
+Every function returns one float64 value in [0, 1] per query, and NaN for a query without relevant items. Places beyond
+the end of the list count as irrelevant.
 """
 
 import math
@@ -25,12 +25,12 @@ def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: i
     $$\text{Recall@}k = \max_{i \le k} rel_i$$
 
     Args:
-        relevance: 1 for relevant neighbours, else 0, in ranked order.
-        num_relevant: Number of relevant items in the whole gallery, R.
+        relevance: `[queries, places]`, 1 for relevant neighbours, otherwise 0, in ranked order.
+        num_relevant: `[queries]`, number R of relevant items in the whole gallery.
         k: At least 1; may exceed the number of places.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
 
     >>> recall_at_k(torch.tensor([[0, 1, 0], [0, 0, 1]]), torch.tensor([1, 2]), 2)
     tensor([1., 0.], dtype=torch.float64)
@@ -41,11 +41,11 @@ def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: i
 
 @take_arrays("relevance", "num_relevant")
 def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Share of the first k places that are relevant.
+    r"""Compute the share of the first k places that are relevant.
 
     $$\text{Precision@}k = \frac1k \sum_{i \le k} rel_i$$
 
-    Arguments and errors: as `recall_at_k`.
+    Arguments and errors are those of `recall_at_k`.
 
     >>> precision_at_k(torch.tensor([[0, 1, 0], [0, 0, 1]]), torch.tensor([1, 2]), 2)
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -56,11 +56,11 @@ def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k
 
 @take_arrays("relevance", "num_relevant")
 def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
-    r"""Share of the first R places that are relevant, R being the number of relevant items.
+    r"""Compute the share of the first R places that are relevant; R is the number of relevant items.
 
     $$\text{R-Precision} = \frac1R \sum_{i \le R} rel_i$$
 
-    Arguments and errors: as `recall_at_k`, without k.
+    Arguments and errors are those of `recall_at_k`, without k.
 
     >>> r_precision(torch.tensor([[1, 0, 1], [0, 1, 0]]), torch.tensor([2, 1]))
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -75,8 +75,9 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
 
     $$\text{MAP@}R = \frac1R \sum_{i \le R} rel_i \, \text{Precision@}i$$
 
-    Arguments and errors: as `recall_at_k`, without k. Source: Musgrave et al., A Metric Learning Reality
-    Check, 2020.
+    Arguments and errors are those of `recall_at_k`, without k.
+
+    Source: Musgrave et al., A Metric Learning Reality Check, 2020.
 
     >>> map_at_r(torch.tensor([[1, 0, 1], [0, 1, 0]]), torch.tensor([2, 2]))
     tensor([0.5000, 0.2500], dtype=torch.float64)
@@ -87,15 +88,16 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
 
 @take_arrays("relevance", "num_relevant")
 def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int, *, divisor: Divisor = "min") -> Values:
-    r"""Compute mean average precision over the first k places; the whole list with k its length, divisor `R`.
+    r"""Compute the mean average precision over the first k places.
 
     $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
-    The divisor is `min`, min(k, R), with which a perfect list has 1; `k`, as in the Multi-Proxy Anchor paper; `hits`,
-    the relevant items among the first k, as in Open Metric Learning and torchmetrics, with which a list with a single
-    hit, at the first place, has 1 too; or `R`, as in pytorch-metric-learning.
+    The divisor is ``"min"``, min(k, R), which gives a perfect list 1; ``"k"``, as in the Multi-Proxy Anchor paper;
+    ``"hits"``, the number of relevant items among the first k, as in Open Metric Learning and torchmetrics, which also
+    gives 1 to a list whose only hit is at the first place; or ``"R"``, as in pytorch-metric-learning. With ``"R"`` and
+    k the length of the list, this is the mean average precision over the whole list.
 
-    Arguments and errors: as `recall_at_k`, and `divisor`.
+    Arguments and errors are those of `recall_at_k`.
 
     >>> rankings, two = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2])
     >>> map_at_k(rankings, two, 4)
@@ -118,17 +120,17 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
 
 
 def map_at_k_name(divisor: Divisor) -> str:
-    """Return what precedes the @ in the names of `retrieval_metrics`."""
+    """Return the part before the @ of the names in `retrieval_metrics`."""
     return "map" if divisor == "min" else f"map_over_{divisor.lower()}"
 
 
 @take_arrays("relevance", "num_relevant")
 def mrr(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
-    r"""Reciprocal rank of the first relevant item, 0 where none is listed; its mean is the mean reciprocal rank.
+    r"""Compute the reciprocal rank of the first relevant item, 0 if none is listed; its mean is the MRR.
 
     $$\text{RR} = \frac{1}{\min \{i : rel_i = 1\}}$$
 
-    Arguments and errors: as `recall_at_k`, without k.
+    Arguments and errors are those of `recall_at_k`, without k.
 
     >>> mrr(torch.tensor([[0, 1, 1], [0, 0, 0]]), torch.tensor([2, 1]))
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -139,12 +141,12 @@ def mrr(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
 
 @take_arrays("relevance", "num_relevant")
 def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Compute the normalised discounted cumulative gain: the gain of the list over that of the best possible list.
+    r"""Compute the normalised discounted cumulative gain: the gain of the list over the gain of the best possible list.
 
     $$\text{nDCG@}k = \frac{\sum_{i \le k} (2^{rel_i} - 1) / \log_2(i + 1)}
                            {\sum_{i \le \min(k, R)} 1 / \log_2(i + 1)}$$
 
-    Arguments and errors: as `recall_at_k`.
+    Arguments and errors are those of `recall_at_k`.
 
     >>> ndcg_at_k(torch.tensor([[1, 1, 0], [0, 0, 1]]), torch.tensor([2, 1]), 3)
     tensor([1.0000, 0.5000], dtype=torch.float64)
@@ -173,19 +175,19 @@ def _checked(
 
 
 def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: Int[Tensor, "queries"]) -> Values:
-    """Average precision over the whole list, from the ranks of all R relevant items, infinite beyond the R-th."""
+    """Compute the average precision over the whole list from the ranks of all R relevant items, infinite beyond R."""
     number = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
     return _whole_steps(number / ranks, num_relevant[:, None]).sum(1) / num_relevant
 
 
 def _sum_of_precisions(hits: Float64[Tensor, "queries places"], num_relevant: Int[Tensor, "queries"]) -> Values:
     places = torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
-    # A quotient of the same two whole numbers is the same everywhere.
+    # The quotient of two given whole numbers is the same on every machine.
     return _whole_steps(hits * (hits.cumsum(1) / places), num_relevant[:, None]).sum(1)
 
 
 def _whole_steps(terms: Float64[Tensor, "*terms"], most: Int[Tensor, "*#terms"]) -> Float64[Tensor, "*terms"]:
-    """Round numbers in [0, 1] such that a sum of at most `most` of them is exact, in any order."""
+    """Round numbers in [0, 1] so that a sum of at most `most` of them is exact in any order."""
     ones = torch.ones_like(most, dtype=torch.int64)
     steps = ones.bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
     return (terms * steps).round() / steps

@@ -1,4 +1,4 @@
-"""Which of the nearest rows are relevant, in their exact order, how many are, and the ranks of all of them."""
+"""Relevance of the nearest rows in their exact order, counts of relevant rows, and ranks of all relevant rows."""
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -10,13 +10,13 @@ from proxemic.metrics.neighbours import EXACT_COLUMNS, NeighbourSearch
 def ranked_relevance(
     search: NeighbourSearch, rows: Int64[Tensor, "queries"], k: int
 ) -> tuple[Bool[Tensor, "queries k"], Bool[Tensor, "queries"]]:
-    """Compute the relevance of the k nearest rows, irrelevant ones first on ties, and which queries are certain.
+    """Return the relevance of the k nearest rows, irrelevant rows first on ties, and which queries are certain.
 
-    Distances are computed exactly only where rounding might exchange a relevant row and an irrelevant one. Queries for
-    which the relevance is not certain need the whole gallery.
+    Distances are computed exactly only where rounding might exchange a relevant row and an irrelevant one. Queries that
+    are not certain must be compared with the whole gallery.
     """
     listed = search.shortlist(rows, k)
-    # Not the query itself or its sequence, which come last.
+    # The query itself and its sequence, which come last, do not count.
     relevant = search.relevant(rows, listed.indices) & listed.values.isfinite()
     certain = listed.certain(k, len(search.gallery))
     gaps = listed.values.diff(dim=1) <= listed.doubt[:, None]
@@ -27,7 +27,7 @@ def ranked_relevance(
         query = rows[mixed, None].expand_as(unsure)[unsure]
         distances = search.near.distances(values)
         distances[unsure] = search.distances(query, listed.indices[mixed][unsure]).double()
-        # The bits of a float >= 0 sort as it does; relevance below them puts the irrelevant first among equals.
+        # The bits of floats >= 0 sort as the floats do; relevance as the last bit puts irrelevant rows first on ties.
         keys = distances.float().view(torch.int32).long().mul_(2).add_(ours)
         relevant[mixed] = keys.sort(1).values.bitwise_and_(1).bool()
     return relevant[:, :k], certain
@@ -38,7 +38,7 @@ def _near(
     among: Bool[Tensor, "queries listed"],
     doubt: Float64[Tensor, "queries 1"],
 ) -> Bool[Tensor, "queries listed"]:
-    """Return whether any value of `among`, in ascending values, is within `doubt` of a value."""
+    """Return for each of ascending values whether one of `among` is within `doubt` of it."""
     before = values.masked_fill(~among, -torch.inf).cummax(1).values
     after = values.masked_fill(~among, torch.inf).flip(1).cummin(1).values.flip(1)
     return (values - before <= doubt) | (after - values <= doubt)
@@ -47,16 +47,16 @@ def _near(
 def relevant_ranks(
     search: NeighbourSearch, rows: Int64[Tensor, "queries"], most: int
 ) -> Float64[Tensor, "queries most"]:
-    """Rank, from 1 and by exact distances, the relevant rows among all that some queries search, ascending.
+    """Rank the relevant rows of some queries, from 1, by exact distances to all rows; ascending.
 
-    Of rows at the same distance the irrelevant ones come first. A query with fewer than `most` relevant rows, the
-    largest number, ends in infinite ranks.
+    Irrelevant rows come first among rows at the same distance. `most` is the largest number of relevant rows; a query
+    with fewer ends in infinite ranks.
     """
     distances = torch.cat([tile for _, tile in search.exact_tiles(rows)], 1)
     relevant = search.relevant(rows, slice(None))
     bounds = distances.masked_fill(~relevant, torch.inf).topk(most, largest=False).values
     distances.masked_fill_(relevant, torch.inf)
-    # An irrelevant row precedes all relevant ones that are as far away or farther: it is counted at the first of them.
+    # An irrelevant row precedes all relevant rows that are at least as far away: count it at the first of them.
     counts = torch.zeros(len(rows), most + 1, dtype=torch.int64, device=search.device)
     one = torch.ones((), dtype=torch.int64, device=search.device)
     for part in distances.split(EXACT_COLUMNS, 1):
@@ -67,7 +67,7 @@ def relevant_ranks(
 
 
 def relevant_counts(search: NeighbourSearch) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "queries"]]:
-    """Count the relevant rows that each query searches, and all of them, without itself and its sequence."""
+    """Count the relevant rows and all rows that each query searches, without itself and its sequence."""
     assert search.labels is not None
     query_labels, gallery_labels = search.labels
     counts = _count(query_labels, gallery_labels)
@@ -77,11 +77,11 @@ def relevant_counts(search: NeighbourSearch) -> tuple[Int64[Tensor, "queries"], 
         known = itself >= 0
         if bool((gallery_labels[itself[known]] != query_labels[known]).any()):
             raise ValueError("exclude names gallery rows whose label is not the query's; they cannot be the query")
-        if sequences is not None:  # the query itself is excluded with its sequence
+        if sequences is not None:  # do not count the query twice if its sequence excludes it already
             known &= sequences[1][itself] != sequences[0]
         counts, sizes = counts - known.long(), sizes - known.long()
     if sequences is not None:
-        # A number for each pair of a sequence and a label.
+        # Number the pairs of a sequence and a label.
         sequence = torch.cat(sequences).unique(return_inverse=True)[1]
         known, label = torch.cat([query_labels, gallery_labels]).unique(return_inverse=True)
         pairs = (sequence * len(known) + label).split([len(query_labels), len(gallery_labels)])

@@ -1,4 +1,4 @@
-"""Second looks at a list of neighbours: k-reciprocal re-ranking and query expansion."""
+"""Refinements of a list of neighbours: k-reciprocal re-ranking and query expansion."""
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int64
@@ -20,40 +20,40 @@ def k_reciprocal_distances(
     original_weight: float = 0.3,
     distance: Distance = "cosine",
 ) -> Float32[Tensor, "queries gallery"]:
-    r"""Compute the distances of k-reciprocal re-ranking, by which a gallery is ranked again.
+    r"""Compute the distances of k-reciprocal re-ranking, which rank a gallery again.
 
-    Two rows are k-reciprocal neighbours if each is among the k nearest of the other. With R(p) the k1-reciprocal
-    neighbours of p, joined by those R(q) of its members q (at k1/2) of which at least two thirds are in R(p), rows are
-    described by
+    Two rows are k-reciprocal neighbours if each is among the k nearest rows of the other. R(p) are the k1-reciprocal
+    neighbours of p; it is extended by the (k1/2)-reciprocal neighbours of a member q if at least two thirds of these
+    are in R(p). Each row is described by
 
     $$V_{p,g} = \frac{e^{-d(p,g)}}{\sum_{h \in R(p)} e^{-d(p,h)}} \ \text{for}\ g \in R(p),\ \text{else}\ 0,$$
 
-    and then by the mean of the descriptions of their k2 nearest rows. The distance is
+    and these descriptions are averaged over the k2 nearest rows. The distance is
 
     $$d^*(p,g) = (1 - \lambda)\Big(1 - \frac{\sum_j \min(V_{p,j}, V_{g,j})}{\sum_j \max(V_{p,j}, V_{g,j})}\Big) +
     \lambda\, d(p,g),$$
 
-    where d is the squared Euclidean distance (of unit vectors for ``cosine``), divided by the largest of p to any row.
+    where d is the squared Euclidean distance (of unit vectors for ``cosine``), divided by its largest value for p.
 
-    From Zhong, Zheng, Cao and Li, "Re-ranking Person Re-identification with k-reciprocal Encoding" (CVPR 2017),
-    equations 3 to 12.
-
-    Queries and gallery together must be few: memory and time grow with the square of their number (10,000 rows take
-    1.5 GB). For a large gallery re-rank the first hundred hits of each query.
+    Memory and time grow with the square of the number of queries and gallery rows (10,000 rows take 1.5 GB). For a
+    large gallery, re-rank the first hundred hits of each query.
 
     Args:
-        queries: Finite embeddings.
-        gallery: Finite embeddings to rank.
-        k1: Neighbours that are looked at for reciprocity, 1 or more.
-        k2: Neighbours that a description is averaged over, 1 (none but itself) or more.
-        original_weight: λ, from 0 (only the new distance) to 1 (only the original one).
+        queries: `[queries, dim]`, finite embeddings.
+        gallery: `[gallery, dim]`, finite embeddings to rank.
+        k1: Number of neighbours to check for reciprocity, at least 1.
+        k2: Number of rows to average a description over, at least 1 (the row itself).
+        original_weight: λ, from 0 (only the new distance) to 1 (only the original distance).
         distance: The distance that ranked the gallery at first.
 
     Returns:
-        Distances, 0 or more; the smaller, the nearer.
+        Distances `[queries, gallery]`, at least 0.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
+
+    Source: Zhong, Zheng, Cao and Li, "Re-ranking Person Re-identification with k-reciprocal Encoding" (CVPR 2017),
+    equations 3 to 12.
 
     >>> rows = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     >>> k_reciprocal_distances(rows[:1], rows[1:], k1=2, k2=1).argsort().tolist()
@@ -83,14 +83,14 @@ def k_reciprocal_distances(
 
 
 def _reciprocal(order: Int64[Tensor, "rows rows"], k: int) -> Bool[Tensor, "rows rows"]:
-    """Return whether two rows are among the k nearest of each other; a row is always its own neighbour."""
+    """Return for all pairs of rows whether each is among the k nearest of the other; a row is its own neighbour."""
     near = torch.zeros_like(order, dtype=torch.bool)
     near.scatter_(1, order[:, : k + 1], value=True)
     return (near & near.T).fill_diagonal_(fill_value=True)
 
 
 def _jaccard(row: Float[Tensor, " rows"], others: Float[Tensor, "gallery rows"]) -> Float[Tensor, " gallery"]:
-    # Descriptions sum to 1, so that the sum of the maxima is 2 less that of the minima.
+    # Descriptions sum to 1, so the sum of the maxima is 2 less the sum of the minima.
     shared = torch.minimum(row, others).sum(1)
     return 1 - shared / (2 - shared)
 
@@ -108,17 +108,22 @@ def expand_queries(
 
     $$\hat q \propto q + \sum_{g \in N_k(q)} \max(q^\top g, 0)^\alpha\, g$$
 
-    of unit vectors, scaled to unit length. With α = 0 it is the average query expansion. From Radenović, Tolias and
-    Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation" (TPAMI 2018), section 3.4.
+    for unit vectors, scaled to unit length. With α = 0 it is average query expansion.
 
     Args:
-        queries: Finite embeddings, compared by their cosine.
-        gallery: Finite embeddings to search; without the queries themselves.
-        k: Neighbours of each query, from 1 to the rows of the gallery.
-        alpha: The power of the weights, 0 or more.
+        queries: `[queries, dim]`, finite embeddings, compared by their cosine.
+        gallery: `[gallery, dim]`, finite embeddings to search, without the queries themselves.
+        k: Number of neighbours of each query, from 1 to the number of gallery rows.
+        alpha: Power of the weights, at least 0.
+
+    Returns:
+        The expanded queries `[queries, dim]`, of unit length.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
+
+    Source: Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation" (TPAMI 2018),
+    section 3.4.
 
     >>> expand_queries(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8], [0.0, 1.0]]), k=1, alpha=0)
     tensor([[0.8944, 0.4472]])

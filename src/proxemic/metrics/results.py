@@ -1,4 +1,4 @@
-"""Results of retrieval: averages, values of each query and class, and confidence intervals."""
+"""Results of retrieval: averages, values per query and per class, and confidence intervals."""
 
 import math
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from proxemic.metrics.contingency import weighted_ami, weighted_nmi
 
 
 class RetrievalMetrics(dict[str, float]):
-    """Metric values in [0, 1] by name, with the values of each query and chance levels as attributes.
+    """Metric values in [0, 1] by name, with values per query and chance levels as attributes.
 
     Args:
         values: The averages.
-        per_query: Value of each query by metric, NaN where the query has no relevant item.
+        per_query: Values `[queries]` by metric, NaN for a query without a relevant item.
         labels: Class of each query.
         average: Whether values are averages over queries or over classes.
-        clustering: The k-means clustering, where NMI was requested.
-        chance: Expected values with random rankings, and random clusters of the same sizes.
-        expected: Expected value of each query with a random ranking, as `per_query`.
+        clustering: The k-means clustering, if NMI was requested.
+        chance: Expected values for random rankings, and for random clusters of the same sizes.
+        expected: Expected values `[queries]` by metric for a random ranking.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RetrievalMetrics(dict[str, float]):
 
     @property
     def evaluated(self) -> Bool[Tensor, "queries"]:
-        """Which queries have a relevant item, and so a value."""
+        """Whether each query has a relevant item, and so a value."""
         return ~next(iter(self.per_query.values())).isnan()
 
     @property
@@ -62,7 +62,7 @@ class RetrievalMetrics(dict[str, float]):
         return len(self.labels) - self.queries
 
     def per_class(self) -> dict[int, dict[str, float]]:
-        """Compute the means over the queries of each class with an evaluated query, by label in ascending order.
+        """Compute the means of each class, by label in ascending order; classes without an evaluated query are absent.
 
         >>> from proxemic.metrics import retrieval_metrics
         >>> metrics = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
@@ -72,16 +72,16 @@ class RetrievalMetrics(dict[str, float]):
         return {label: means(values) for label, values in by_class(self.per_query, self.labels).items()}
 
     def by_group(self, groups: Shaped[Tensor, "..."]) -> dict[int, "RetrievalMetrics"]:
-        """Compute the metrics of each group's queries, which search the whole gallery, without clustering.
+        """Compute the metrics of groups of queries, which still search the whole gallery; without clustering.
 
         Args:
-            groups: One integer per query, below 0 for none.
+            groups: `[queries]`, the group of each query as an integer, below 0 for none.
 
         Returns:
-            By group in ascending order, those with an evaluated query.
+            Metrics by group in ascending order; groups without an evaluated query are absent.
 
         Raises:
-            ValueError: If there is not one integer per query.
+            ValueError: If ``groups`` is not one integer per query.
 
         >>> from proxemic.metrics import retrieval_metrics
         >>> metrics = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2]], torch.tensor([5, 5, 7, 7]), recall_at=(1,))
@@ -105,9 +105,10 @@ class RetrievalMetrics(dict[str, float]):
         return parts
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Compute intervals of all values as `bootstrap_intervals`, and of NMI and AMI as `bootstrap_statistic`.
+        """Compute intervals of all values by `bootstrap_intervals`, and of NMI and AMI by `bootstrap_statistic`.
 
-        Every resample computes NMI and AMI of the same clusters; AMI, which is slow, has a tenth of the resamples.
+        Every resample computes NMI and AMI from the same clusters; AMI, which is slow, uses a tenth of the resamples.
+        The arguments are those of `bootstrap_intervals`.
         """
         intervals = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
@@ -129,7 +130,7 @@ class RetrievalMetrics(dict[str, float]):
 def averages(
     values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"], average: AveragedOver
 ) -> dict[str, float]:
-    """Compute the mean of each metric over the queries, or over the classes of the means of their queries."""
+    """Compute the mean of each metric over the queries, or over the classes' means."""
     parts = [values] if average == "queries" else by_class(values, labels).values()
     averages = [means(part) for part in parts]
     return {name: math.fsum(average[name] for average in averages) / len(averages) for name in values}
@@ -138,7 +139,7 @@ def averages(
 def by_class(
     values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"]
 ) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
-    """Return the values of the evaluated queries of each class, by label in ascending order."""
+    """Return the values of the evaluated queries by class, in ascending order of labels."""
     known = ~next(iter(values.values())).isnan()
     labels, order = labels[known].sort(stable=True)
     classes, counts = labels.unique_consecutive(return_counts=True)

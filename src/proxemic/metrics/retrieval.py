@@ -1,4 +1,4 @@
-"""Every retrieval metric of a set of embeddings in one pass over exact nearest neighbours."""
+"""All retrieval metrics of a set of embeddings in one pass over exact nearest neighbours."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,9 +22,9 @@ from proxemic.metrics.reranking import k_reciprocal_distances
 from proxemic.metrics.results import RetrievalMetrics, averages
 
 RERANKED = 100
-"""Neighbours of a query that re-ranking ranks again."""
+"""Number of neighbours that re-ranking ranks again."""
 
-_DISTANCES = 2**24  # of some queries to the whole gallery, held at once: 64 MB
+_DISTANCES = 2**24  # number of distances to the whole gallery held at once: 64 MB
 
 
 class NoMatches(ValueError):
@@ -57,44 +57,43 @@ def retrieval_metrics(
 ) -> RetrievalMetrics:
     """Compute how well each query retrieves the gallery items of its class.
 
-    The formulas are those of `proxemic.metrics.ranking`. Without a gallery each query searches all other queries; it
-    is excluded from its own search by index, so duplicates of it still count. Of items at the same distance, with the
-    precision of `nearest_neighbours`, the irrelevant ones come first: a pessimistic rule, which makes the values
-    independent of the order of the rows, of `chunk_size` and of the device. A query without relevant items in the
-    gallery has no defined value: it is left out of the averages and counted.
+    `proxemic.metrics.ranking` has the formulas. Without a gallery, each query searches all other queries; it is
+    excluded by index, so its duplicates still count. Irrelevant items come first among items at the same distance
+    (within the precision of `nearest_neighbours`): a pessimistic rule that makes the values independent of row order,
+    `chunk_size` and device. A query without relevant items in the gallery has no value: the averages leave it out, and
+    `RetrievalMetrics.left_out` counts it.
 
     Args:
-        queries: Finite embeddings, read as float32. They and what follows may also be NumPy arrays or lists.
-        query_labels: One integer or text per query.
-        gallery: Finite embeddings to search, or None for the queries themselves.
-        gallery_labels: One integer or text per row of the gallery.
+        queries: `[queries, dim]`, finite embeddings, read as float32. All arrays may be tensors, NumPy arrays or lists.
+        query_labels: `[queries]`, integers or texts.
+        gallery: `[gallery, dim]`, finite embeddings to search, or None for the queries themselves.
+        gallery_labels: `[gallery]`, integers or texts.
         distance: Distance that ranks the gallery.
-        recall_at: Each K of Recall@K, at least 1; it may exceed the gallery, as in the next three.
+        recall_at: Each K of Recall@K, at least 1; it may exceed the gallery, as may the next three.
         precision_at: Each k of Precision@k.
         map_at: Each k of MAP@k.
         map_divisors: Divisors of each MAP@k, as in `map_at_k`: `min` gives `map@k`, and `k`, `hits` and `R` give
             `map_over_k@k`, `map_over_hits@k` and `map_over_r@k`.
         ndcg_at: Each k of nDCG@k.
         map: Also compute the mean average precision over the whole ranking.
-        mrr: Also compute the mean reciprocal rank. For queries whose list of neighbours does not contain the relevant
-            items that these two need, the whole gallery is compared exactly, which takes several times as long.
+        mrr: Also compute the mean reciprocal rank. If the list of neighbours of a query lacks relevant items that these
+            two need, the whole gallery is compared exactly, which takes several times as long.
         nmi: Also cluster the gallery by k-means with as many clusters as classes, as `clustering_metrics` does with
             this distance; needs scikit-learn.
         exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
-        query_sequences: As in `nearest_neighbours`: all rows of the query's sequence are excluded from its ranking,
-            whatever their labels.
-        gallery_sequences: Number of the sequence of each row of the gallery.
-        average: The mean over `queries`, or over `classes` of the mean over the queries of each, so that small classes
-            count as much as large ones.
+        query_sequences: As in `nearest_neighbours`: rows of the query's sequence are not ranked, whatever their labels.
+        gallery_sequences: `[gallery]`, number of each row's sequence.
+        average: ``"queries"``, or ``"classes"`` for the mean over classes of the mean over each class's queries, so
+            that small classes count as much as large ones.
         rerank: Rank the first hundred neighbours of each query again by `k_reciprocal_distances` (Zhong et al., 2017).
-        chunk_size: As in `nearest_neighbours`, also for the memory.
+        chunk_size: As in `nearest_neighbours`; it also bounds the memory.
 
     Returns:
-        A dict with the keys `recall@K`, `precision@k`, `map@k`, `ndcg@k`, `map`, `mrr` as requested, and `map@r` and
-        `r_precision` always; with `nmi` also `nmi`, `nmi_geometric` and `ami`.
+        A dict with the keys `recall@K`, `precision@k`, `map@k`, `ndcg@k`, `map`, `mrr` as requested, and always `map@r`
+        and `r_precision`; with `nmi` also `nmi`, `nmi_geometric` and `ami`.
 
     Raises:
-        ValueError: If an argument is out of its range, or no query has a relevant item.
+        ValueError: If an argument is out of range, or no query has a relevant item.
         ModuleNotFoundError: For NMI without scikit-learn, of the extra `train`.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
@@ -149,10 +148,10 @@ def retrieval_metrics(
 
 
 class _Metric(NamedTuple):
-    value: Callable[[Tensor, Tensor], Tensor]  # from the relevance of the neighbours, and R
-    expected: Callable[[Tensor, Tensor], Tensor]  # under a random ranking, from R and the size of the gallery
-    places: int | None  # how many neighbours it needs; None for R
-    of_ranks: Callable[[Tensor, Tensor], Tensor] | None = None  # where `value` is NaN: from all R ranks, and R
+    value: Callable[[Tensor, Tensor], Tensor]  # takes the relevance of the neighbours, and R
+    expected: Callable[[Tensor, Tensor], Tensor]  # under a random ranking; takes R and the size of the gallery
+    places: int | None  # number of neighbours that `value` needs; None for R
+    of_ranks: Callable[[Tensor, Tensor], Tensor] | None = None  # if `value` is NaN; takes all R ranks, and R
 
 
 def _map_if_all_are_listed(relevance: Tensor, wanted: Tensor) -> Tensor:
@@ -212,7 +211,7 @@ def _values(
     *,
     rerank: bool,
 ) -> dict[str, Float64[Tensor, "queries"]]:
-    """Return the value of each query, on the CPU; NaN where nothing is relevant."""
+    """Compute the value of each query, on the CPU; NaN if nothing is relevant."""
     values = {name: torch.full(counts.shape, torch.nan, dtype=torch.float64) for name in metrics}
 
     def places(rows: Int64[Tensor, "chunk"]) -> int:
@@ -220,7 +219,7 @@ def _values(
         return min(len(search.gallery), max(metric.places or most for metric in metrics.values()))
 
     def measure(rows: Int64[Tensor, "chunk"], relevance: Bool[Tensor, "chunk places"]) -> None:
-        # Not on a GPU: its logarithms and quotients are not promised to be the same.
+        # Not on a GPU, which does not guarantee the same logarithms and quotients.
         wanted, relevance, rows = counts[rows].cpu(), relevance.cpu(), rows.cpu()
         if len(rows):
             most = int(wanted.max())
@@ -228,7 +227,7 @@ def _values(
                 listed = relevance if metric.of_ranks else relevance[:, : metric.places or most]
                 values[name][rows] = metric.value(listed, wanted)
 
-    # In the order of R, as a chunk must list as many neighbours as the largest R of its queries.
+    # Sorted by R, as a chunk lists as many neighbours as the largest R of its queries.
     order = counts.argsort(stable=True)[int((counts == 0).sum()) :]
     uncertain = [order[:0]]
     first = _reranked(search, max(RERANKED, places(order)), chunk_size) if rerank else None
@@ -257,7 +256,7 @@ def _values(
 
 
 def _reranked(search: NeighbourSearch, k: int, chunk_size: int | None) -> Bool[Tensor, "queries k"]:
-    """Return the relevance of the neighbours of each query, the first of them ranked again."""
+    """Return the relevance of each query's neighbours after the first `RERANKED` were ranked again."""
     keys = search.nearest_keys(min(k, len(search.gallery) - (search.exclude is not None)), chunk_size)
     found, relevance, is_there = indices_of(keys), relevance_of(keys), distances_of(keys).isfinite()
     for query, vector in enumerate(search.queries.rows):
@@ -268,7 +267,7 @@ def _reranked(search: NeighbourSearch, k: int, chunk_size: int | None) -> Bool[T
 
 
 def _replace_first(ranks: Float64[Tensor, "queries most"], relevance: Bool[Tensor, "queries first"]) -> None:
-    """Replace the ranks of the relevant rows among the first neighbours; the others stay where they are."""
+    """Replace the ranks of the relevant rows among the first neighbours; other ranks stay the same."""
     for row, hits in enumerate(relevance):
         places = hits.nonzero().squeeze(1) + 1
         ranks[row, : len(places)] = places.double()

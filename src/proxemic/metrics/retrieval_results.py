@@ -1,4 +1,4 @@
-"""One object that carries what queries find in a gallery, from embeddings to metrics, tables and plots."""
+"""One object for the results of a search, from embeddings to metrics, tables and plots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 class RetrievalResults:
     """The nearest gallery rows of each query; queries and gallery are subsets of the same rows.
 
-    A row does not find itself, nor rows of its own sequence. `of` makes the object from the columns of a table.
+    A row finds neither itself nor rows of its own sequence. `of` makes the object from the columns of a table.
 
     Args:
-        embeddings: One per row, finite.
+        embeddings: `[rows, dim]`, finite.
         labels: Class of each row.
-        is_query: Rows that are queries; None if all are queries and in the gallery.
-        is_gallery: Rows that are in the gallery; None likewise.
-        sequences: The sequence of each row, below 0 for none.
-        categories: The category of each row, below 0 for none.
+        is_query: Whether each row is a query; None for all.
+        is_gallery: Whether each row is in the gallery; None for all.
+        sequences: Sequence of each row, below 0 for none.
+        categories: Category of each row, below 0 for none.
         category_names: Name of each category.
-        distance: The distance that ranks the gallery.
-        k: Neighbours of each query.
+        distance: Distance that ranks the gallery.
+        k: Number of neighbours of each query.
 
     >>> rows = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     >>> results = RetrievalResults.of(rows, ["owl", "owl", "jay", "jay"], category=["a", "a", "b", "b"], k=1)
@@ -68,7 +68,7 @@ class RetrievalResults:
         distance: Distance = "cosine",
         k: int = 10,
     ) -> "RetrievalResults":
-        """Take columns as tables have them: numbers or texts as labels, texts or None as sequences and categories."""
+        """Make results from columns of a table: labels are numbers or texts; sequences and categories texts or None."""
         sequences = None if sequence is None else number_texts(sequence)[0]
         categories, names = (None, ()) if category is None else number_texts(category)
         return cls(embeddings, labels, is_query, is_gallery, sequences, categories, names, distance, k)
@@ -88,7 +88,7 @@ class RetrievalResults:
         """The arguments by which `retrieval_metrics` evaluates the rows."""
         x, labels, sequences = self.embeddings, self.labels, self.sequences
         if sequences is not None and not bool((sequences >= 0).any()):
-            sequences = None  # nothing to look for in every comparison
+            sequences = None  # saves a comparison per pair
         asked, searched = self.queries, self.gallery
         if len(asked) == len(searched) == len(labels):
             return {"queries": x, "query_labels": labels, "query_sequences": sequences}
@@ -122,45 +122,45 @@ class RetrievalResults:
 
     @property
     def distances(self) -> Float[Tensor, "queries k"]:
-        """The distance of each query to its neighbours; infinite if there are no more."""
+        """The distance of each query to its neighbours; infinite if there are fewer than k."""
         return self._found[0]
 
     @property
     def neighbours(self) -> Int64[Tensor, "queries k"]:
-        """The row of each neighbour, nearest first; -1 if there are no more."""
+        """The row of each neighbour, nearest first; -1 if there are fewer than k."""
         return self._found[1]
 
     def metrics(self, *, by: str | None = None, **options: Any) -> Any:
         """Evaluate the queries.
 
         Args:
-            by: ``category`` gives metrics of the queries of each category, which search the whole gallery, by its name.
-            options: Keywords of `retrieval_metrics`, such as ``recall_at``.
+            by: ``"category"`` evaluates the queries of each category separately; they search the whole gallery.
+            options: Keyword arguments of `retrieval_metrics`, such as ``recall_at``.
 
         Returns:
-            `RetrievalMetrics`, or a mapping of categories to these.
+            `RetrievalMetrics`, or a mapping of category names to them.
 
         Raises:
-            ValueError: If an option is out of its range, no query has a match, or there are no categories.
+            ValueError: If an option is out of range, no query has a match, or there are no categories.
         """
-        found: RetrievalMetrics = retrieval_metrics(**self.roles, distance=self.distance, **options)
+        values: RetrievalMetrics = retrieval_metrics(**self.roles, distance=self.distance, **options)
         if by is None:
-            return found
+            return values
         if by != "category" or self.categories is None:
-            raise ValueError(f"by is {by!r}, but must be 'category', with a category for the rows.")
-        groups = found.by_group(self.categories[self.queries])
+            raise ValueError(f"by is {by!r}, but must be 'category', and the rows must have categories.")
+        groups = values.by_group(self.categories[self.queries])
         return {self.category_names[group]: part for group, part in groups.items()}
 
     def table(self, **options: Any) -> "Table":
         """Return the metrics in percent, with 95 % intervals, as a table."""
         from proxemic.tables import Table, percent
 
-        found: RetrievalMetrics = self.metrics(**options)
+        values: RetrievalMetrics = self.metrics(**options)
         rows = [
             [name, percent(interval.value), percent(interval.low), percent(interval.high)]
-            for name, interval in found.intervals().items()
+            for name, interval in values.intervals().items()
         ]
-        title = f"{found.queries:,} queries, {len(self.gallery):,} in the gallery; in percent"
+        title = f"{values.queries:,} queries, {len(self.gallery):,} in the gallery; in percent"
         return Table(["metric", "value", "low", "high"], rows, title)
 
     def plot(self, path: str | Path, **options: Any) -> None:

@@ -1,7 +1,7 @@
 """The nearest rows in float32, with a bound on the error of their distances.
 
-Both distances are ranked by a squared Euclidean one, v = |q - g|², the cosine distance by that of unit rows.
-Subtracting the mean row changes no difference but makes products, and so their rounding errors, smaller.
+Both distances are ranked by the squared Euclidean distance v = |q - g|²; for the cosine distance, of unit rows.
+Subtracting the mean row changes no difference, but makes the products and so their rounding errors smaller.
 """
 
 import math
@@ -21,8 +21,9 @@ _TILE = 2**24  # scores held at once: 64 MB
 class Shortlist:
     """The k rows of the gallery with the smallest v for each query, nearest first.
 
-    `values` are scaled v, infinite for excluded rows. Two rows of one query whose values differ by more than `doubt`
-    are in the right order, also as float32 distances; rows not listed have at least the last value, less half of it.
+    `values` are scaled v, infinite for excluded rows. Two rows of a query are in the right order, also as float32
+    distances, if their values differ by more than `doubt`. The v of a row that is not listed is at least the last value
+    less half of `doubt`.
     """
 
     values: Float64[Tensor, "queries k"]
@@ -30,17 +31,17 @@ class Shortlist:
     doubt: Float64[Tensor, "queries"]
 
     def certain(self, k: int, gallery: int) -> Bool[Tensor, "queries"]:
-        """Return whether no unlisted row can be among the first k."""
+        """Return for each query whether no unlisted row can be among the first k."""
         if self.values.shape[1] == gallery:
             return torch.ones_like(self.doubt, dtype=torch.bool)
-        # A list that ends in an excluded row holds all others.
+        # A list that ends with an excluded row contains all others.
         return self.values[:, -1].isinf() | (self.values[:, -1] - self.values[:, k - 1] > self.doubt)
 
 
 class ShortlistSearch:
-    """Streams over tiles of queries and gallery with a running list of the best.
+    """Search over tiles of queries and gallery that keeps a running list of the best rows.
 
-    `gallery` is the same object as `queries` where the queries search themselves.
+    Pass the same object as `queries` and `gallery` if the queries search themselves.
     """
 
     def __init__(self, queries: ExactRows, gallery: ExactRows, distance: Distance) -> None:
@@ -49,7 +50,7 @@ class ShortlistSearch:
         self._mean = total / len(gallery)
         self._scale = 1.0
         largest = [self._largest(gallery), 0.0 if queries is gallery else self._largest(queries)]
-        # A power of two, and one that keeps sums of squares far from the ends of float32.
+        # A power of two that keeps sums of squares far from the limits of float32.
         self._scale = 2.0 ** -math.frexp(max(largest))[1]
         self._reach = largest[0] * self._scale
         self._flat = torch.empty_like(gallery.rows)
@@ -66,7 +67,7 @@ class ShortlistSearch:
         itself: Int64[Tensor, "queries"] | None,
         sequences: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> Shortlist:
-        """List the k nearest rows of the gallery, those of the query itself and its sequence last."""
+        """List the k nearest rows of the gallery; the query itself and its sequence come last."""
         flat, heights = self._flatten(self.queries, rows)
         width = min(max(1, _TILE // len(rows)), len(self._flat))
         if len(self._buffer) < len(rows) * width:
@@ -83,7 +84,7 @@ class ShortlistSearch:
                     tile[excluded, itself[excluded] - start] = -torch.inf
                 if sequences is not None:
                     tile.masked_fill_(sequences[0][:, None] == sequences[1][part], -torch.inf)
-                # Scores that are no better than those of a full list need not be found.
+                # Scores that are not better than those of a full list need not be found.
                 best, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
                 scores, indices = torch.cat([scores, best], 1), torch.cat([indices, places + start], 1)
                 if scores.shape[1] > k:
@@ -103,18 +104,18 @@ class ShortlistSearch:
         return values.div_(2.0) if self.distance == "cosine" else values.clamp_(min=0.0).sqrt_()
 
     def _doubt(self, heights: Float64[Tensor, "queries"]) -> Float64[Tensor, "queries"]:
-        """Return twice the bound on the error of v, plus the rounding of distances to float32."""
-        # |fl(x·y) - x·y| <= γ_n |x||y| with γ_n = nu / (1 - nu), in whatever order n products are summed (Higham,
-        # Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
+        """Compute twice the bound on the error of v, plus the rounding of distances to float32."""
+        # |fl(x·y) - x·y| <= γ_n |x||y| with γ_n = nu / (1 - nu) for any order of summing n products (Higham, Accuracy
+        # and Stability of Numerical Algorithms, 2002, section 3.1).
         unit = 2.0**-24
         terms = (self._flat.shape[1] + 2) * unit
         length, height = heights.mul(2.0).sqrt_(), float(self._heights.max())
         error = 2.0 * terms / (1.0 - terms) * (length * self._reach + height)
-        error += 5.0 * unit * length * self._reach + 2.0 * unit * height  # of rounding points and heights to float32
-        # Products and points too small for float32 may be lost, where one point is far from all others.
+        error += 5.0 * unit * length * self._reach + 2.0 * unit * height  # rounding points and heights to float32
+        # Products and points too small for float32 may be lost if one point is far from all others.
         error += 4.0 * self._flat.shape[1] * 2.0**-126 * (1.0 + length + self._reach)
         if self.distance == "cosine":
-            error += 64.0 * 2.0**-53 * self._scale**2  # of dividing by the norms
+            error += 64.0 * 2.0**-53 * self._scale**2  # dividing by the norms
         return 2.0 * error + 2.0**-20 * (length + math.sqrt(2.0 * height)).square()
 
     def _points(self, rows: ExactRows, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
@@ -127,11 +128,11 @@ class ShortlistSearch:
     def _flatten(
         self, rows: ExactRows, where: slice | Int64[Tensor, "chosen"]
     ) -> tuple[Float32[Tensor, "chosen dim"], Float64[Tensor, "chosen"]]:
-        """Center and scale points; return them, and half of what their own squares add to v."""
+        """Return centred and scaled points, and half of their squared lengths."""
         points = self._points(rows, where).sub_(self._mean).mul_(self._scale)
         heights = points.square().sum(1).div_(2.0)
         if self.distance == "cosine":
-            # A zero vector has no direction and is at distance 1 from all others.
+            # A zero vector is at distance 1 from all others.
             heights += (rows.squares[where] == 0) * (self._scale**2 / 2.0)
         return points.float(), heights
 
@@ -143,10 +144,10 @@ class ShortlistSearch:
 def largest(
     values: Shaped[Tensor, "rows columns"], k: int, floor: Shaped[Tensor, "rows"] | None = None
 ) -> tuple[Shaped[Tensor, "rows found"], Int64[Tensor, "rows found"]]:
-    """Select the k largest of each row, or all if there are fewer, unordered, with their places.
+    """Select the k largest values of each row, or all if there are fewer, with their columns and in any order.
 
-    Values up to the row's `floor` may be missing. Faster than `topk`, as the k groups of columns with the largest
-    maxima hold the k largest values, and groups whose maximum is not above the floor none that is needed.
+    Values up to the row's `floor` may be left out. This is faster than `topk`: the k largest values are in the k groups
+    of columns with the largest maxima, and a group whose maximum is not above the floor is not needed.
     """
     width = values.shape[1]
     size = max(1, math.isqrt(width // k)) if floor is None else 8

@@ -1,11 +1,11 @@
 """Verification: how well a distance separates pairs of the same class from pairs of different classes.
 
-A pair is accepted where its distance is at most a threshold; pass the negative of a similarity. All thresholds between
-two successive distances are equivalent; the one returned is midway. The threshold that accepts no pair is the next
-float64 below the smallest distance, the one that accepts all is the largest distance.
+A pair is accepted if its distance is at most a threshold; pass the negative of a similarity. All thresholds between two
+successive distances are equivalent; the midpoint is returned. The threshold that accepts no pair is the next float64
+below the smallest distance, the one that accepts all pairs is the largest distance.
 
-TAR, the true accept rate, is the fraction of the same pairs that are accepted; FAR, the false accept rate, the fraction
-of the different pairs.
+The true accept rate (TAR) is the share of the pairs of the same class that are accepted; the false accept rate (FAR) is
+the share of the pairs of different classes that are accepted.
 """
 
 import math
@@ -29,11 +29,11 @@ FAR = (1e-1, 1e-2, 1e-3, 1e-4)
 
 @dataclass(frozen=True)
 class VerificationAccuracy:
-    """Accuracy over folds, each with the threshold that is best on the others; in [0, 1].
+    """Accuracy over folds, in [0, 1]; each fold uses the threshold that is best on the others.
 
     Args:
         mean: Unweighted mean over the folds.
-        std: Standard deviation over the folds, divided by their number (not less one), as insightface prints it.
+        std: Standard deviation over the folds, with their number as divisor, as insightface prints it.
         accuracies: Accuracy of each fold, in ascending order of the folds' numbers.
         thresholds: Threshold of each fold.
     """
@@ -46,7 +46,7 @@ class VerificationAccuracy:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A threshold, with the measured true and false accept rates."""
+    """A threshold with its measured true and false accept rates."""
 
     threshold: float
     tar: float
@@ -54,7 +54,7 @@ class OperatingPoint:
 
 
 class OperatingPoints(dict[float, OperatingPoint]):
-    """Operating points by the requested false accept rate."""
+    """Operating points, by the requested false accept rate."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,17 @@ class VerificationMetrics:
 def pair_distances(
     first: Float[Tensor, "pairs dim"], second: Float[Tensor, "..."], *, distance: Distance = "cosine"
 ) -> Float64[Tensor, "pairs"]:
-    r"""Compute each row's distance to its partner: the cosine distance $1 - \cos$, in [0, 2], or the Euclidean one.
+    r"""Compute the distance of each pair: the cosine distance $1 - \cos$, in [0, 2], or the Euclidean distance.
 
     Distances are exact (see `proxemic.metrics.exact`). The cosine distance to or from a zero vector is 1.
 
     Args:
-        first: Finite embeddings of one image of each pair, read as float32.
-        second: Embeddings of the other image, of the same shape.
-        distance: Which distance.
+        first: `[pairs, dim]`, finite embeddings of the first image of each pair, read as float32.
+        second: `[pairs, dim]`, embeddings of the second image.
+        distance: ``"cosine"`` or ``"euclidean"``.
+
+    Returns:
+        `[pairs]`, float64.
 
     Raises:
         ValueError: If the shapes differ, or embeddings are NaN or infinite.
@@ -117,17 +120,18 @@ def verification_accuracy(
 ) -> VerificationAccuracy:
     r"""Compute the accuracy over pairs, with each fold's threshold chosen as the best on all other folds.
 
-    Every threshold is tried, not a grid; of equally good ones the smallest is taken, which accepts the fewest pairs.
+    All thresholds are tried, not a grid. Among equally good thresholds, the smallest is used: it accepts the fewest
+    pairs.
 
     Args:
-        distances: Distance of each pair, finite.
-        same: Whether both of the pair have the same class, bool.
-        folds: The fold of each pair, any integers; or a number of folds, at least 2, for that many blocks of
-            consecutive pairs of nearly equal size (the protocol of LFW and of insightface's packs), which suit only
-            pairs in which both kinds are mixed.
+        distances: `[pairs]`, finite.
+        same: `[pairs]`, bool: whether both images of a pair have the same class.
+        folds: `[pairs]`, the fold of each pair as an integer; or a number of folds, at least 2, which makes that many
+            blocks of consecutive pairs of nearly equal size (the protocol of LFW and of insightface's packs). Blocks
+            require that both kinds of pairs are mixed.
 
     Raises:
-        ValueError: If an argument is out of its range, or the pairs outside a fold are all of one kind.
+        ValueError: If an argument is out of range, or the pairs outside a fold are all of one kind.
 
     Source: Huang et al., Labeled Faces in the Wild, 2007, section 3 (view 2).
 
@@ -145,8 +149,8 @@ def verification_accuracy(
         others = same[~tested]
         if bool(others.all()) or not bool(others.any()):
             raise ValueError(
-                f"folds leaves {len(others)} pairs outside fold {fold}, all of one kind, but a threshold needs both; "
-                "give folds that mix them"
+                f"folds leaves {len(others)} pairs outside fold {fold}, all of one kind, but a threshold needs both "
+                "kinds; give folds that mix them"
             )
         threshold, _ = best_threshold(distances[~tested], others)
         right = (distances[tested] <= threshold) == same[tested]
@@ -158,32 +162,32 @@ def verification_accuracy(
 
 @take_arrays("distances", "same")
 def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
-    """Find the threshold with the highest accuracy, the smallest of equally good ones, and its accuracy.
+    """Find the threshold with the highest accuracy (the smallest of equally good ones) and that accuracy.
 
-    Arguments and errors: as `verification_accuracy`, without folds.
+    Arguments and errors are those of `verification_accuracy`, without folds.
 
     >>> best_threshold(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([True, False, False]))
     (0.5, 1.0)
     """
     roc = _roc(distances, same)
     right = roc.same + (roc.different[-1] - roc.different)
-    best = int(right.argmax())  # the first of equals
+    best = int(right.argmax())  # the first of equal ones
     return float(roc.thresholds[best]), int(right[best]) / len(distances)
 
 
 @take_arrays("distances", "same")
 def roc_auc(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> float:
-    r"""Compute the area under the ROC curve: the probability that a same pair is nearer, a tie counting half.
+    r"""Compute the area under the ROC curve: the probability that a pair of one class is nearer; a tie counts half.
 
     $$P(d^+ < d^-) + \tfrac12 P(d^+ = d^-)$$
 
-    Arguments and errors: as `verification_accuracy`, without folds.
+    Arguments and errors are those of `verification_accuracy`, without folds.
 
     >>> roc_auc(torch.tensor([0.1, 0.5, 0.5, 0.9]), torch.tensor([True, True, False, False]))
     0.875
     """
     roc = _roc(distances, same)
-    # Twice the number of pairs of pairs won: whole numbers, so the one division is the one rounding.
+    # Twice the number of comparisons won: whole numbers, so that only the division rounds.
     won = int((roc.different.diff() * (roc.same[:-1] + roc.same[1:])).sum())
     return won / (2 * int(roc.same[-1]) * int(roc.different[-1]))
 
@@ -194,10 +198,10 @@ def tar_at_far(
 ) -> OperatingPoints:
     """Find the highest TAR among the thresholds with a FAR of at most `far`, over all pairs, without interpolation.
 
-    With n different pairs a FAR is a multiple of 1/n. One below 1/n cannot be measured: the point is then the one
-    without a false accept. The rates of a point are those measured, so its FAR may be lower than requested.
+    With n pairs of different classes, a FAR is a multiple of 1/n. A rate below 1/n cannot be measured: its point has no
+    false accept. The rates of a point are measured, so its FAR may be lower than requested.
 
-    Arguments and errors: as `verification_accuracy`, and `far`, rates in [0, 1], instead of folds.
+    Arguments and errors are those of `verification_accuracy`, with `far`, rates in [0, 1], instead of folds.
 
     >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> tar_at_far(distances, torch.tensor([True, False, True, True, False, False]), far=(0.4, 0.01))
@@ -220,17 +224,17 @@ def tar_at_far(
 def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
     r"""Compute the equal error rate: FAR = 1 − TAR on the ROC curve (not its convex hull), interpolated linearly.
 
-    Arguments and errors: as `verification_accuracy`, without folds.
+    Arguments and errors are those of `verification_accuracy`, without folds.
 
     Returns:
-        The rate, and the threshold at which FAR and 1 − TAR differ least, the smaller of two.
+        The rate, and the threshold at which FAR and 1 − TAR differ least (the smaller of two).
 
     >>> equal_error_rate(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([True, False, True, False]))
     (0.5, 2.5)
     """
     roc = _roc(distances, same)
     positives, negatives = int(roc.same[-1]), int(roc.different[-1])
-    # FAR − FRR in units of 1 / (positives · negatives): rises from below 0 to above it with each point.
+    # FAR − FRR in units of 1 / (positives · negatives), which rises with each point from below 0 to above 0.
     gaps = roc.different * positives - (positives - roc.same) * negatives
     place = int((gaps < 0).sum())
     below, above = int(gaps[place - 1]), int(gaps[place])
@@ -250,7 +254,7 @@ def verification_metrics(
 ) -> VerificationMetrics:
     """Compute accuracy over folds, ROC AUC, equal error rate and TAR at each FAR.
 
-    Arguments and errors: as `verification_accuracy` and `tar_at_far`.
+    Arguments and errors are those of `verification_accuracy` and `tar_at_far`.
 
     >>> distances = pair_distances(torch.eye(4), torch.eye(4)[[0, 2, 2, 1]])
     >>> metrics = verification_metrics(distances, torch.tensor([True, False, True, False]), folds=2, far=(0.1,))
@@ -266,7 +270,7 @@ def verification_metrics(
 
 
 class _Roc(NamedTuple):
-    """Pairs of each kind accepted at each threshold, from none to all."""
+    """Number of accepted pairs of each kind at each threshold, from none to all."""
 
     thresholds: Float64[Tensor, " points"]
     same: Int64[Tensor, " points"]
@@ -278,7 +282,7 @@ def _roc(distances: Tensor, same: Tensor) -> _Roc:
     values, place = distances.unique(return_inverse=True)
     counts = [torch.bincount(place[kind], minlength=len(values)).cumsum(0) for kind in (same, ~same)]
     middle = values[:-1] / 2 + values[1:] / 2
-    # Between adjacent floats the middle rounds to one of them, and the upper one would be accepted.
+    # Between adjacent floats, the midpoint rounds to one of them; the upper one would accept the next pair.
     middle = torch.where(middle < values[1:], middle, values[:-1])
     none = torch.nextafter(values[:1], values.new_tensor(-math.inf))
     nothing = torch.zeros(1, dtype=torch.int64)

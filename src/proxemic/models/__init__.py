@@ -1,4 +1,4 @@
-"""Embedding networks: a backbone, pooling and a head, and how they are saved.
+"""Embedding networks, made of a backbone, pooling and a head, and their files.
 
 `build_model` makes the `EmbeddingModel` that a `ModelConfig` describes; `save_model` and `load_model` write and read it
 as safetensors and JSON.

@@ -1,4 +1,4 @@
-"""Batch norm folded into the convolutions before it: the same network in evaluation, but faster."""
+"""Folding of batch norm into the convolutions before it: the same network in evaluation mode, but faster."""
 
 from collections import Counter
 
@@ -7,16 +7,17 @@ from torch.nn.utils import fuse_conv_bn_eval
 
 
 class _Tracer(fx.Tracer):
-    """Leaves timm's layers whole: batch norm with an activation, and convolutions that pad by the image's size."""
+    """Tracer that does not look into timm's layers: batch norm with activation, and convolutions with own padding."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Conv2d | nn.BatchNorm2d) or super().is_leaf_module(m, module_qualified_name)
 
 
 def fold_batch_norm(network: nn.Module) -> nn.Module:
-    """Fold each batch norm that follows a convolution into its weights, in a copy in evaluation mode.
+    """Return a copy in evaluation mode with each batch norm after a convolution folded into its weights.
 
-    The rest is shared. A network whose layers depend on values that others compute is returned as it is.
+    The copy shares all other layers. A network that cannot be traced, because its layers depend on computed values, is
+    returned unchanged.
     """
     from timm.layers import BatchNormAct2d, Conv2dSame
 
@@ -25,9 +26,9 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
         return network
     try:
         graph = _Tracer().trace(network)
-    except Exception:  # of whatever kind that a symbol instead of a tensor raises
+    except Exception:  # a network may raise anything if it gets a symbol instead of a tensor
         return network
-    made = fx.GraphModule(network, graph)
+    folded = fx.GraphModule(network, graph)
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
         before = node.args[0] if node.op == "call_module" else None
@@ -35,13 +36,13 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
             continue
         names = str(before.target), str(node.target)
         convolution, norm = (layers[name] for name in names)
-        # Not their subclasses: one that standardises its weights would undo the folding.
+        # Not subclasses: one that standardises its weights would undo the folding.
         plain = type(convolution) in (nn.Conv2d, Conv2dSame) and type(norm) in (nn.BatchNorm2d, BatchNormAct2d)
         if not plain or calls[names[0]] > 1 or calls[names[1]] > 1:
             continue
         assert isinstance(convolution, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
         if norm.running_var is not None:
-            made.set_submodule(names[0], fuse_conv_bn_eval(convolution, norm))
-            made.set_submodule(names[1], nn.Sequential(*norm.children()))  # of timm's: its dropping and activation
-    return made
+            folded.set_submodule(names[0], fuse_conv_bn_eval(convolution, norm))
+            folded.set_submodule(names[1], nn.Sequential(*norm.children()))  # timm's contain dropout and activation
+    return folded

@@ -1,4 +1,4 @@
-"""Which blocks of a backbone are trained, and how its activations are kept."""
+"""Choice of the blocks of a backbone that are trained, and gradient checkpointing."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from proxemic.models.backbones.timm_models import TimmBackbone
 
 
 def trained_names(backbone: nn.Module, train: str, name: str) -> frozenset[str]:
-    """Return the names of the backbone's parameters that ``train`` (`ModelConfig`) asks for: ``head`` or ``last:N``."""
+    """Return the names of the backbone's parameters to train; ``train`` is ``head`` or ``last:N`` (`ModelConfig`)."""
     if train == "head":
         return frozenset()
     blocks = backbone_blocks(backbone)
@@ -24,9 +24,9 @@ def trained_names(backbone: nn.Module, train: str, name: str) -> frozenset[str]:
 
 
 def frozen_modules(backbone: nn.Module, trained: Iterable[str]) -> frozenset[str]:
-    """Return the names of the modules, from the backbone on, that have no trained parameter.
+    """Return the names of the modules, including the backbone itself, that have no trained parameter.
 
-    Modules without parameters, as dropout, go with those that they are in.
+    A module without parameters, such as dropout, follows the module that contains it.
     """
     having = {prefix for name, _ in backbone.named_parameters() for prefix in _prefixes(name)}
     moving = {prefix for name in trained for prefix in _prefixes(name)}
@@ -38,7 +38,7 @@ def frozen_modules(backbone: nn.Module, trained: Iterable[str]) -> frozenset[str
 
 
 def describe_training(backbone: nn.Module, train: str, name: str) -> str:
-    """Say in a sentence what of a network is trained, if that is not all."""
+    """Describe in a sentence which part of a network is trained, if it is not the whole."""
     counts = {name: parameter.numel() for name, parameter in backbone.named_parameters()}
     if train == "head":
         return f"model.train is head: the {sum(counts.values()):,} parameters of {name} are not trained."
@@ -53,7 +53,7 @@ def describe_training(backbone: nn.Module, train: str, name: str) -> str:
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    """Yield the names of the modules that a parameter is in."""
+    """Yield the names of the modules that contain a parameter."""
     while name:
         name = name.rpartition(".")[0]
         yield name
@@ -65,10 +65,10 @@ _LAYERS_OF_INCEPTION = re.compile(r"conv\d|inception_\d\w")
 def backbone_blocks(backbone: nn.Module, *, fine: bool = False) -> list[list[str]]:
     """List the names of a backbone's parameters by block, from the images to the features.
 
-    Blocks are those of timm's `group_matcher`: the stages of a convolutional network, the layers of a transformer; with
-    ``fine``, the groups of its layer-wise learning rates. Other networks have a block per child, or per member of a
-    list of layers, in the order in which they were defined. Normalisation and activations, whose parameters are all
-    vectors, are in the block of the layer before them.
+    For timm's networks, blocks follow `group_matcher`: the stages of a convolutional network or the layers of a
+    transformer; with ``fine``, the groups of layer-wise learning rates. Other networks have one block per child, or per
+    member of a list of layers, in the order of definition. Normalisation and activations, which only have vectors as
+    parameters, belong to the block of the layer before them.
     """
     network: Any = backbone.network if isinstance(backbone, TimmBackbone) else None
     if hasattr(network, "group_matcher"):
@@ -81,14 +81,14 @@ def backbone_blocks(backbone: nn.Module, *, fine: bool = False) -> list[list[str
 
 
 def _by_child(backbone: nn.Module) -> list[list[str]]:
-    if isinstance(backbone, BNInception):  # whose layers are not gathered in modules
-        found = (_LAYERS_OF_INCEPTION.match(name) for name, _ in backbone.named_parameters())
-        starts = [f"{item[0]}_" for item in found if item is not None]
+    if isinstance(backbone, BNInception):  # its layers are not grouped in modules
+        matches = (_LAYERS_OF_INCEPTION.match(name) for name, _ in backbone.named_parameters())
+        starts = [f"{item[0]}_" for item in matches if item is not None]
     else:
         starts = [f"{child}." for child in _children(*_unwrapped(backbone, ""))]
     blocks: dict[str, list[str]] = {start: [] for start in starts or [""]}
     for name, _ in backbone.named_parameters():
-        # What belongs to the whole, as the token of a class, comes with the first layers.
+        # Parameters of the whole network, such as a class token, belong to the first layers.
         own = next((start for start in blocks if name.startswith(start)), next(iter(blocks)))
         blocks[own].append(name)
     return [names for names in blocks.values() if names]
@@ -105,7 +105,7 @@ def _children(module: nn.Module, name: str) -> Iterator[str]:
 
 
 def _unwrapped(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Find the first module inside of which more than one part has parameters."""
+    """Find the outermost module with more than one part that has parameters, and its name."""
     parts = {child: item for child, item in module.named_children() if next(item.parameters(), None) is not None}
     if len(parts) != 1 or isinstance(module, nn.ModuleList) or next(module.parameters(recurse=False), None) is not None:
         return module, name
@@ -124,9 +124,9 @@ def _joined(backbone: nn.Module, blocks: Iterable[list[str]]) -> list[list[str]]
 
 
 def recompute_activations(backbone: nn.Module, name: str) -> None:
-    """Switch on timm's gradient checkpointing; raise `ValueError` if the network has none.
+    """Enable timm's gradient checkpointing; raise `ValueError` if the network has none or trains batch norm.
 
-    The layers are in the modes of training, by which frozen batch norm is known.
+    The backbone must be in training mode, in which only frozen batch norm is in evaluation mode.
     """
     network: Any = getattr(backbone, "network", backbone)
     instead = "leave it out, or save memory by batches.micro_batches"
@@ -137,5 +137,5 @@ def recompute_activations(backbone: nn.Module, name: str) -> None:
         )
     try:
         network.set_grad_checkpointing()
-    except (AssertionError, AttributeError) as error:  # timm's networks without it assert so
+    except (AssertionError, AttributeError) as error:  # timm's networks assert that they support it
         raise ValueError(f"gradient_checkpointing is set but {name} has none; {instead}") from error

@@ -1,4 +1,4 @@
-"""Heads: from pooled features `[B, F]` to embeddings `[B, D]`, and how their linear layer begins."""
+"""Heads, from pooled features `[B, F]` to embeddings `[B, D]`, their initialisation, and pooling."""
 
 import torch
 from jaxtyping import Float, Float64
@@ -9,14 +9,14 @@ from proxemic.models.config import ModelConfig
 
 
 class UnitLength(nn.Module):
-    """Scales features to unit length."""
+    """Layer that scales features to unit length."""
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
         return normalize(features.float(), dim=1)
 
 
 class ResidualHead(nn.Module):
-    """A projection, plus an MLP that gives zero until it is trained."""
+    """Sum of a projection and an MLP whose output is zero at first."""
 
     def __init__(self, base: nn.Module, mlp: nn.Sequential) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class ResidualHead(nn.Module):
 
 
 def make_head(config: ModelConfig, features: int) -> nn.Sequential:
-    """Make the layers after pooling that a configuration describes; `ValueError` if its sizes do not fit."""
+    """Make the layers after pooling that a configuration describes; raise `ValueError` if its sizes do not fit."""
     size = config.embedding_size
     if config.head == "none" and size != features:
         raise ValueError(
@@ -80,9 +80,9 @@ def _mlp(config: ModelConfig, features: int) -> nn.Sequential:
 def begin_at_principal_components(
     head: nn.Sequential, features: Float[Tensor, "images features"], *, whiten: bool
 ) -> None:
-    """Set the linear layer of a head that `make_head` made to the principal components of pooled features.
+    """Set the linear layer of a head to the principal components of pooled features.
 
-    Dimensions beyond the number of features begin at zero.
+    `make_head` must have made the head. Dimensions beyond the number of features start at zero.
     """
     norm, layer = head[0], head[1]
     linear = layer.base if isinstance(layer, ResidualHead) else layer
@@ -97,23 +97,23 @@ def begin_at_principal_components(
 def principal_components(
     features: Float[Tensor, "images features"], count: int, *, whiten: bool = False
 ) -> tuple[Float64[Tensor, "components features"], Float64[Tensor, " components"]]:
-    r"""Compute the linear layer that projects features on their first principal components.
+    r"""Compute the linear layer that projects features onto their first principal components, in float64.
 
     $$y = W (x - \mu), \qquad b = -W \mu, \qquad w_i = \frac{v_i}{\sqrt{\lambda_i + \bar\lambda}}$$
 
     Row i of W is the eigenvector $v_i$ of the i-th largest variance $\lambda_i$ of the features, divided as above only
-    where it is whitened: then components of more than the mean variance $\bar\lambda$ of all features have a variance
-    near 1, and those of less, which are mostly noise, stay smaller. Fewer images than components leave some of these
-    without variance: they are any directions orthogonal to the others, in which other images may still differ. The
-    largest entry of each eigenvector is positive. Computed in float64.
+    with ``whiten``: components with more than the mean variance $\bar\lambda$ of all features then have a variance near
+    1, and components with less, which are mostly noise, stay smaller. If there are fewer images than components, some
+    components have no variance: they are arbitrary directions orthogonal to the others, in which other images may
+    differ. The largest entry of each eigenvector is positive.
 
     Args:
-        features: Features of at least 2 images.
-        count: Components, from 1 to the features.
+        features: `[images, features]` of at least 2 images.
+        count: Number of components, from 1 to the number of features.
         whiten: Divide each component by its standard deviation, regularised as above.
 
     Returns:
-        W, as `[count, features]`, and b, as `[count]`.
+        W `[count, features]` and b `[count]`.
 
     Raises:
         ValueError: If there are fewer features than ``count``, or they are not finite.
@@ -124,26 +124,24 @@ def principal_components(
     """
     images, size = features.shape
     if not 1 <= count <= size:
-        raise ValueError(f"there are {size:,} principal components of {size:,} features, but {count:,} are asked for")
+        raise ValueError(f"count is {count:,}, but {size:,} features have 1 to {size:,} principal components")
     if not features.isfinite().all():
-        raise ValueError(
-            "the features are not finite, so that they have no principal components: check the backbone's weights"
-        )
+        raise ValueError("the features are not finite and have no principal components: check the backbone's weights")
     centre = features.double().mean(0)
     centred = features.double() - centre
     variances, vectors = torch.linalg.eigh(centred.T @ centred / (images - 1))
     variances, weight = variances.flip(0).clamp(min=0), vectors.T.flip(0)[:count]
-    # An eigenvector has two signs; which of them comes is the machine's choice.
+    # The sign of an eigenvector is arbitrary and depends on the machine.
     largest = weight.gather(1, weight.abs().argmax(1, keepdim=True))
     weight = weight * largest.sign()
     if whiten:
-        # On Cars196's validation classes, a hundredth of the mean lost up to 6 points of Recall@1 to all of it.
+        # On Cars196's validation classes, a hundredth of the mean lost up to 6 points of Recall@1 against all of it.
         weight = weight / (variances[:count, None] + variances.mean()).sqrt()
     return weight, -weight @ centre
 
 
 class AvgPool(nn.Module):
-    """The mean over all places.
+    """Average pooling: the mean over all places.
 
     >>> AvgPool()(torch.tensor([[[[1.0, 2.0, 3.0, 6.0]]]]))
     tensor([[3.]])
@@ -154,7 +152,7 @@ class AvgPool(nn.Module):
 
 
 class MaxPool(nn.Module):
-    """The largest value over all places.
+    """Maximum pooling: the largest value over all places.
 
     >>> MaxPool()(torch.tensor([[[[1.0, 2.0, 3.0, 6.0]]]]))
     tensor([[6.]])
@@ -165,7 +163,7 @@ class MaxPool(nn.Module):
 
 
 class AvgMaxPool(nn.Module):
-    """The sum of average and max pooling, as in the code of Proxy-Anchor, HIST and the warped softmax.
+    """Sum of average and maximum pooling, as in the code of Proxy-Anchor, HIST and the warped softmax.
 
     >>> AvgMaxPool()(torch.tensor([[[[1.0, 2.0, 3.0, 6.0]]]]))
     tensor([[9.]])
@@ -176,7 +174,7 @@ class AvgMaxPool(nn.Module):
 
 
 class GeM(nn.Module):
-    r"""Generalised mean: the average for p = 1, towards the maximum for large p.
+    r"""Generalised-mean pooling: the average for p = 1, nearly the maximum for large p.
 
     $$\Big(\frac{1}{HW} \sum_{hw} \max(x_{hw}, \epsilon)^p\Big)^{1/p}$$
 
@@ -185,10 +183,10 @@ class GeM(nn.Module):
     Args:
         p: Exponent, above 0, shared by all channels.
         eps: Minimum of the features, above 0, which keeps the gradient of p finite.
-        train_p: Whether p is learned, starting at this value; fixed at 3, the pooling is called "cubic".
+        train_p: Learn p, starting at the given value. With a fixed p of 3, the pooling is called "cubic".
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If ``p`` or ``eps`` is not above 0.
 
     >>> GeM(p=2.0)(torch.tensor([[[[1.0, 7.0]]]]))
     tensor([[5.]], grad_fn=<PowBackward1>)
@@ -202,7 +200,7 @@ class GeM(nn.Module):
         self.eps = eps
 
     def forward(self, features: Float[Tensor, "batch dim height width"]) -> Float[Tensor, "batch dim"]:
-        # The powers exceed the range of half precision.
+        # Powers exceed the range of half precision.
         with torch.autocast(features.device.type, enabled=False):
             powers = features.float().clamp(min=self.eps).pow(self.p)
             return powers.mean((2, 3)).pow(1 / self.p).to(features.dtype)

@@ -1,16 +1,15 @@
-"""Adapters of low rank (LoRA) in the linear layers of a backbone, by the library peft."""
+"""Low-rank adapters (LoRA) in the linear layers of a backbone, implemented by the library peft."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from proxemic.extras import optional_dependency
 
-_BASE, _ADAPTER = ".base_layer.", ".lora_"  # peft's names of the layer inside, and of what it adds
+_BASE, _ADAPTER = ".base_layer.", ".lora_"  # peft's names of the original layer and of the adapter
 LARGEST_RANK = 4096
 
 
@@ -18,17 +17,17 @@ LARGEST_RANK = 4096
 class LoRA:
     """Adapters that are trained instead of a backbone's weights: a linear layer's W becomes `W + alpha/rank · B A`.
 
-    A, of `rank` rows, begins at random, and B at zero, so that the first step sees the unchanged network.
+    A is random at first and B zero, so that training starts from the unchanged network.
 
     Args:
-        rank: Rows of A and columns of B, 1 to 4,096.
-        alpha: Above 0; twice the rank is usual.
-        dropout: Part of an adapter's inputs that is dropped in training, from 0 to below 1.
-        targets: Names of the linear layers, as timm's transformers have them: `qkv` and `proj` of the attention, `fc1`
-            and `fc2` of the MLP; `None` for all linear layers that the backbone calls.
+        rank: Number of rows of A and columns of B, 1 to 4,096.
+        alpha: Factor of the adapters, above 0; twice the rank is usual.
+        dropout: Share of an adapter's inputs that is dropped in training, from 0 to below 1.
+        targets: Names of linear layers; in timm's transformers, `qkv` and `proj` of the attention, `fc1` and `fc2` of
+            the MLP. `None` for all linear layers that the backbone calls.
 
     Raises:
-        ValueError: If a value is out of its range.
+        ValueError: If a value is out of range.
 
     Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2022.
 
@@ -49,23 +48,23 @@ class LoRA:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"lora.dropout is {self.dropout} but must be from 0 to below 1")
         if self.targets is not None and not self.targets:
-            raise ValueError("lora.targets is empty; name linear layers, as [qkv, proj], or leave it null for all")
+            raise ValueError("lora.targets is empty; name linear layers, such as [qkv, proj], or set it to null")
 
 
 def add_adapters(backbone: nn.Module, lora: LoRA, name: str, images: tuple[int, int]) -> None:
-    """Freeze a backbone and put adapters into its linear layers; ``images`` are channels and side of its images."""
+    """Freeze a backbone and add adapters to its linear layers; ``images`` are the channels and side of its images."""
     called = _called_layers(backbone, images)
     layers = [item for item in called if lora.targets is None or item.rpartition(".")[2] in lora.targets]
     if not called:
         raise ValueError(
-            f"lora is set but {name} has no linear layers, which adapters go into; take a transformer, or train its "
-            "last blocks, as train: last:2"
+            f"lora is set but {name} has no linear layers to adapt; take a transformer, or train its last blocks, such "
+            "as train: last:2"
         )
     missing = {*(lora.targets or ())} - {item.rpartition(".")[2] for item in called}
     if missing:
         known = ", ".join(dict.fromkeys(item.rpartition(".")[2] for item in called))
         raise ValueError(
-            f"lora.targets has {min(missing)!r}, but {name} calls no linear layer of that name; take some of {known}"
+            f"lora.targets has {min(missing)!r}, but {name} calls no linear layer of that name; choose from {known}"
         )
     with optional_dependency("lora"):
         from peft import LoraConfig, inject_adapter_in_model
@@ -75,7 +74,7 @@ def add_adapters(backbone: nn.Module, lora: LoRA, name: str, images: tuple[int, 
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state of the plain network, with the adapters in its weights; the model stays as it is.
+    """Return the state of the plain network with the adapters merged into its weights; the model does not change.
 
     >>> list(merged_state(nn.Linear(2, 1)))
     ['weight', 'bias']
@@ -88,13 +87,16 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
     with torch.no_grad():
         for name, layer in model.named_modules():
             if isinstance(layer, LoraLayer):
-                weight = f"{name}{_BASE}weight"
-                state[weight] = state[weight] + _change(layer)
+                weight, (adapter,) = f"{name}{_BASE}weight", layer.active_adapters
+                state[weight] = state[weight] + layer.get_delta_weight(adapter)  # type: ignore[attr-defined]
     return {_plain(name): value for name, value in state.items() if _ADAPTER not in name}
 
 
 def load_merged_state(model: nn.Module, merged: Mapping[str, Tensor]) -> None:
-    """Load what `merged_state` gives, below adapters that stay as they are; `RuntimeError` if it does not fit."""
+    """Load a state of `merged_state` into the original layers, without changing adapters.
+
+    Raises `RuntimeError` if the state does not fit.
+    """
     state = model.state_dict()
     ours = {_plain(name): name for name in state if _ADAPTER not in name}
     adapters = {name: value for name, value in state.items() if _ADAPTER in name}
@@ -102,12 +104,12 @@ def load_merged_state(model: nn.Module, merged: Mapping[str, Tensor]) -> None:
 
 
 def describe_adapters(backbone: nn.Module, lora: LoRA, name: str) -> str:
-    """Say in a sentence what of a network is trained."""
+    """Describe in a sentence which part of a network is trained."""
     counts = {name: parameter.numel() for name, parameter in backbone.named_parameters()}
     added = {key: count for key, count in counts.items() if _ADAPTER in key}
     return (
         f"model.lora has rank {lora.rank}: adapters in {len(added) // 2} linear layers of {name} are trained, "
-        f"{sum(added.values()):,} parameters beside {sum(counts.values()) - sum(added.values()):,} that are not."
+        f"{sum(added.values()):,} parameters besides {sum(counts.values()) - sum(added.values()):,} that are not."
     )
 
 
@@ -115,14 +117,9 @@ def _plain(name: str) -> str:
     return name.replace(_BASE, ".")
 
 
-def _change(layer: Any) -> Tensor:
-    (adapter,) = layer.active_adapters
-    return layer.get_delta_weight(adapter)
-
-
 @torch.no_grad()
 def _called_layers(backbone: nn.Module, images: tuple[int, int]) -> list[str]:
-    """List the linear layers that the network calls: of others it uses the weights by itself."""
+    """List the linear layers that the network calls; of others, it may use the weights directly."""
     layers = {name: layer for name, layer in backbone.named_modules() if isinstance(layer, nn.Linear)}
     if not layers:
         return []
@@ -134,7 +131,7 @@ def _called_layers(backbone: nn.Module, images: tuple[int, int]) -> list[str]:
         with torch.random.fork_rng(devices=[]):
             backbone.eval()(torch.zeros(1, channels, side, side))
     except (AssertionError, RuntimeError, ValueError):
-        return [*layers]  # what is wrong with this size is said where the model is given its first images
+        return [*layers]  # the model will report an image size that does not fit with its first images
     finally:
         for hook in hooks:
             hook.remove()

@@ -32,7 +32,7 @@ POOLINGS = {
     "avg+max": AvgMaxPool,
     "gem": GeM,
     "cubic-gem": partial(GeM, train_p=False),
-    **dict.fromkeys(("pooler", "joint"), AvgPool),  # of the one place that the backbone then gives
+    **dict.fromkeys(("pooler", "joint"), AvgPool),  # the backbone has pooled already: its map has one place
 }
 Backbone = (
     ConvNet | BNInception | IResNet | TimmBackbone | TransformersBackbone | OnnxBackbone | CustomBackbone | NoBackbone
@@ -40,21 +40,21 @@ Backbone = (
 
 
 class EmbeddingModel(nn.Module):
-    """Images to embeddings: `head(pooling(backbone(images)))`, of unit length where the configuration says so.
+    """Embedding network: `head(pooling(backbone(images)))`, scaled to unit length if the configuration says so.
 
-    Where the backbone is `none`, the inputs are vectors, and the network is `head(vectors)`.
+    With the backbone `none`, the inputs are vectors and the network is `head(vectors)`.
 
-    Embeddings are float32, also under autocast. Pretrained weights are those of `backbone`; `pooling` and `head` are
-    newly initialised. Convolutional backbones get weights and images in `torch.channels_last`, in which processors and
-    GPUs convolve faster; classes of your own stay as they are.
+    Embeddings are float32, also under autocast. `pooling` and `head` are newly initialised; only `backbone` may have
+    pretrained weights. Convolutional backbones use `torch.channels_last`, in which CPUs and GPUs convolve faster; your
+    own classes keep their memory format.
 
     Args:
-        config: Configuration of pooling and head; that of the backbone is only kept for saving.
-        backbone: A network that returns a feature map of `backbone.num_features` channels.
+        config: Configuration of pooling and head; the settings of the backbone are only stored, for saving.
+        backbone: A network that returns a feature map with `backbone.num_features` channels.
 
     Raises:
         ValueError: If there is no head and embedding_size is not the backbone's number of features; in `forward`, if
-            the images have another number of channels.
+            the images have a wrong number of channels.
 
     >>> model = build_model(ModelConfig(in_channels=1, embedding_size=16))
     >>> model(torch.zeros(2, 1, 32, 32)).shape
@@ -70,8 +70,8 @@ class EmbeddingModel(nn.Module):
             backbone.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.pooling = POOLINGS[config.pooling]()
         self.head = make_head(config, backbone.num_features)
-        self.has_loaded_head = False  # from `config.weights`
-        self._frozen: frozenset[str] = frozenset()  # the names of the backbone's modules that stay in evaluation mode
+        self.has_loaded_head = False  # whether `config.weights` has provided the head
+        self._frozen: frozenset[str] = frozenset()  # names of the backbone's modules that stay in evaluation mode
         if config.train != "all":
             trained = trained_names(backbone, config.train, config.backbone_name)
             for name, parameter in backbone.named_parameters():
@@ -87,10 +87,10 @@ class EmbeddingModel(nn.Module):
             self.train()
         if config.gradient_checkpointing:
             recompute_activations(backbone, config.backbone_name)
-        self.shapes = shapes_of(plain_state(self))  # what `load_model` will expect in a file
+        self.shapes = shapes_of(plain_state(self))  # the shapes that `load_model` expects in a file
 
     def train(self, mode: bool = True) -> "EmbeddingModel":
-        """Set the mode of every part but what is frozen of the backbone, which stays in evaluation mode."""
+        """Set the mode of all parts, except for the frozen modules of the backbone, which stay in evaluation mode."""
         super().train(mode)
         for name, layer in self.backbone.named_modules():
             if name in self._frozen:
@@ -100,13 +100,13 @@ class EmbeddingModel(nn.Module):
     def features(
         self, images: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch features"]:
-        """Compute the backbone's pooled features, which the head turns into embeddings; `[B, F]` stays as it is."""
+        """Compute the pooled features, which the head turns into embeddings; `[B, F]` is returned unchanged."""
         if images.ndim == 2:
             return images
         if self.config.takes_vectors:
             raise ValueError(f"images have shape {list(images.shape)} but the model takes vectors [batch, features]")
         if images.shape[1] != self.config.in_channels:
-            raise ValueError(f"images have {images.shape[1]} channels but the model {self.config.in_channels}")
+            raise ValueError(f"images have {images.shape[1]} channels but the model takes {self.config.in_channels}")
         if self._channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         return self.pooling(self.backbone(images))
@@ -115,9 +115,9 @@ class EmbeddingModel(nn.Module):
         """Compute the embeddings of pooled features, or of vectors."""
         if features.shape[1] != self.backbone.num_features:
             raise ValueError(
-                f"features have {features.shape[1]} numbers each but the head takes {self.backbone.num_features}"
+                f"features have {features.shape[1]} dimensions but the head takes {self.backbone.num_features}"
             )
-        # The head costs little, and under autocast it would round embeddings to three digits.
+        # Without autocast, which would round embeddings to three digits; the head costs little.
         dtype = next((weight.dtype for weight in self.head.parameters()), torch.float32)
         with torch.autocast(features.device.type, enabled=False):
             embeddings = self.head(features.to(dtype)).float()
@@ -126,25 +126,25 @@ class EmbeddingModel(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch dim"]:
-        """Compute the embeddings of images, of vectors, or of pooled features that were computed before."""
+        """Compute the embeddings of images, of vectors, or of pooled features."""
         return self.embed_features(self.features(inputs))
 
 
 def _gains_by_channels_last(network: nn.Module) -> bool:
     convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
-    # The gradients of these end the process on a CPU (torch 2.15).
+    # Computing gradients of such convolutions on a CPU ends the process (torch 2.15).
     crash = any(
         convolution.kernel_size == (1, 1) and convolution.stride != (1, 1) and convolution.in_channels < 16
         for convolution in convolutions
     )
-    # torch cannot convert networks that also have weights of volumes or videos.
+    # torch cannot convert networks that also have weights for volumes or videos.
     is_flat = all(value.ndim < 5 for value in network.state_dict().values())
-    # The only convolution of a transformer cuts the image into patches.
+    # A transformer's only convolution cuts the image into patches, which gains nothing.
     return len(convolutions) > 1 and is_flat and not crash
 
 
 def check_backbone(name: str) -> None:
-    """Raise `ValueError` where a name is that of no backbone, as `build_model` does, without building anything.
+    """Raise `ValueError` if no backbone has this name, as `build_model` does, without building anything.
 
     >>> check_backbone("convnet")
     """
@@ -153,9 +153,9 @@ def check_backbone(name: str) -> None:
 
 
 def without_head(model: EmbeddingModel) -> EmbeddingModel:
-    """Return the network whose embeddings are another's pooled features; it shares backbone and pooling."""
+    """Return a network whose embeddings are the pooled features of `model`; it shares backbone and pooling."""
     bare = copy.copy(model)
-    bare._modules = {**model._modules, "head": nn.Sequential()}  # the copy would share the dictionary, too
+    bare._modules = {**model._modules, "head": nn.Sequential()}  # a new dictionary, as the copy shares the old one
     bare.shapes = {name: shape for name, shape in model.shapes.items() if not name.startswith("head.")}
     bare.config = replace(
         model.config,
@@ -173,10 +173,13 @@ def without_head(model: EmbeddingModel) -> EmbeddingModel:
 def build_model(config: ModelConfig) -> EmbeddingModel:
     """Build the network that a configuration describes, with its initial or pretrained weights.
 
+    Args:
+        config: The configuration.
+
     Raises:
-        ValueError: If the backbone is unknown, a weights file does not fit, or embedding_size needs a head.
+        ValueError: If the backbone is unknown, a weights file does not fit, or embedding_size requires a head.
         UserError: If pretrained weights are not available.
-        ImportError: If the backbone needs timm, transformers or onnxruntime, or `lora` peft, which is not installed.
+        ImportError: If timm, transformers, onnxruntime or peft is needed but not installed.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512
@@ -197,7 +200,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         if config.input_size is None:
             raise ValueError("backbone is 'none' but input_size is None; give the size of the vectors")
         if file is not None:
-            raise ValueError(f"weights are {file} but backbone is 'none'; take those of a model that save_model wrote")
+            raise ValueError(f"weights are {file} but backbone is 'none'; give a model's file that save_model wrote")
         backbone = NoBackbone(config.input_size)
     elif config.custom_backbone is not None:
         backbone = CustomBackbone.build(config, config.custom_backbone)

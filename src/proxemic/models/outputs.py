@@ -1,4 +1,4 @@
-"""Embeddings in what models return: tensors, tuples, mappings, outputs of transformers."""
+"""Selection of the embeddings in a model's output: a tensor, tuple, mapping or output of transformers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +14,13 @@ def embeddings_in(
 ) -> Float[Tensor, "batch dim"]:
     """Return the embeddings in a model's output.
 
-    Take a tensor as it is and the first element of a tuple or list. Of a mapping, such as an output of transformers,
-    take ``embeddings``, ``sentence_embedding``, ``text_embeds`` or ``image_embeds``, else ``pooler_output``, else the
-    mean of ``last_hidden_state`` over the tokens in ``attention_mask``, else the only value.
+    A tensor is returned unchanged; of a tuple or list, the first element is returned. Of a mapping, such as an output
+    of transformers, it is the value of ``embeddings``, ``sentence_embedding``, ``text_embeds`` or ``image_embeds``,
+    otherwise ``pooler_output``, otherwise the mean of ``last_hidden_state`` over the tokens in ``attention_mask``,
+    otherwise the only value.
 
     Raises:
-        ValueError: If that is not a floating tensor ``[batch, dim]``, or several of these names are there.
+        ValueError: If the result is not a floating tensor ``[batch, dim]``, or several of the first four names exist.
     """
     found = output
     if isinstance(output, tuple | list) and output:
@@ -36,12 +37,12 @@ def embeddings_in(
         elif len(output) == 1:
             (found,) = output.values()
     if not isinstance(found, Tensor) or found.ndim != 2 or not found.is_floating_point():
-        came = f"{list(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
+        kind = f"{list(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
         with_keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
         raise ValueError(
-            f"the model gives {came}{with_keys}, but embeddings are a floating tensor [batch, dim]: wrap the model in "
-            "a module that returns them, or make it without a classifier and with pooling, such as a timm model made "
-            "with num_classes=0"
+            f"the model returns {kind}{with_keys}, but embeddings are a floating tensor [batch, dim]: wrap the model "
+            "in a module that returns them, or use a model with pooling and without a classifier, such as a timm "
+            "model with num_classes=0"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Embeddings as means over the places of a feature map, for the networks whose embeddings are such means."""
+"""Contribution of each place of a feature map to the embedding, for networks whose embeddings are means over places."""
 
 import torch
 from jaxtyping import Float, Float64
@@ -12,7 +12,7 @@ _HEADS = ("none", "linear", "linear+layer_norm")
 
 
 def is_mean_over_places(model: nn.Module) -> bool:
-    """Return whether `place_embeddings` can divide the embeddings: a linear head over average or max pooling."""
+    """Return whether `place_embeddings` can split the embeddings: for a linear head after average or max pooling."""
     return (
         isinstance(model, EmbeddingModel)
         and not model.config.takes_vectors
@@ -25,20 +25,23 @@ def is_mean_over_places(model: nn.Module) -> bool:
 def place_embeddings(
     model: EmbeddingModel, features: Float[Tensor, "batch channels height width"]
 ) -> Float64[Tensor, "batch dim height width"]:
-    r"""Compute what each place of a feature map contributes to the embedding, which is the mean of these.
+    r"""Compute the contribution of each place of a feature map to the embedding, which is the mean of them.
 
     $$W \Big(\frac{1}{P} \sum_p x_p\Big) + b = \frac{1}{P} \sum_p (W x_p + b)$$
 
-    The bias is shared equally by all places. Under max pooling a channel belongs to the place of its maximum, or to
-    several in equal parts. A norm without trained weights is linear but for its divisor, which is that of the pooled
-    features. The scaling of embeddings to unit length is left out.
+    All places share the bias equally. With max pooling, a channel belongs to the place of its maximum, or in equal
+    parts to several. A norm without trained weights is linear except for its divisor, which is taken from the pooled
+    features. Embeddings are not scaled to unit length.
 
     Args:
-        model: A network of which `is_mean_over_places` says so.
-        features: Output of its backbone.
+        model: A network for which `is_mean_over_places` returns True.
+        features: Output of its backbone, `[B, F, h, w]`.
+
+    Returns:
+        `[B, D, h, w]`, float64.
 
     Raises:
-        ValueError: If it is another network.
+        ValueError: If embeddings of this network are not means over places.
 
     >>> from proxemic.models import ModelConfig, build_model
     >>> model = build_model(ModelConfig(embedding_size=8, in_channels=1, normalize=False, width=4)).eval()
@@ -81,4 +84,4 @@ def _apply(
             return (places - places.mean(3, keepdim=True)) / divisor
         case nn.Identity():
             return places
-    raise AssertionError(f"{type(layer).__name__} is no layer of a linear head")
+    raise AssertionError(f"{type(layer).__name__} is not a layer of a linear head")

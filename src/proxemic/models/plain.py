@@ -1,4 +1,4 @@
-"""The plain network below what was wrapped around it or its parts, such as `torch.compile` and weight norm."""
+"""Removal of wrappers around a network or its parts, such as `torch.compile` and weight norm."""
 
 from collections.abc import Container, Mapping
 from typing import Any
@@ -13,21 +13,22 @@ from proxemic.models.lora import merged_state
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the module in `torch.compile`, `DataParallel`, `DistributedDataParallel` or `AveragedModel`."""
+    """Return the module inside `torch.compile`, `DataParallel`, `DistributedDataParallel` or `AveragedModel`."""
     while (name := _inner(module)) is not None:
         module = getattr(module, name)
     return module
 
 
 def plain_state(model: nn.Module, plain: Container[str] = ()) -> dict[str, Tensor]:
-    """Return the state of a model without wrappers of its parts and without adapters.
+    """Return the state of a model without wrappers of its parts and with adapters merged into the weights.
 
-    A parametrized tensor, as of weight norm, whose name is in `plain` is stored as its value in evaluation mode.
+    A parametrized tensor (of weight norm, for example) is stored as its value in evaluation mode if `plain` contains
+    its name.
     """
     wrappers = [f"{name}.{inner}." for name, part in model.named_modules() if (inner := _inner(part)) is not None]
 
     def renamed(name: str) -> str:
-        for prefix in reversed(wrappers):  # the innermost first
+        for prefix in reversed(wrappers):  # innermost first
             if name.startswith(prefix):
                 name = prefix[: prefix.rindex(".", 0, -1) + 1] + name[len(prefix) :]
         return name
@@ -49,14 +50,14 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, list[int]]:
 
 
 def _inner(module: nn.Module) -> str | None:
-    if "_orig_mod" in module._modules:  # of torch.compile, whose class takes seconds to import
+    if "_orig_mod" in module._modules:  # of torch.compile; importing its class takes seconds
         return "_orig_mod"
     return "module" if isinstance(module, nn.DataParallel | DistributedDataParallel | AveragedModel) else None
 
 
 @torch.no_grad()
 def _evaluated(parametrization: nn.Module) -> Tensor:
-    """Compute a tensor in evaluation mode: in training mode, spectral norm changes its state."""
+    """Compute a parametrized tensor in evaluation mode, as spectral norm changes its state in training mode."""
     mode = parametrization.training
     value = parametrization.eval()()
     parametrization.train(mode)

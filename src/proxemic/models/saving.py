@@ -1,4 +1,4 @@
-"""Models on disk: weights in `model.safetensors`, the configuration in `model.json`; nothing is unpickled."""
+"""Files of models: weights in `model.safetensors`, the configuration in `model.json`; nothing is unpickled."""
 
 import hashlib
 import json
@@ -31,21 +31,21 @@ WEIGHTS, DESCRIPTION, FROZEN = "model.safetensors", "model.json", "backbone.onnx
 
 
 def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[str, Any]) -> None:
-    """Save a model such that `load_model` returns one with bit-identical embeddings.
+    """Save a model so that `load_model` returns one with bit-identical embeddings.
 
-    Each file is replaced atomically; `model.json` holds the checksum of the weights, so that an interrupted save is
-    detected when loading. The network of an ONNX file is kept beside them, as `backbone.onnx`, and the
-    tokenizer of a text tower as `tokenizer.json`.
+    Each file is replaced atomically; `model.json` contains the checksum of the weights, so that loading detects an
+    interrupted save. The network of an ONNX file is saved as `backbone.onnx`, and the tokenizer of a text tower as
+    `tokenizer.json`.
 
-    The plain network is saved, without `torch.compile`, `DataParallel`, `DistributedDataParallel` or `AveragedModel`
-    around the model or a part of it. Parametrized weights, as of `torch.nn.utils.parametrizations.weight_norm`, are
-    saved as their values in evaluation mode, and the adapters of `ModelConfig.lora` are added to the weights, with
-    embeddings that are equal up to rounding.
+    Wrappers around the model or a part of it (`torch.compile`, `DataParallel`, `DistributedDataParallel` or
+    `AveragedModel`) are not saved. Parametrized weights, such as those of
+    `torch.nn.utils.parametrizations.weight_norm`, are saved as their values in evaluation mode. The adapters of
+    `ModelConfig.lora` are added to the weights; embeddings are then equal up to rounding.
 
     Args:
-        directory: Where `model.safetensors` and `model.json` are written; created if it does not exist.
-        model: An `EmbeddingModel` with float32 weights, perhaps wrapped.
-        preprocessing: Preprocessing of the images, as plain JSON data (tuples come back as lists).
+        directory: Folder for `model.safetensors` and `model.json`; created if it does not exist.
+        model: An `EmbeddingModel` with float32 weights, which may be wrapped.
+        preprocessing: Preprocessing of the images as plain JSON data (tuples are loaded as lists).
 
     Raises:
         ValueError: If preprocessing is not plain data, weights are not float32, or the model has other tensors than
@@ -101,9 +101,9 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
 
 
 def is_model(path: Path) -> bool:
-    """Return whether a file holds a model rather than embeddings, which are a single tensor of floats, or named so.
+    """Return whether a file holds a model rather than embeddings (a single float tensor, or one named `embeddings`).
 
-    Of a file that cannot be opened, the name decides.
+    If the file cannot be opened, its name decides.
     """
     if path.suffix.lower() == ONNX:
         return True
@@ -118,20 +118,20 @@ def is_model(path: Path) -> bool:
 
 
 def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, dict[str, Any]]:
-    """Load a model that `save_model` wrote, on the CPU and in evaluation mode, without access to the network.
+    """Load a model that `save_model` wrote, on the CPU and in evaluation mode, without internet access.
 
     Args:
         path: The directory, or its `model.safetensors`.
-        backbone: The class of the backbone, where that is a class of your own, which is never imported because a file
-            names it. It is instantiated with the arguments in `model.json`.
+        backbone: Class of the backbone if it is your own class. It is never imported just because a file names it; it
+            is instantiated with the arguments in `model.json`.
 
     Returns:
         The model and its preprocessing.
 
     Raises:
-        ValueError: If a file is missing, malformed, or not of this model.
-        UserError: If the model needs the class of its backbone, or is passed one that it does not need.
-        ImportError: If the backbone needs timm, transformers or onnxruntime, which is not installed.
+        ValueError: If a file is missing, malformed, or belongs to another model.
+        UserError: If the model needs the class of its backbone, or gets one that it does not need.
+        ImportError: If the backbone needs timm, transformers or onnxruntime, and it is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     file = weights_file.with_name(DESCRIPTION)
@@ -151,7 +151,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     onnx = _read_network(file, config, network) if config.backbone_name.endswith(ONNX) else None
 
     def build() -> EmbeddingModel:
-        """Build the network, whose weights come from the file beside it."""
+        """Build the network without weights."""
         plain = replace(config, pretrained=False, weights=None)
         if onnx is not None:
             return EmbeddingModel(plain, onnx)
@@ -160,7 +160,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
         return build_model(plain)
 
     try:
-        weights_file.open("rb").close()  # safetensors says that a file is not there if it may not be read
+        weights_file.open("rb").close()  # safetensors reports a file without read permission as missing
         _check_shapes(read_shapes(weights_file), build, config.backbone_name, weights_file)
         weights = weights_file.read_bytes()
         tensors = safetensors.torch.load(weights)
@@ -181,7 +181,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 
 
 def read_checksum(path: str | Path) -> str:
-    """Return the checksum of the weights of a model that `save_model` wrote, or that of an ONNX file.
+    """Return the checksum of the weights of a model that `save_model` wrote, or of an ONNX file.
 
     Raises:
         ValueError: If the file is missing or malformed.
@@ -192,7 +192,7 @@ def read_checksum(path: str | Path) -> str:
 
 
 def takes_vectors(path: str | Path) -> bool:
-    """Return whether the inputs of a model that `save_model` wrote are vectors; those of an ONNX file never are.
+    """Return whether a model that `save_model` wrote takes vectors as inputs; an ONNX file never does.
 
     Raises:
         ValueError: If the file is missing or malformed.
@@ -204,7 +204,7 @@ def takes_vectors(path: str | Path) -> bool:
 
 
 def has_own_backbone(path: str | Path) -> bool:
-    """Return whether the backbone of a model that `save_model` wrote is a class of the user's own."""
+    """Return whether the backbone of a model that `save_model` wrote is a class of the user."""
     config = _described(path, "config")
     return isinstance(config, Mapping) and isinstance(config.get("backbone"), Mapping)
 
@@ -227,24 +227,24 @@ def _read(file: Path) -> Any:
 
 
 def _read_network(file: Path, config: ModelConfig, network: Mapping[str, Any]) -> OnnxBackbone:
-    """Read the copy of the network of an ONNX file, which lies beside the description."""
+    """Read the copy of an ONNX network from the folder of the description."""
     frozen, wanted = file.with_name(FROZEN), network.get("sha256")
     try:
         content = read_onnx(frozen)
     except ValueError as error:
-        raise ValueError(f"{error}: it is the copy of {config.backbone_name}, of SHA-256 {wanted}") from error
+        raise ValueError(f"{error}: it is the copy of {config.backbone_name} with SHA-256 {wanted}") from error
     if hashlib.sha256(content).hexdigest() != wanted:
-        raise ValueError(f"{frozen} is not the file of SHA-256 {wanted} that {DESCRIPTION} names; put that back")
+        raise ValueError(f"{frozen} is not the file with SHA-256 {wanted} that {DESCRIPTION} names; restore it")
     return OnnxBackbone(content, config)
 
 
 def _check_shapes(shapes: Mapping[str, list[int]], build: Callable[[], EmbeddingModel], name: str, file: Path) -> None:
-    """Raise `ValueError` if the network has other tensors, before it allocates the memory of its configuration."""
+    """Raise `ValueError` if the network has other tensors, before memory for it is allocated."""
     try:
         with torch.device("meta"), _Unfilled():
             needed = shapes_of(build().state_dict())
     except (NotImplementedError, RuntimeError):
-        return  # a network that computes with values in its constructor: load_state_dict will compare
+        return  # the constructor computes with values; load_state_dict will compare the shapes
     if wrong := sorted(key for key in needed.keys() | shapes.keys() if needed.get(key) != shapes.get(key)):
         raise ValueError(
             f"{file} does not fit {name}: {wrong[0]} has shape {shapes.get(wrong[0], 'none')} but must have "
@@ -253,13 +253,13 @@ def _check_shapes(shapes: Mapping[str, list[int]], build: Callable[[], Embedding
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leaves out random numbers: for those of the meta device torch imports its compiler, which takes seconds."""
+    """Skips random initialisation: on the meta device, torch imports its compiler for it, which takes seconds."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
-        # As methods of tensors, and as functions of torch.nn.init.
+        # Both methods of tensors and functions of torch.nn.init.
         if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
             return args[0] if args else given["tensor"]
         return func(*args, **given)

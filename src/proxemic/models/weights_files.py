@@ -1,4 +1,4 @@
-"""Files of published weights: read without running code from them, and loaded where they fit."""
+"""Loading of published weights from files, without running code from them."""
 
 import hashlib
 import re
@@ -12,17 +12,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-# The keys of the network's weights in checkpoints: of arcface_torch, and of many others.
+# Keys of the network's weights in checkpoints of arcface_torch and of many others.
 _CHECKPOINT = ("state_dict_backbone", "state_dict")
 
 
 def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[str, ...] = ()) -> None:
-    """Load the tensors of a `.safetensors`, `.pth`, `.pt` or `.pth.tar` file, or raise and leave the network unchanged.
+    """Load the tensors of a `.safetensors`, `.pth`, `.pt` or `.pth.tar` file.
 
     The network may be a part of what was saved: a checkpoint's `state_dict_backbone` or `state_dict`, or a module of a
-    larger one, such as `module.` of DataParallel. Tensors whose names begin with one of `unused` may be left over.
+    larger network, such as `module.` of DataParallel. The file may contain further tensors whose names begin with one
+    of `unused`. Raises `ValueError` and leaves the network unchanged if the file does not fit.
     """
-    # Files older than this counter lack it.
+    # Old files lack this counter.
     needed = {key: value for key, value in network.state_dict().items() if not key.endswith("num_batches_tracked")}
     tensors = _part(_read(file), needed, file)
     tensors = {key: value for key, value in tensors.items() if not unused or not key.startswith(unused)}
@@ -52,7 +53,7 @@ def holds_embedding_model(file: Path) -> bool:
 
 
 def load_embedding_model(model: nn.Module, file: Path, name: str) -> bool:
-    """Load another `EmbeddingModel`: its backbone, and pooling and head where they fit; give whether the head did."""
+    """Load the backbone of another `EmbeddingModel`, and pooling and head if they fit; return whether the head did."""
     load_weights_file(model.get_submodule("backbone"), file, name)
     tensors, loaded = load_file(file), ""
     for part in ("pooling", "head"):
@@ -66,13 +67,13 @@ def load_embedding_model(model: nn.Module, file: Path, name: str) -> bool:
 
 
 def read_shapes(file: Path) -> dict[str, list[int]]:
-    """Read tensor shapes from a safetensors file's header; `OSError` or `SafetensorError` if it is damaged."""
+    """Read tensor shapes from the header of a safetensors file; raise `OSError` or `SafetensorError` if damaged."""
     with safe_open(file, framework="pt") as tensors:
         return {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
 
 
 def _part(tensors: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Path) -> Mapping[str, Tensor]:
-    """Return the network's tensors, without the prefix that their names have in the file."""
+    """Return the network's tensors with their names in the network, which may have a prefix in the file."""
     first = next(iter(needed))
     prefixes = ["", *(key.removesuffix(first) for key in tensors if key.endswith(f".{first}"))]
     counts = {prefix: sum(prefix + key in tensors for key in needed) for prefix in prefixes}
@@ -80,7 +81,7 @@ def _part(tensors: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Pat
     whole = [prefix for prefix in counts if counts[prefix] == len(needed)]
     if best and len(whole) > 1:
         raise ValueError(
-            f"weights in {file} are there {len(whole)} times, as {', '.join(whole)}; save one of them alone"
+            f"{file} contains the weights {len(whole)} times, as {', '.join(whole)}; save only one of them"
         )
     return {key.removeprefix(best): value for key, value in tensors.items() if key.startswith(best)}
 
@@ -90,17 +91,17 @@ def _read(file: Path) -> Mapping[str, Tensor]:
         raise ValueError(f"weights is {str(file)!r} but must be an existing .safetensors, .pth, .pt or .pth.tar file")
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    # Digits alone are more likely a date, or a number of steps.
+    # A number without letters is more likely a date or a count of steps.
     named = re.search(r"-(?=[0-9]*[a-f])([0-9a-f]{8,64})(\.pth)?\.\w+$", file.name)
     if named and not digest.startswith(named[1]):
         raise ValueError(
-            f"weights in {file} are damaged: their SHA-256 begins with {digest[: len(named[1])]} but, by the file's "
-            f"name, should with {named[1]}; fetch the file again"
+            f"weights in {file} are damaged: their SHA-256 begins with {digest[: len(named[1])]} instead of "
+            f"{named[1]}, as the file's name says; fetch the file again"
         )
     read = load_file if file.suffix == ".safetensors" else partial(torch.load, map_location="cpu", weights_only=True)
     try:
         loaded: Any = read(file)
-    except Exception as error:  # torch.load raises almost anything for a file that is not its own
+    except Exception as error:  # torch.load may raise anything for other files
         message = " ".join(str(error).split())[:200]
         raise ValueError(f"weights in {file} are not readable as a file of tensors: {message}") from error
     for key in _CHECKPOINT:

@@ -1,4 +1,4 @@
-"""Optimiser steps of sampled rows, clipping of sparse and sharded gradients, and schedules. Imports torch alone."""
+"""Optimiser steps of sampled rows, clipping of sparse and sharded gradients, and schedules. Imports only torch."""
 
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.schedules import PolynomialDecay

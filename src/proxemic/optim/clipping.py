@@ -25,10 +25,10 @@ def clip_norm(
     """Scale the gradients down if their joint norm exceeds ``limit``, and return that norm before the scaling.
 
     Args:
-        parameters: Parameters with the same gradients on every process; those that are also in ``local`` are ignored.
-        limit: Largest norm.
-        local: Parameters of which each process of the group holds its shard; every process calls this.
-        group: The processes; None for one process.
+        parameters: Parameters with the same gradients on every process; any that are also in ``local`` are skipped.
+        limit: Largest norm, above 0.
+        local: Sharded parameters: each process holds its shard and calls this function.
+        group: The processes; ``None`` for a single process.
     """
     local = list(local)
     ids = {id(parameter) for parameter in local}
@@ -45,7 +45,7 @@ def clip_norm(
 
 
 def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """Return the gradients as dense tensors: of sparse gradients, the values."""
+    """Return the gradients as dense tensors: the values of a sparse gradient."""
     entries = []
     for parameter in parameters:
         if parameter.grad is None:

@@ -12,12 +12,12 @@ class PolynomialDecay(LRScheduler):
     $$\text{lr}_t = \text{lr} \cdot \begin{cases} (t + 1)/(W + 1) & t < W \\
     \big(1 - (t - W)/(T - W)\big)^{power} & t \ge W \end{cases}$$
 
-    with t the number of steps made and $W = warmup \cdot T$, rounded down. `plan` sets T: in training it is the number
-    of steps from the beginning of the schedule to the end of training, as in insightface's arcface_torch. A second
+    with t the number of steps so far and $W = warmup \cdot T$, rounded down. `plan` sets T: training sets it to the
+    number of steps from the start of the schedule to the end of training, as insightface's arcface_torch does. A second
     phase that starts with the final rates of the first continues its curve.
 
     Args:
-        optimizer: The optimiser whose rates are set.
+        optimizer: The optimiser whose learning rates are scheduled.
         power: Exponent, above 0; 1 decays linearly, 2 is common for published face models.
         warmup: Fraction of the steps in which the rates grow, 0 (none) to below 1.
 
@@ -44,14 +44,14 @@ class PolynomialDecay(LRScheduler):
         if not 0 < power < float("inf"):
             raise ValueError(f"power is {power}, but must be a number above 0, for example 2.")
         if not 0 <= warmup < 1:
-            raise ValueError(f"warmup is {warmup}, but is a part of the steps: use 0 (none) to below 1.")
+            raise ValueError(f"warmup is {warmup}, but must be a fraction of the steps, from 0 (none) to below 1.")
         self.power = power
         self.warmup = warmup
         self.steps: int | None = None
         super().__init__(optimizer)
 
     def plan(self, steps: int) -> None:
-        """Set T, the number of steps after which the rates are 0, at least 1, and the rates of the next step."""
+        """Set T, the number of steps (at least 1) after which the rates are 0, and update the current rates."""
         if steps < 1:
             raise ValueError(f"steps is {steps}, but must be at least 1.")
         self.steps = steps

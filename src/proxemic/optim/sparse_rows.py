@@ -1,8 +1,8 @@
 """Optimiser steps of only those rows of a parameter that have a gradient.
 
-Torch's optimisers take dense gradients and update every row: momentum and weight decay change also rows without a
-gradient. `step_rows` shows an optimiser a small parameter instead of one with a sparse gradient: the rows of the
-gradient, with their state. After the step, the rows are written back.
+Torch's optimisers take dense gradients and update every row: momentum and weight decay also change rows without a
+gradient. `step_rows` replaces a parameter with a sparse gradient by a small one during the step, which holds the rows
+of the gradient and their state, and writes the rows back afterwards.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
 
-# Their state of a row depends on that row alone and starts from 0 (also SGD's momentum of a row that is first used
-# later, which dampening then reduces in its first step too); AdamW is an Adam.
+# Their state of a row depends on that row alone and starts from 0 (so does SGD's momentum of a row that is first used
+# later, which dampening then also reduces in its first step); AdamW is a subclass of Adam.
 _BY_ROW = (SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, RAdam, RMSprop)
 
 _Optimizer = TypeVar("_Optimizer", bound=Optimizer)
@@ -26,14 +26,13 @@ _Optimizer = TypeVar("_Optimizer", bound=Optimizer)
 def step_rows(optimizer: _Optimizer) -> _Optimizer:
     """Let an optimiser step only the rows of the classes that a loss with ``sample_rate`` below 1 has sampled.
 
-    The gradients of such a loss are then sparse: time and memory of a step depend on the number of sampled classes,
-    and the other rows keep their values and their state. Without this call, gradients are dense and the optimiser
-    steps every row, as torch does. A step that is interrupted, by Ctrl-C or for lack of memory, leaves everything as
-    it was before.
+    The gradients of such a loss are then sparse: time and memory of a step depend on the number of sampled classes, and
+    the other rows keep their values and their state. Without this call, gradients are dense and the optimiser steps
+    every row, as torch does. A step that is interrupted (by Ctrl-C or for lack of memory) changes nothing.
 
     Args:
-        optimizer: SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, NAdam, RAdam or RMSprop, just constructed: of its hooks,
-            only those that are registered later see the values after the step.
+        optimizer: A new SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, NAdam, RAdam or RMSprop. Post-step hooks that are
+            registered before this call do not see the values after the step.
 
     Returns:
         The same optimiser.
@@ -52,9 +51,9 @@ def step_rows(optimizer: _Optimizer) -> _Optimizer:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.steps_rows = True
-    shown: list[_Shown] = []
+    swaps: list[_Swap] = []
     whole_step = optimizer.step
-    optimizer.register_step_post_hook(lambda *_: _write_back(optimizer, shown))
+    optimizer.register_step_post_hook(lambda *_: _write_back(optimizer, swaps))
 
     def step(_: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         value = None
@@ -62,10 +61,10 @@ def step_rows(optimizer: _Optimizer) -> _Optimizer:
             with torch.enable_grad():
                 value = closure()
         try:
-            _show(optimizer, shown)
+            _swap_in(optimizer, swaps)
             whole_step()
         finally:
-            _hide(optimizer, shown)
+            _swap_out(optimizer, swaps)
         return value
 
     optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
@@ -73,7 +72,7 @@ def step_rows(optimizer: _Optimizer) -> _Optimizer:
 
 
 def steps_rows(parameter: Tensor) -> bool:
-    """Return whether `step_rows` was called for an optimiser of this parameter, so that its gradient may be sparse."""
+    """Return whether an optimiser of this parameter was passed to `step_rows`, so that its gradient may be sparse."""
     return getattr(parameter, "steps_rows", False)
 
 
@@ -91,26 +90,27 @@ def check_steps_rows(
 
 
 def note_sampled_rows(parameter: Tensor, count: int) -> None:
-    """Note how many rows the latest sparse gradient of a parameter has, which are ascending and distinct."""
+    """Record the number of rows, ascending and distinct, of the latest sparse gradient of a parameter."""
     parameter.sampled_rows = count  # type: ignore[attr-defined]
 
 
 def coalesced(parameter: nn.Parameter) -> Tensor:
-    """Return the sparse gradient of a parameter with ascending, distinct rows, without waiting for a GPU where it can.
+    """Return the sparse gradient of a parameter with ascending, distinct rows, without waiting for a GPU if possible.
 
-    Autograd drops the mark of a coalesced gradient. One that has as many rows as the latest was added to no other.
+    Autograd drops the flag of a coalesced gradient. A gradient with the recorded number of rows is a single one, not a
+    sum of several, and so still coalesced.
     """
     grad = parameter.grad
     assert grad is not None
     if grad.is_coalesced() or grad._nnz() != getattr(parameter, "sampled_rows", None):
         return grad.coalesce()
-    made = (grad._indices(), grad._values(), grad.shape)
-    return torch.sparse_coo_tensor(*made, is_coalesced=True, check_invariants=False)
+    parts = (grad._indices(), grad._values(), grad.shape)
+    return torch.sparse_coo_tensor(*parts, is_coalesced=True, check_invariants=False)
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """A parameter, and the rows that its optimiser sees instead."""
+class _Swap:
+    """A parameter, and the rows that replace it during a step."""
 
     parameter: nn.Parameter
     index: Tensor
@@ -120,7 +120,7 @@ class _Shown:
 
 
 @torch.no_grad()
-def _show(optimizer: Optimizer, shown: list[_Shown]) -> None:
+def _swap_in(optimizer: Optimizer, swaps: list[_Swap]) -> None:
     for group in optimizer.param_groups:
         for place, parameter in enumerate(group["params"]):
             if parameter.grad is None or not parameter.grad.is_sparse:
@@ -133,13 +133,13 @@ def _show(optimizer: Optimizer, shown: list[_Shown]) -> None:
                 name: value.index_select(0, index) if _is_like(value, parameter) else deepcopy(value)
                 for name, value in optimizer.state[parameter].items()
             }
-            shown.append(_Shown(parameter, index, rows, group["params"], place))
+            swaps.append(_Swap(parameter, index, rows, group["params"], place))
             group["params"][place] = rows
 
 
 @torch.no_grad()
-def _write_back(optimizer: Optimizer, shown: list[_Shown]) -> None:
-    for item in shown:
+def _write_back(optimizer: Optimizer, swaps: list[_Swap]) -> None:
+    for item in swaps:
         state = optimizer.state[item.parameter]
         for name, value in optimizer.state[item.rows].items():
             if _is_like(value, item.rows):
@@ -149,15 +149,15 @@ def _write_back(optimizer: Optimizer, shown: list[_Shown]) -> None:
             else:
                 state[name] = value
         item.parameter.index_copy_(0, item.index, item.rows)
-    _hide(optimizer, shown)
+    _swap_out(optimizer, swaps)
 
 
-def _hide(optimizer: Optimizer, shown: list[_Shown]) -> None:
-    for item in shown:
+def _swap_out(optimizer: Optimizer, swaps: list[_Swap]) -> None:
+    for item in swaps:
         item.group[item.place] = item.parameter
         with suppress(KeyError):
             del optimizer.state[item.rows]
-    shown.clear()
+    swaps.clear()
 
 
 def _is_like(value: Any, parameter: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """A warning for proxies that no optimiser updates.
 
-The most common mistake with a loss that has parameters is to pass the optimiser those of the model only: training then
-runs, and learns little.
+The most common mistake with a loss that has parameters is to give the optimiser only those of the model: training then
+runs but learns little.
 """
 
 import warnings
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 CLEARED = 10
-"""Gradients, each after the one before was cleared, after which proxies should have moved."""
+"""Number of gradients, each computed after the previous one was cleared, after which proxies should have moved."""
 ADDED = 100
-"""Gradients that were added up and never cleared, after which proxies should have moved."""
+"""Number of gradients, added up without being cleared, after which proxies should have moved."""
 _ROWS = 100
 
 
 def watch_proxies(loss: nn.Module) -> None:
-    """Warn once if ``loss.proxies`` keep getting gradients and never move."""
+    """Warn once if ``loss.proxies`` get gradients but never move."""
     proxies = loss.proxies
     assert isinstance(proxies, nn.Parameter)
     watch = _Watch(type(loss).__name__)
@@ -27,7 +27,7 @@ def watch_proxies(loss: nn.Module) -> None:
 
 
 class _Watch:
-    """Counts the gradients of proxies and compares some rows of them, which have a gradient, at the end."""
+    """Hook that counts the gradients of the proxies and finally checks whether some rows with a gradient have moved."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,13 +42,13 @@ class _Watch:
         grad = proxies.grad
         assert grad is not None
         if self.rows is None or self.before is None or self.before.device != proxies.device:
-            # The rows with the largest gradients, so that no GPU is waited for, as for those with any.
+            # The rows with the largest gradients: to select all rows with a gradient would wait for the GPU.
             sizes = grad._values() if grad.is_sparse else grad
             size, rows = sizes.detach().flatten(1).abs().amax(1).topk(min(_ROWS, len(sizes)))
             self.rows, self.any_given = grad._indices()[0][rows] if grad.is_sparse else rows, size.any()
             self.before = proxies.detach()[self.rows].clone()
             self.cleared = self.added = 0
-        # An optimiser that does not have the proxies does not clear their gradient either: it is added up.
+        # An optimiser without the proxies does not clear their gradient either: it adds up.
         is_new = self.grad is None or self.grad() is not grad
         self.cleared, self.added, self.grad = self.cleared + is_new, self.added + 1, ref(grad)
         if self.cleared < CLEARED and self.added < ADDED:

@@ -16,7 +16,7 @@ from torch.distributions import Transform
 
 from proxemic.extras import optional_dependency
 from proxemic.losses import MatryoshkaLoss, PairwiseLoss, Power, ProxyLoss
-from proxemic.losses.user_defined import MakesLoss, MakesProxyLoss, takes_batches
+from proxemic.losses.user_defined import LossFactory, ProxyLossFactory, takes_batches
 from proxemic.recipes.hints import FREE, PAIR_PACKAGE, UntypedArgument, is_container, union_members
 from proxemic.recipes.importing import is_own
 
@@ -136,7 +136,7 @@ def _slot(member: Any) -> Slot | None:
     if getattr(member, "_is_protocol", False) and "__call__" in vars(member):
         names = frozenset(inspect.signature(member.__call__).parameters) - {"self"}
         bases = _bases(get_type_hints(member.__call__)["return"])
-        return Slot(bases, filled_names=names, loss=member in (MakesLoss, MakesProxyLoss))
+        return Slot(bases, filled_names=names, loss=member in (LossFactory, ProxyLossFactory))
     if not inspect.isclass(origin) or origin in _PLAIN or is_container(origin) or issubclass(origin, Enum):
         return None
     return Slot((origin,))

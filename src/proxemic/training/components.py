@@ -11,7 +11,7 @@ from proxemic.data import ImageSet, Splits
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
-from proxemic.losses.user_defined import Loss, MakesLoss, loss_name, make_loss
+from proxemic.losses.user_defined import Loss, LossFactory, loss_name, make_loss
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, check_backbone
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import evaluation_mode
@@ -142,7 +142,7 @@ def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
     return replace(config, input_size=dim, input_model=config.input_model or images.pixels.made_by)
 
 
-def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
+def _loss(make: LossFactory, recipe: Recipe, splits: Splits) -> Loss:
     loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
     if isinstance(loss, ProxyLoss):
         loss.count_classes(_class_counts(splits))

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from proxemic.losses.margins import MARGINS
-from proxemic.losses.user_defined import Loss, MakesLoss
+from proxemic.losses.user_defined import Loss, LossFactory
 from proxemic.ranges import check_fields
 from proxemic.training.config import UntilPlateau
 from proxemic.training.parameter_groups import Optimization
@@ -36,7 +36,7 @@ class SecondPhase:
     """
 
     epochs: int
-    loss: MakesLoss
+    loss: LossFactory
     optim: Optimization
 
     def __post_init__(self) -> None:

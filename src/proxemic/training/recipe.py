@@ -6,7 +6,7 @@ from typing import Any, Literal
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
 from proxemic.data.splits import flip_labels
 from proxemic.errors import UserError
-from proxemic.losses.user_defined import MakesLoss
+from proxemic.losses.user_defined import LossFactory
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
 from proxemic.ranges import SEEDS, check_fields
@@ -48,7 +48,7 @@ class Recipe:
 
     data: ImageSource
     model: ModelConfig
-    loss: MakesLoss
+    loss: LossFactory
     optim: Optimization
     cache: CacheConfig = field(default_factory=CacheConfig)
     images: Preprocessing = field(default_factory=Preprocessing)

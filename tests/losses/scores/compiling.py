@@ -1,4 +1,4 @@
-"""Compiles every loss, in a process without type checks, which the compiler cannot read: prints what went wrong."""
+"""Compile every loss in a process without type checks, which the compiler cannot trace, and print failures."""
 
 import sys
 from collections.abc import Callable
@@ -17,7 +17,7 @@ X, Y = torch.linspace(-1, 1, 16 * 32).reshape(16, 32).sin(), torch.arange(16) * 
 
 
 def results(loss: Callable[..., torch.Tensor], proxies: torch.Tensor, batch: int = 16) -> Results:
-    """The value and its gradients."""
+    """Compute the value and its gradients."""
     torch.manual_seed(1)  # the same classes are sampled
     x = X[:batch].clone().requires_grad_()
     value = loss(x, Y[:batch])
@@ -25,7 +25,7 @@ def results(loss: Callable[..., torch.Tensor], proxies: torch.Tensor, batch: int
 
 
 def of_classes() -> ProxyLoss:
-    """A loss with margins from counts, loaded."""
+    """Make a loss with loaded margins that were computed from counts."""
     counted, loss = (ArcFaceLoss(60, 32, margin=DynamicMargin()) for _ in range(2))
     counted.count_classes([1 + c for c in range(60)])
     loss.load_state_dict(counted.state_dict())
@@ -33,14 +33,14 @@ def of_classes() -> ProxyLoss:
 
 
 def sparse() -> ProxyLoss:
-    """A loss whose gradient of the proxies is sparse."""
+    """Make a loss with a sparse gradient of the proxies."""
     loss = make("softmax", 60, 32, sample_rate=0.2)
     step_rows(torch.optim.SGD(loss.parameters(), lr=0.1))
     return loss
 
 
 def compiled(create: Callable[[], ProxyLoss], *, method: bool = False, half: bool = False, most: int = 2) -> None:
-    """Compare a loss in one graph without breaks, compiled at most twice for five sizes of batches."""
+    """Compare a loss with its compiled form: one graph without breaks, compiled at most twice for five batch sizes."""
     torch.manual_seed(0)
     loss, counter = create(), CompileCounterWithBackend("aot_eager")
     sizes = (16, 12, 9, 14, 5) if most else (16,)

@@ -1,4 +1,4 @@
-"""The compiler: it takes every loss without a break of its graph."""
+"""torch.compile compiles every loss without a graph break."""
 
 import os
 import subprocess

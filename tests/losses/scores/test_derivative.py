@@ -1,4 +1,4 @@
-"""Second derivatives of losses are right or an error."""
+"""Second derivatives of losses are right or raise an error."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ LABELS = torch.arange(6) % 5
 
 
 @pytest.mark.parametrize("kind", [ArcFaceLoss, ProxyAnchorLoss, SoftTripleLoss, MultiProxyAnchorLoss])
-def test_of_few_scores_they_are_right(kind: Any) -> None:
+def test_second_derivatives_of_few_scores_are_right(kind: Any) -> None:
     loss = kind(5, 4, proxies_per_class=2).double()
     assert torch.autograd.gradgradcheck(
         lambda x, w: torch.func.functional_call(loss, {"proxies": w}, (x, LABELS)), (X, loss.proxies)
@@ -37,7 +37,7 @@ def test_of_few_scores_they_are_right(kind: Any) -> None:
         AllPairMultiProxyAnchorLoss(5, 4, chunk_size=2),
     ],
 )
-def test_of_chunks_they_are_an_error(loss: ProxyLoss) -> None:
+def test_second_derivatives_of_chunks_are_an_error(loss: ProxyLoss) -> None:
     loss.double()
     for source in (X, loss.proxies):
         (grad,) = torch.autograd.grad(loss(X, LABELS), source, create_graph=True)

@@ -1,4 +1,4 @@
-"""Products with rounded operands: their errors, and that no loss's own-class scores have any."""
+"""Errors of products with rounded operands, and exactness of the scores of target classes."""
 
 import copy
 from typing import Any, get_args
@@ -93,6 +93,6 @@ def test_positive_scores_are_exact_in_half_precision() -> None:
     assert (positive - want).abs().max() < 2e-7
 
 
-def test_a_precision_that_there_is_not_is_refused() -> None:
+def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ValueError, match=r"products is 'double', but must be float32, tf32, half or split, or None"):
         NormalizedSoftmaxLoss(3, 4, products="double")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Terms on the proxies: their oracles, and with every loss."""
+"""Regularisers against their oracles, and added to every loss."""
 
 import copy
 
@@ -46,7 +46,7 @@ def test_coinciding_proxies_are_merged_and_others_drawn_together() -> None:
 
 
 class SquaredLength(Regularizer):
-    """By autograd: a mean over classes."""
+    """A mean over classes, differentiated by autograd."""
 
     separable = True
 
@@ -55,7 +55,7 @@ class SquaredLength(Regularizer):
 
 
 class ClosedSquaredLength(SquaredLength):
-    """The same with its gradient in closed form."""
+    """The same term with a gradient in closed form."""
 
     def add_gradient(
         self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
@@ -65,7 +65,7 @@ class ClosedSquaredLength(SquaredLength):
 
 
 class WholeSquaredLength(SquaredLength):
-    """By autograd, of all proxies at once."""
+    """The same term computed from all proxies at once."""
 
     separable = False
 
@@ -103,7 +103,7 @@ def test_a_gradient_by_autograd_is_that_in_closed_form_also_of_sampled_classes()
             torch.testing.assert_close(got, want)
 
 
-def test_a_regularizer_of_ones_own_is_any_module_of_the_proxies() -> None:
+def test_a_users_regularizer_is_any_module() -> None:
     class Length(nn.Module):
         def forward(self, proxies: Tensor) -> Tensor:
             return proxies.square().sum()

@@ -1,4 +1,4 @@
-"""Losses that look at some classes: what is chosen, what stands for what, and what is unbiased."""
+"""Sampled classes: which are chosen, how many classes each stands for, and which sums are unbiased."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, others: list[int] | tuple[int, ...]) -> list[int]:
-    """Let the next steps look at the classes of the batch and these others."""
+    """Let the next steps sample the classes of the batch and these others."""
     index = sorted([*PRESENT, *others])
     monkeypatch.setattr("proxemic.losses.scores.sampling.choose_classes", lambda *_: torch.tensor(index))
     return index
@@ -55,8 +55,8 @@ def test_a_rate_of_one_is_the_full_loss_bit_for_bit(case: str, proxies: int) -> 
 
 
 @each_case
-def test_a_class_stands_for_as_many_as_are_exactly_like_it(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """The definition of the weights, for every loss: as the full loss of that many equal classes."""
+def test_a_sampled_class_counts_for_all_that_are_drawn_alike(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """By definition of the weights, a sampled loss equals the full loss with that many equal classes."""
     for proxies, others, chunk in ((1, (2, 8), 2), (1, (0, 3, 6, 10), None), (3, (2, 8), None), (3, (0, 3, 6, 10), 2)):
         with monkeypatch.context() as patch:
             check_weights_of_equal_classes(patch, case, proxies, others, chunk)
@@ -97,7 +97,7 @@ def check_weights_of_equal_classes(
 def test_class_wise_losses_and_their_gradients_are_unbiased(
     monkeypatch: pytest.MonkeyPatch, case: str, proxies: int, count: int
 ) -> None:
-    """The mean over all choices that there are is the full loss."""
+    """The mean over all possible choices is the full loss."""
     torch.manual_seed(0)
     full, sampled = (make(case, CLASSES, DIM, proxies, sample_rate=rate).double() for rate in (1.0, 0.1))
     sampled.load_state_dict(full.state_dict())
@@ -157,7 +157,7 @@ def test_the_classes_of_the_batch_are_always_among_those_chosen(
 
 
 @given(labels=st.lists(st.integers(0, 39), min_size=1, max_size=20), rate=st.floats(0.001, 0.999))
-def test_all_classes_are_stood_for(labels: list[int], rate: float) -> None:
+def test_the_weights_sum_to_all_classes(labels: list[int], rate: float) -> None:
     y = torch.tensor(labels)
     classes = SampledClasses.of(y, 40, rate, None, torch.float64)
     weights = classes.sampling.weights
@@ -228,5 +228,5 @@ def test_a_rate_is_a_share(rate: float) -> None:
 
 
 def test_a_regularizer_of_all_proxies_at_once_is_refused() -> None:
-    with pytest.raises(ValueError, match="sample_rate is below 1, but the regulariser Flatten takes all proxies"):
+    with pytest.raises(ValueError, match="sample_rate is below 1, but the regulariser Flatten needs all proxies"):
         NormalizedSoftmaxLoss(5, DIM, sample_rate=0.5, regularizers=[nn.Flatten()])

@@ -1,4 +1,4 @@
-"""All scores at once: how few operations they take on a GPU, and that they are what the definition gives."""
+"""Scores computed at once: the number of operations on a GPU, and equality with the streamed scores."""
 
 import importlib.util
 import sys
@@ -34,7 +34,7 @@ def test_a_step_takes_few_operations_on_a_gpu(name: str, proxies: int, most: int
 
 @pytest.mark.parametrize("precision", [None, "float32", "tf32", "half", "split"])
 @pytest.mark.parametrize("case", ["softmax", "arc-face", "proxy-anchor", "mpa", "mpa-ap"])
-def test_as_on_a_gpu_the_values_are_those_of_a_walk(case: str, precision: str | None) -> None:
+def test_the_dense_path_of_a_gpu_equals_the_chunks(case: str, precision: str | None) -> None:
     torch.manual_seed(0)
     loss = make(case, 60, 32, 2, products=precision)
     x, y = torch.randn(16, 32, requires_grad=True), torch.arange(16) * 7 % 60
@@ -58,8 +58,8 @@ def test_a_gpu_holds_all_scores_up_to_512_mebibytes() -> None:
 
 
 @pytest.mark.parametrize("case", ["proxy-anchor", "mpa"])
-def test_a_class_without_negatives_and_scales_beyond_powers_are_no_matter(case: str) -> None:
-    """Sums without a maximum are those with one."""
+def test_sums_without_the_maximum_are_exact_at_the_extremes(case: str) -> None:
+    """Sums without subtracting the maximum equal sums with it."""
     x, y = torch.randn(3, 4, requires_grad=True), torch.ones(3, dtype=torch.int64)
     for alpha in (32.0, 300.0):
         loss = make(case, 3, 4, 2, alpha=alpha)

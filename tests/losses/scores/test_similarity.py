@@ -1,4 +1,4 @@
-"""Embeddings and proxies of any length that float32 holds: a finite loss has finite gradients, on every path."""
+"""Embeddings and proxies of any length in float32: a finite loss has finite gradients on every path."""
 
 from collections.abc import Callable
 from itertools import product
@@ -24,7 +24,7 @@ Y = torch.tensor([0, 1, 1, 4])
 
 
 def of_length(x: Tensor, length: Tensor | float) -> Tensor:
-    """In float64 on the way, where the square of no such length overflows or vanishes."""
+    """Scale rows to a length, in float64, where the squares of these lengths neither overflow nor vanish."""
     return (length * x.double() / x.double().norm(dim=-1, keepdim=True)).float()
 
 
@@ -99,7 +99,7 @@ def test_what_is_shorter_than_the_shortest_is_zero_without_gradient(dtype: torch
 
 
 @pytest.mark.parametrize("chunk", [2, None])
-def test_a_proxy_too_far_to_be_measured_moves_nothing_and_is_not_moved(chunk: int | None) -> None:
+def test_a_distance_that_overflows_has_no_gradient(chunk: int | None) -> None:
     torch.manual_seed(0)
     far, without = EuclideanSoftmaxLoss(5, 7, chunk_size=chunk), EuclideanSoftmaxLoss(4, 7, chunk_size=chunk)
     with torch.no_grad():

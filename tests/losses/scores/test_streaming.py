@@ -1,4 +1,4 @@
-"""How a problem is walked: the plan, what it holds at once, and in which precision."""
+"""Streaming: the plan, the memory that it needs, and the precision of products."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ _SPEC.loader.exec_module(measure)
 
 
 def held(loss: ProxyLoss, x: Tensor, y: Tensor) -> int:
-    """Bytes that one forward and backward holds at most, beyond embeddings, proxies and their gradients."""
+    """Measure the peak bytes of a forward and backward, beyond embeddings, proxies and their gradients."""
     with measure.Held(x, y, *loss.parameters()) as mode:
         grads = torch.autograd.grad(loss(x, y), (x, loss.proxies))
     return mode.most - sum(grad.nbytes for grad in grads)

@@ -105,7 +105,7 @@ def test_images_whose_map_cannot_be_halved_are_refused() -> None:
 
 
 def maximum(features: Tensor, before: int, stride: int) -> Tensor:
-    """3×3 maximum; past the last row and column, where a window may end, there is nothing."""
+    """Compute 3×3 maxima; windows may extend past the last row and column."""
     padded = pad(features, (before, 1, before, 1), value=-torch.inf)
     return padded.unfold(2, 3, stride).unfold(3, 3, stride).amax((4, 5))
 

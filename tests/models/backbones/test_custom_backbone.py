@@ -1,4 +1,4 @@
-"""Networks of the user's own classes: trained as any backbone, saved, and loaded by those who pass the class alone."""
+"""Networks of users' classes: trained like any backbone, saved, and loaded only if the class is passed."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from proxemic.models import ModelConfig, build_model, load_model, save_model
 
 
 class Map(nn.Module):
-    """A feature map, of a width that only a forward pass tells; with batch norm and dropout, which it must not move."""
+    """A network whose width only a forward pass can tell, with batch norm and dropout, which must not change then."""
 
     def __init__(self, in_channels: int, width: int = 4) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Map(nn.Module):
 
 
 class Vector(nn.Module):
-    """Pooled features, whose number it knows, of colour images alone."""
+    """A network that knows its number of features and takes only colour images."""
 
     num_features = 6
 
@@ -40,7 +40,7 @@ class Vector(nn.Module):
 
 
 class Counted(Vector):
-    """Computes with a value in its constructor, as it could not without memory for its weights."""
+    """A network whose constructor reads a value, which fails on the meta device."""
 
     def __init__(self, inputs: int = 3) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def test_features_are_counted_and_pooled() -> None:
     ("config", "message"),
     [
         ({"backbone": Map, "backbone_args": {"with": 5}}, "backbone_args do not fit .*Map: .*'with'"),
-        ({"backbone": Map, "pretrained": True}, "test_custom_backbone.Map is a class of your own"),
+        ({"backbone": Map, "pretrained": True}, "cannot download weights of '.*test_custom_backbone.Map'"),
         ({"backbone": Map, "backbone_args": {"width": float("nan")}}, "to plain values"),
         ({"backbone": "convnet", "backbone_args": {"width": 5}}, "'convnet' takes none"),
         ({"backbone": "convnet", "image_size": 0}, "image_size is 0"),
@@ -89,7 +89,9 @@ def test_configurations_that_do_not_fit_are_refused(config: dict[str, Any], mess
         build_model(ModelConfig(**config))
 
 
-@pytest.mark.parametrize(("kind", "message"), [(Wrong, "gives 6 features but its num_features is 7"), (Pair, "tuple")])
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Wrong, "returns 6 features but its num_features is 7"), (Pair, "tuple")]
+)
 def test_features_of_another_shape_are_refused(kind: type[nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_model(ModelConfig(kind))(torch.rand(2, 3, 9, 9))

@@ -1,4 +1,4 @@
-"""Weights that a package of the extra ``pretrained`` holds: which they are, and what happens where they are not."""
+"""Weights from a package of the extra ``pretrained``, with and without the package."""
 
 import socket
 import sys

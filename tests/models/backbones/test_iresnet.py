@@ -22,7 +22,7 @@ PUBLISHED = {
 
 
 def published_shapes(blocks: tuple[int, ...]) -> dict[str, list[int]]:
-    """Every tensor of the published network but batch norm's counters, with its shape."""
+    """Return the shape of every tensor of the published network except batch norm's counters."""
     shapes: dict[str, list[int]] = {}
 
     def convolution(name: str, inputs: int, outputs: int, side: int) -> None:
@@ -184,7 +184,7 @@ def test_other_images_and_settings_are_refused() -> None:
             net(torch.zeros(1, 3, height, width))
     with pytest.raises(ValueError, match="pooling is 'gem' but 'iresnet18' pools by a layer of its own; take avg"):
         config(pooling="gem")
-    with pytest.raises(ValueError, match="take them from insightface's model zoo and give the file as weights"):
+    with pytest.raises(ValueError, match="cannot download weights of 'iresnet18'; give a file as weights"):
         config(pretrained=True)
     with pytest.raises(ValueError, match="embedding_size is 128 but without a head it must be 512"):
         build_model(config(embedding_size=128))

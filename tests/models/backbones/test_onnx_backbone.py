@@ -66,11 +66,11 @@ def test_a_saved_model_has_the_file_with_it(tmp_path: Path) -> None:
     assert kept.read_bytes() == network()
     sha256 = json.loads((tmp_path / "run" / "model.json").read_text())["network"]["sha256"]
     kept.write_bytes(network((1, 3, 8, 8)))
-    with pytest.raises(ValueError, match=f"is not the file of SHA-256 {sha256} that model.json names; put that back"):
+    with pytest.raises(ValueError, match=f"is not the file with SHA-256 {sha256} that model.json names; restore it"):
         load_model(tmp_path / "run")
     kept.unlink()
     with pytest.raises(
-        ValueError, match=rf"there is no such file.*: it is the copy of .*net\.onnx, of SHA-256 {sha256}"
+        ValueError, match=rf"there is no such file.*: it is the copy of .*net\.onnx with SHA-256 {sha256}"
     ):
         load_model(tmp_path / "run")
 
@@ -128,10 +128,10 @@ def test_missing_and_huge_files_and_unknown_outputs(tmp_path: Path) -> None:
         build_model(config(tmp_path / "none.onnx"))
     with (tmp_path / "huge.onnx").open("wb") as file:
         file.truncate(2**31)
-    with pytest.raises(ValueError, match="has 2,147,483,648 bytes, but an ONNX file at most 2,147,483,647"):
+    with pytest.raises(ValueError, match="has 2,147,483,648 bytes, but an ONNX file has at most 2,147,483,647"):
         build_model(config(tmp_path / "huge.onnx"))
     file = written(tmp_path, network())
     with pytest.raises(ValueError, match=r"backbone_args has output 'pooled', but .* has features, map"):
         build_model(config(file, backbone_args={"output": "pooled"}))
-    with pytest.raises(ValueError, match="backbone_args has depth, but of an ONNX file only its output can be chosen"):
+    with pytest.raises(ValueError, match="backbone_args has depth, but an ONNX file has only the argument output"):
         build_model(config(file, backbone_args={"depth": 2}))

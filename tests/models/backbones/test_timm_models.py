@@ -51,9 +51,9 @@ def test_a_transformer_takes_images_of_another_size_and_its_weights_are_resample
     assert timm_backbone("test_resnet", image_size=64)(torch.zeros(1, 3, 64, 64)).shape[2:] == (2, 2)
 
 
-def test_arguments_reach_timm_and_those_that_are_said_elsewhere_are_refused() -> None:
+def test_arguments_reach_timm_and_those_set_elsewhere_are_refused() -> None:
     arguments = {"img_size": 32, "depth": 1, "class_token": False, "global_pool": "avg"}
-    with pytest.raises(ValueError, match="backbone_args has global_pool, which is not for it to say"):
+    with pytest.raises(ValueError, match="backbone_args has global_pool, which other settings decide"):
         timm_backbone("vit_tiny_patch16_224", arguments=arguments)
     del arguments["global_pool"]
     network: Any = timm_backbone("vit_tiny_patch16_224", image_size=64, arguments=arguments).network
@@ -61,7 +61,7 @@ def test_arguments_reach_timm_and_those_that_are_said_elsewhere_are_refused() ->
     with pytest.raises(ValueError, match=r"'test_vit' cannot be made with .*'depht'"):
         timm_backbone("test_vit", arguments={"depht": 2})
     for name in ("checkpoint_path", "pretrained", "in_chans", "features_only"):
-        with pytest.raises(ValueError, match=f"backbone_args has {name}, which is not for it to say"):
+        with pytest.raises(ValueError, match=f"backbone_args has {name}, which other settings decide"):
             timm_backbone("test_vit", arguments={name: "x"})
 
 

@@ -30,7 +30,7 @@ IMAGES = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
 
 
 def configurations() -> dict[str, Any]:
-    """One of each kind: class token, registers, a text tower beside, pooling by attention, none, and a convolution."""
+    """Configure one network of each kind: class token, registers, text tower, attention pooling, convolution."""
     import transformers  # takes seconds: not where tests are only collected
 
     small: dict[str, Any] = SMALL | {"intermediate_size": 32}
@@ -51,7 +51,7 @@ KINDS = ["dinov2", "dinov2 with registers", "vit", "clip", "siglip", "mae", "con
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a kind, as save_pretrained writes it."""
+    """Write the folder of a kind by save_pretrained."""
     import transformers
 
     def folder(kind: str) -> Path:
@@ -74,7 +74,7 @@ def config(folder: Path, **other: Any) -> ModelConfig:
 
 
 def outputs(folder: Path, images: torch.Tensor = IMAGES, **options: Any) -> Any:
-    """What the network itself gives for images."""
+    """Compute the output of the network itself."""
     import transformers
 
     network = transformers.AutoModel.from_pretrained(folder).eval()
@@ -119,7 +119,7 @@ def test_all_that_is_trained_has_a_gradient(folders: Callable[[str], Path], kind
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "clip"])
-def test_a_model_comes_back_without_its_folder_and_without_the_network(
+def test_a_model_is_loaded_without_its_folder_and_offline(
     folders: Callable[[str], Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "theirs"
@@ -177,15 +177,15 @@ def described(tmp_path: Path, folder: Path, **changed: Any) -> Path:
     ("changed", "message"),
     [
         ({"model_type": "mine", "auto_map": {"AutoModel": "mine.Net"}}, "code that comes with weights is not run"),
-        ({"model_type": ["dinov2"]}, "must be of an architecture of transformers"),
-        ({"model_type": "bert"}, "is no network for images"),
+        ({"model_type": ["dinov2"]}, "is not an architecture of transformers"),
+        ({"model_type": "bert"}, "is not a network for images"),
         ({"model_type": "timm_wrapper"}, "give its name in timm"),
-        ({"hidden_size": 10**12}, "hidden_size is 1000000000000, but may be 1,048,576"),
-        ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, but may be 1,024"),
+        ({"hidden_size": 10**12}, "hidden_size is 1000000000000, but may be at most 1,048,576"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, but may be at most 1,024"),
         ({"hidden_size": 2**14}, r"the weights in .* have [\d,]+ bytes, but its config.json describes"),
         ({"num_hidden_layers": 3}, r"do not fit 'hf:.*': \d+ tensors are missing, as encoder"),
         ({"patch_size": 4}, "do not fit 'hf:"),
-        ({"hidden_size": "wide"}, "has a configuration that is none of dinov2"),
+        ({"hidden_size": "wide"}, "has a configuration that does not fit dinov2"),
     ],
 )
 def test_folders_that_do_not_fit_are_refused(
@@ -211,7 +211,7 @@ def test_damaged_folders_are_refused(folders: Callable[[str], Path], tmp_path: P
     with pytest.raises(ValueError, match=r"has no config\.json; give a folder of save_pretrained"):
         build_model(config(tmp_path))
     for content, message in (
-        ("[]", "maps no names to values"),
+        ("[]", "is not a JSON object"),
         ("{", "cannot be read"),
         ("[" * 10**5, "cannot be read"),
     ):
@@ -268,5 +268,5 @@ def test_a_name_on_the_hub_comes_from_the_cache_or_says_what_to_fetch(
 def test_a_bare_name_stays_that_of_timm() -> None:
     with pytest.raises(ValueError, match="or a timm model"):
         build_model(ModelConfig(backbone="facebook/dinov2-small"))
-    with pytest.raises(ValueError, match="'resnet18' is no network of transformers"):
+    with pytest.raises(ValueError, match="'resnet18' is not a network of transformers"):
         ModelConfig(backbone="resnet18", pooling="pooler")

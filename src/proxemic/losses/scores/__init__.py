@@ -1,4 +1,4 @@
-"""The core of every proxy loss: similarities, pooling, the streamed log-sum-exp, regularisers, sampling of classes."""
+"""Core of every proxy loss: similarities, pooling, the streamed log-sum-exp, regularisers, sampling of classes."""
 
 from proxemic.losses.scores.pooling import MaxPooling, MeanPooling, Pooling, SoftmaxPooling
 from proxemic.losses.scores.regularizers import CenterRegularizer, MeanProxyNorm, Regularizer

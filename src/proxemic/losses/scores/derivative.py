@@ -1,4 +1,4 @@
-"""Derivatives of functions inside a chunk, outside the graph of autograd."""
+"""Derivatives that are computed inside a chunk, outside autograd's graph, or written by hand."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -13,13 +13,15 @@ Backward = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, Backward]:
-    """Return a function's value, and a function, to be called once, that turns its gradient into those of the inputs.
+    """Compute a function; return its value, and a function that turns the value's gradient into the inputs' gradients.
+
+    Call the returned function only once.
 
     >>> value, backward = with_backward(torch.square, torch.tensor(3.0))
     >>> value, *backward(torch.tensor(1.0))
     (tensor(9.), tensor(6.))
     """
-    if torch.compiler.is_compiling():  # which traces transforms of functions, and not the other form
+    if torch.compiler.is_compiling():  # the compiler traces torch.func but not torch.autograd.grad
         value, backward, *_ = torch.func.vjp(function, *inputs)
         return value, backward
     with torch.enable_grad():
@@ -29,19 +31,19 @@ def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Ten
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Decorate the backward of a function whose gradients cannot be differentiated again, so that this is an error.
+    """Decorate the backward of a function so that a second derivative raises an error instead of being wrong.
 
-    `torch.autograd.function.once_differentiable` goes unnoticed by ``torch.autograd.grad(…, inputs)``, which then gives
-    a part of the second derivative.
+    With `torch.autograd.function.once_differentiable`, ``torch.autograd.grad(…, inputs)`` would silently return a part
+    of the second derivative.
     """
 
     @wraps(backward)
     def wrapper(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            made = backward(ctx, *grads)
+            input_grads = backward(ctx, *grads)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return made
-        return tuple(item if item is None else _FirstOrder.apply(item, *ctx.saved_tensors) for item in made)
+            return input_grads
+        return tuple(grad if grad is None else _FirstOrder.apply(grad, *ctx.saved_tensors) for grad in input_grads)
 
     return wrapper
 
@@ -54,7 +56,7 @@ class _FirstOrder(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: ARG004
         raise RuntimeError(
-            "the gradient of a loss that walks over its classes in chunks cannot be differentiated again: take a loss "
+            "the gradient of a loss that computes its classes in chunks cannot be differentiated again: take a loss "
             "that torch's autograd computes, such as cross_entropy of class_logits"
         )
 
@@ -67,17 +69,17 @@ def by_hand(
     *,
     materialize: bool = True,
 ) -> Callable[..., Any]:
-    """Give a function of tensors a first derivative of few operations; the second is that of its definition.
+    """Give a function of tensors a first derivative with few operations; the second comes from its definition.
 
-    Products in the backward leave autocast, in which `torch.compile` would otherwise trace them.
+    The backward runs outside autocast, in which `torch.compile` would otherwise trace its products.
 
     Args:
-        definition: The function by ordinary autograd. Its first arguments are tensors, the others constants.
-        forward: The same value or values, and tensors to keep for the backward.
-        backward: The gradients of the tensors, from ``(grad, needed, tensors, kept, *constants)``. ``grad`` is a tuple
-            if there are several values, and ``needed`` says of each tensor whether its gradient is used.
-        tensors: The number of tensors.
-        materialize: Whether the gradient of a value that is not used is zero, or else ``None``.
+        definition: The function in ordinary autograd. Its first arguments are tensors, the others constants.
+        forward: Returns the same value or values, and a tuple of tensors to keep for the backward.
+        backward: Returns the gradients of the tensors from ``(grad, needed, tensors, kept, *constants)``. ``grad`` is a
+            tuple if there are several values; ``needed`` says for each tensor whether its gradient is used.
+        tensors: Number of tensors among the arguments.
+        materialize: Whether an unused value has a gradient of zeros rather than ``None``.
 
     >>> cube = by_hand(
     ...     lambda x: x**3, lambda x: (x**3, ()), lambda grad, needed, tensors, kept: [grad * 3 * tensors[0].square()]
@@ -106,12 +108,12 @@ def by_hand(
                 values = definition(*inputs, *ctx.constants)
                 pairs = zip(values if len(grads) > 1 else [values], grads, strict=True)
                 values, given = zip(*((value, grad) for value, grad in pairs if grad is not None), strict=True)
-                found = iter(torch.autograd.grad(values, wanted, given, create_graph=True))
-                made = [next(found) if need else None for need in needed]
+                computed = iter(torch.autograd.grad(values, wanted, given, create_graph=True))
+                input_grads = [next(computed) if need else None for need in needed]
             else:
                 first, *others = grads
                 with without_autocast(saved[0].device.type):
-                    made = backward(grads if others else first, needed, inputs, kept, *ctx.constants)
-            return (*made, *(None,) * len(ctx.constants))
+                    input_grads = backward(grads if others else first, needed, inputs, kept, *ctx.constants)
+            return (*input_grads, *(None,) * len(ctx.constants))
 
     return ByHand.apply

@@ -1,4 +1,4 @@
-"""How the classes are walked over: how many at once, and what is kept for the backward."""
+"""Choice of how the scores are computed: how many classes at once, and what is kept for the backward."""
 
 from dataclasses import dataclass
 
@@ -15,12 +15,19 @@ _SHARE = 32  # a GPU whose memory is smaller than 16 GiB holds fewer: 1/32 of it
 
 @dataclass(frozen=True)
 class Plan:
-    """How the classes are walked over."""
+    """How the scores of all classes are computed.
 
-    chunk: int  # number of classes whose scores are computed at once
-    keep: bool  # whether all batch · classes · proxies similarities are kept for the backward
-    keep_weights: bool = False  # and with them the weights that pooling gave the proxies
-    dense: bool = False  # whether all scores are computed at once by ordinary autograd
+    Args:
+        chunk: Number of classes whose scores are computed at once.
+        keep: Whether all ``batch · classes · proxies`` similarities are kept for the backward.
+        keep_weights: Whether the weights that pooling gave the proxies are kept as well.
+        dense: Whether all scores are computed at once by ordinary autograd.
+    """
+
+    chunk: int
+    keep: bool
+    keep_weights: bool = False
+    dense: bool = False
 
     @classmethod
     def of(
@@ -28,9 +35,9 @@ class Plan:
     ) -> "Plan":
         """Return the fastest plan for the sizes B, C, K and D (float32).
 
-        On a CPU what is used together fits its cache, and at most 128 MiB of scores are kept. On a GPU, whose bytes in
-        all are ``memory``, all scores are computed at once where they take at most 512 MiB; else a chunk takes as much.
-        Neither depends on what others use of the GPU, on which the last digits would then depend, too.
+        On a CPU the data of a chunk fit its cache, and at most 128 MiB of scores are kept. On a GPU, which has
+        ``memory`` bytes in total, all scores are computed at once if they take at most 512 MiB; otherwise each chunk
+        takes that much. The plan does not depend on how much of the GPU is free, and so neither do the last digits.
 
         >>> Plan.of(Scoring(scale=20.0), 180, 100, 10, 512)  # CUB: one chunk
         Plan(chunk=100, keep=True, keep_weights=True, dense=False)

@@ -1,4 +1,4 @@
-"""One score per class from the similarities to its K proxies."""
+"""Pooling: one score per class from the similarities to its K proxies."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,23 +17,23 @@ ClassScores = Float[Tensor, "classes batch"]
 
 
 class Pooling(ABC):
-    """From the K similarities of a class to its score; with K = 1 every pooling is the similarity itself."""
+    """Base class of poolings: the K similarities of a class become its score, which for K = 1 is the similarity."""
 
     @abstractmethod
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
-        """Compute the class scores by ordinary autograd: the definition."""
+        """Compute the class scores by ordinary autograd: the definition of the pooling."""
 
     @abstractmethod
     def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities | None]:
-        """`dense` for one chunk, outside autograd, and the weights of the proxies if `backward` uses them again."""
+        """Compute `dense` for one chunk, outside autograd, and the proxies' weights if `backward` needs them."""
 
     @abstractmethod
     def backward(
         self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
     ) -> Similarities:
-        """Compute the gradient of the similarities from that of the class scores.
+        """Compute the gradient of the similarities from the gradient of the class scores.
 
-        It may overwrite all arguments but the similarities.
+        This may overwrite all arguments except the similarities.
         """
 
 
@@ -58,7 +58,7 @@ class SoftmaxPooling(Pooling):
     """``S = Σ_k q_k s_k`` with ``q = softmax(s / γ)`` (SoftTriple; MPA paper, equation 1).
 
     Args:
-        gamma: Softness γ > 0, in units of the similarity: near 0 only the nearest proxy counts, near ∞ all count alike.
+        gamma: Softness γ > 0, in units of the similarity: near 0 only the nearest proxy counts, near ∞ all do equally.
 
     >>> SoftmaxPooling(0.1).dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.5000, 1.0000])
@@ -67,19 +67,19 @@ class SoftmaxPooling(Pooling):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        check_number("gamma", self.gamma, "the softness of the pooling must be positive, as 0.1 is", above=0)
+        check_number("gamma", self.gamma, "the softness of the pooling must be positive, for example 0.1", above=0)
 
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return _softmax_pooled(similarities, self.gamma)
 
     def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities]:
-        # e^{(s − max s)/γ} as a power of 2, several times as fast as one of e.
+        # e^{(s − max s)/γ} as a power of 2, which is several times faster than a power of e.
         weights = similarities - similarities.amax(1, keepdim=True)
         weights.mul_(1 / (math.log(2) * self.gamma)).exp2_()
         weights.div_(weights.sum(1, keepdim=True))
         if _at_once(similarities):
             return (weights * similarities).sum(1), weights
-        # A proxy at a time, here and in the backward: no third buffer of the size of the similarities.
+        # One proxy at a time, here and in the backward: this saves a third buffer of the size of the similarities.
         pooled = torch.zeros_like(similarities[:, 0])
         for share, similarity in zip(weights.unbind(1), similarities.unbind(1), strict=True):
             pooled.addcmul_(share, similarity)
@@ -100,13 +100,13 @@ class SoftmaxPooling(Pooling):
 
 
 def _at_once(similarities: Tensor) -> bool:
-    """Return whether few large operations pay, as on a GPU, or those of one proxy, which fit a processor's cache."""
+    """Return whether to use few large operations, as on a GPU, instead of one per proxy, which fits a CPU's cache."""
     return similarities.is_cuda or torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
 class MaxPooling(Pooling):
-    """``S = max_k s_k``: the nearest proxy alone, as in sub-center ArcFace; if several tie, one of them.
+    """``S = max_k s_k``: only the nearest proxy counts, as in sub-center ArcFace; of several equal ones, one does.
 
     >>> MaxPooling().dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.5000, 1.0000])
@@ -127,7 +127,7 @@ class MaxPooling(Pooling):
 
 @dataclass(frozen=True)
 class MeanPooling(Pooling):
-    """``S = (1/K) Σ_k s_k``: all proxies alike.
+    """``S = (1/K) Σ_k s_k``: all proxies count equally.
 
     >>> MeanPooling().dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.5000, 0.5000])

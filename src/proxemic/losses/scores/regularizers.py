@@ -1,4 +1,4 @@
-"""Regularisers: terms of the proxies alone, added to any proxy loss, a chunk of classes at a time."""
+"""Regularisers: functions of the proxies that are added to any proxy loss, one chunk of classes at a time."""
 
 import math
 from abc import ABC, abstractmethod
@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -21,11 +20,11 @@ Proxies = Float[Tensor, "classes proxies dim"]
 
 
 class Regularizer(Described, ABC):
-    """``weight ·`` a function of the proxies, which stays exact where classes are sampled or sharded.
+    """Base class of ``weight ·`` a function of the proxies, exact even if classes are sampled or sharded.
 
-    A subclass implements `value`, whose gradient autograd computes. It may give the gradient in closed form by
-    `add_gradient`, with what `value` has kept in the state of `make_state`, which spares the memory of unit copies of
-    the proxies and of a second gradient.
+    A subclass implements `value`; autograd computes the gradient. A subclass may instead implement the gradient in
+    closed form as `add_gradient`, using what `value` has kept in the state of `make_state`. This saves the memory of
+    unit copies of the proxies and of a second gradient.
 
     Args:
         weight: Factor ≥ 0.
@@ -43,9 +42,10 @@ class Regularizer(Described, ABC):
     """
 
     separable: ClassVar[bool] = False
-    """Whether the term is a mean over classes, so that each chunk of classes contributes its part.
+    """Whether the term is a mean over classes.
 
-    `value` of some of the rows is then their part; else it is the whole term, on which all processes agree.
+    If so, `value` of some rows is their share of the term, and each chunk of classes contributes its share. Otherwise
+    `value` is the whole term, equal on all processes.
     """
 
     def __init__(self, weight: float) -> None:
@@ -57,7 +57,7 @@ class Regularizer(Described, ABC):
         return self.apply_to(proxies)[1]
 
     def apply_to(self, proxies: Proxies, sampling: SamplingWeights | None = None) -> tuple[Proxies, Float[Tensor, ""]]:
-        """Return the proxies, to use instead of the argument, and the weighted term: their gradients share memory."""
+        """Return the weighted term, and proxies to use instead of the argument: both gradients then share memory."""
         return _Apply.apply(proxies, self, sampling or SamplingWeights(len(proxies)))  # type: ignore[return-value]
 
     @abstractmethod
@@ -68,12 +68,12 @@ class Regularizer(Described, ABC):
 
         Args:
             proxies: All proxies, or those of the sampled classes, of a shard or of a chunk.
-            sampling: What these rows stand for among all classes.
-            state: The state of `make_state`, to be filled for `add_gradient`.
+            sampling: How many of all classes these rows stand for.
+            state: What `make_state` returned, to be filled for `add_gradient`.
         """
 
     def make_state(self, proxies: Proxies) -> Float[Tensor, "*state"] | None:
-        """Make room for what `value` keeps for `add_gradient`; of a separable term, one entry per class."""
+        """Allocate what `value` keeps for `add_gradient`; a separable term has one entry per class."""
         return None
 
     def add_gradient(
@@ -84,7 +84,7 @@ class Regularizer(Described, ABC):
         state: Float[Tensor, "*state"] | None,
         factor: Float[Tensor, ""] | float,
     ) -> None:
-        """Add ``factor ·`` the gradient of the term without its weight to ``grad``; by autograd, unless overridden."""
+        """Add ``factor ·`` the gradient of the unweighted term to ``grad``; uses autograd unless overridden."""
         value, backward = with_backward(lambda rows: self.value(rows, sampling), proxies)
         (slope,) = backward(torch.ones_like(value))
         grad.add_(slope * factor)
@@ -93,10 +93,10 @@ class Regularizer(Described, ABC):
 class MeanProxyNorm(Regularizer):
     """``weight · ‖(1/C) Σ_c ŵ_c‖``, the norm of the mean of all unit proxies.
 
-    The smaller it is, the nearer the softmax loss puts its minimiser to the proxy (mean-proxy paper, section 3).
+    The smaller this norm, the nearer to its proxy is the minimiser of the softmax loss (mean-proxy paper, section 3).
 
     Args:
-        weight: Factor ≥ 0; the paper takes 1.0 on CUB and 0.01 on Cars.
+        weight: Factor ≥ 0; the paper uses 1.0 on CUB and 0.01 on Cars.
 
     >>> MeanProxyNorm(weight=1.0)(torch.tensor([[[2.0, 0.0]], [[0.0, 3.0]]]))
     tensor(0.7071)
@@ -124,7 +124,7 @@ class MeanProxyNorm(Regularizer):
         self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
     ) -> None:
         assert state is not None
-        # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
+        # Every ŵ has the gradient mean/(‖mean‖·CK); w has the part of it that is orthogonal to w, over ‖w‖.
         direction = state * (inverse_length(state.norm()) * factor / (sampling.total * proxies.shape[1]))
         for part in _parts(proxies):
             rows = proxies[part]
@@ -137,12 +137,12 @@ class MeanProxyNorm(Regularizer):
 class CenterRegularizer(Regularizer):
     """``weight · Σ_c Σ_{k<l} ‖ŵ_ck − ŵ_cl‖ / (C K (K − 1))``: lets surplus proxies of a class merge.
 
-    SoftTriple; MPA paper, equation 3. It is 0 for one proxy per class. Between two proxies that coincide, which in
-    float32 are those nearer than about 1e-3 radians, where ``2 − 2cos`` is rounding, its gradient is 0; SoftTriple's
-    published code adds 1e-5 inside the root instead.
+    SoftTriple; MPA paper, equation 3. It is 0 with one proxy per class. The gradient between two coinciding proxies is
+    0 (SoftTriple's published code adds 1e-5 inside the root instead). In float32, proxies coincide within about 1e-3
+    radians, where ``2 − 2cos`` is only rounding.
 
     Args:
-        weight: Factor τ ≥ 0; the papers take 0.2.
+        weight: Factor τ ≥ 0; the papers use 0.2.
 
     >>> CenterRegularizer(weight=1.0)(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
     tensor(0.7071)
@@ -155,9 +155,9 @@ class CenterRegularizer(Regularizer):
 
     def make_state(self, proxies: Tensor) -> Tensor | None:
         classes, per_class, _ = proxies.shape
-        # With many proxies per class it would be large beside the proxies: it is computed again.
-        kept = per_class < 8 or proxies.numel() <= 2**20
-        return proxies.new_empty(classes, per_class, per_class) if per_class > 1 and kept else None
+        # With many proxies per class it would be large compared with the proxies; it is then computed again.
+        is_kept = per_class < 8 or proxies.numel() <= 2**20
+        return proxies.new_empty(classes, per_class, per_class) if per_class > 1 and is_kept else None
 
     def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
         total, per_class = proxies.new_zeros(()), proxies.shape[1]
@@ -171,7 +171,7 @@ class CenterRegularizer(Regularizer):
         return total / (2 * sampling.total * per_class * (per_class - 1))  # each pair is summed twice
 
     def of_directions(self, directions: Proxies, sampling: SamplingWeights) -> Float[Tensor, ""]:
-        """Return the weighted term of all classes, given their unit proxies, by few operations."""
+        """Compute the weighted term from the unit proxies of all classes, in few operations."""
         per_class = directions.shape[1]
         if per_class == 1:
             return directions.new_zeros(())
@@ -209,14 +209,14 @@ class _Apply(torch.autograd.Function):
         proxies, state = ctx.saved_tensors
         if grad_value is None:
             return grad, None, None
-        # In place: the loss made the incoming gradient for this alone.
+        # In place, as the loss has computed the incoming gradient for this function only.
         grad = torch.zeros_like(proxies) if grad is None else grad.contiguous()
         ctx.regularizer.add_gradient(grad, proxies, ctx.sampling, state, grad_value * ctx.regularizer.weight)
         return grad, None, None
 
 
 def _parts(proxies: Tensor) -> Iterator[slice]:
-    """Yield slices of classes whose proxies stay in a processor's cache while they are used; on a GPU all at once."""
+    """Yield slices of classes whose proxies fit in a processor's cache; on a GPU, one slice of all classes."""
     classes, per_class, dim = proxies.shape
     step = max(2**19 // (per_class * dim), 1)
     if proxies.is_cuda or classes <= step:
@@ -227,9 +227,9 @@ def _parts(proxies: Tensor) -> Iterator[slice]:
 
 
 def _distances(cosines: Tensor) -> Tensor:
-    """Return ``√(2 − 2 cos)``, 0 on the diagonal and below the rounding of the cosines.
+    """Return ``√(2 − 2 cos)``, set to 0 on the diagonal and below the rounding of the cosines.
 
-    There the difference, as of a proxy and itself, is noise, and the root would make it a large gradient.
+    There ``2 − 2 cos`` is noise, which the root would turn into a large gradient.
     """
     squared = torch.rsub(cosines, 2, alpha=2)
     squared.diagonal(dim1=1, dim2=2).zero_()
@@ -249,18 +249,18 @@ def _lengths_forward(directions: Tensor, factor: float) -> tuple[Tensor, tuple[T
 
 def _lengths_backward(grad: Tensor, needed: object, tensors: Any, kept: Any, factor: float) -> list[Tensor]:
     # Each pair is summed twice: ∂√(2 − 2c)/∂c = −1/√(2 − 2c).
-    return [torch.bmm(torch.div(grad * (-2 * factor), F.threshold(kept[0], 0, math.inf)), tensors[0])]
+    return [torch.bmm(torch.div(grad * (-2 * factor), torch.threshold(kept[0], 0, math.inf)), tensors[0])]
 
 
 _center_lengths = by_hand(_lengths_definition, _lengths_forward, _lengths_backward)
 
 
 def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """``Σ ‖ŵ_k − ŵ_l‖`` over all k and l of each class, and the matrices that mix proxies into half its gradient."""
+    """Compute ``Σ_kl ‖ŵ_k − ŵ_l‖`` of each class, and the matrix that turns its proxies into half the gradient."""
     gram = torch.bmm(rows, rows.mT)
     scale = inverse_length(gram.diagonal(dim1=1, dim2=2).sqrt())
     cosine = gram.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
-    length = _distances(cosine.nan_to_num_(nan=0))  # of lengths that overflow, ∞ · 0
+    length = _distances(cosine.nan_to_num_(nan=0))  # ∞ · 0 if a length overflows
     # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
     pull = inverse_length(length).neg_()
     along = torch.linalg.vecdot(pull, cosine)

@@ -1,4 +1,4 @@
-"""The classes that one step looks at: all, or those of the batch and a random share of the others."""
+"""Sampling of classes: a step uses all of them, or those of the batch and a random share of the others."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,13 +17,13 @@ from proxemic.optim.sparse_rows import note_sampled_rows, steps_rows
 
 @dataclass(frozen=True)
 class SamplingWeights:
-    """How many classes each row of the proxies stands for.
+    """The number of classes that each row of the proxies stands for.
 
     Args:
         total: Number of all classes.
-        weights: Number of classes that each row stands for; ``None``: each row for itself.
-        group: The processes that hold the other rows; ``None``: there are no others.
-        bias: Added to the scaled score of each row where it is a negative, as margins per class are; ``None``: 0.
+        weights: Number of classes that each row stands for; ``None`` if each row stands for its own class.
+        group: The processes that hold the other rows; ``None`` if there are no others.
+        bias: Added to the scaled score of each row as a negative, for margins per class; ``None`` adds nothing.
     """
 
     total: int
@@ -32,7 +32,7 @@ class SamplingWeights:
     bias: Float[Tensor, " classes"] | None = None
 
     def part(self, rows: slice) -> "SamplingWeights":
-        """Return the same for some of the rows."""
+        """Return the sampling weights of some of the rows."""
         weights, bias = (None if values is None else values[rows] for values in (self.weights, self.bias))
         return replace(self, weights=weights, bias=bias)
 
@@ -46,10 +46,10 @@ class SampledClasses:
     """The classes of a step, as rows of the parameters that have one row per class.
 
     Args:
-        labels: Row of each sample's target class among the sampled ones; out of their range if another process has it.
-        sampling: What the rows stand for.
-        index: Rows of the parameters that are sampled, ascending; ``None``: all.
-        part: Of these, the rows that this process works on, where all processes hold them alike; ``None``: all.
+        labels: Row of each sample's target class among the sampled rows; out of range if another process holds it.
+        sampling: How many classes the rows stand for.
+        index: Sampled rows of the parameters, ascending; ``None`` for all.
+        part: The sampled rows that this process computes, if every process holds all of them; ``None`` for all.
     """
 
     labels: Int[Tensor, " batch"]
@@ -61,9 +61,9 @@ class SampledClasses:
     def of(
         cls, labels: Int[Tensor, " batch"], rows: int, rate: float, sharding: ClassSharding | None, dtype: torch.dtype
     ) -> "SampledClasses":
-        """Sample the classes for a (joined) batch, with a share ``rate`` of the classes that are not in it.
+        """Sample the classes for a (joined) batch: its own classes and a share ``rate`` of the others.
 
-        ``rows`` is the number of classes that this process holds, ``dtype`` that of the weights.
+        ``rows`` is the number of classes that this process holds; the weights have the type ``dtype``.
         """
         total = rows if sharding is None else sharding.num_classes
         if sharding is not None and sharding.sharded:
@@ -80,13 +80,13 @@ class SampledClasses:
         return cls(labels, SamplingWeights(total, weights, group), index, part)
 
     def rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "rows *shape"]:
-        """Select the sampled rows; the gradient is sparse if an optimiser steps them by rows, see `step_rows`."""
+        """Select the sampled rows; their gradient is sparse if an optimiser was passed to `step_rows`."""
         if self.index is None:
             return parameter
         return _Rows.apply(parameter, self.index)  # type: ignore[return-value]
 
     def local_rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "part *shape"]:
-        """Select the sampled rows that this process works on."""
+        """Select the sampled rows that this process computes."""
         rows = self.rows(parameter)
         if self.part is None:
             return rows
@@ -94,22 +94,22 @@ class SampledClasses:
         return local_part(rows, self.sampling.group)
 
     def local_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
-        """Select the values of `local_rows` from numbers per class that this process holds."""
+        """Select the values of `local_rows` from one number per class that this process holds."""
         values = values if self.index is None else values[self.index]
         return values if self.part is None else values[self.part]
 
     @property
     def local(self) -> "SampledClasses":
-        """The classes that this process works on, as rows of `local_rows`."""
+        """The classes that this process computes, as rows of `local_rows`."""
         if self.part is None:
             return self
         return SampledClasses(self.labels - self.part.start, self.sampling.part(self.part))
 
 
 def num_sampled(classes: int, batch: int, rate: float) -> int:
-    """Count the classes that a step looks at: those the batch may have, and the share ``rate`` of the others.
+    """Count the classes of a step: at most one per sample, and the share ``rate`` of the others.
 
-    It depends on sizes alone, so that no step waits for the GPU.
+    The count depends only on sizes, so that no step waits for the GPU.
 
     >>> num_sampled(200_000, 128, 0.1), num_sampled(100, 128, 0.1), num_sampled(100, 10, 1.0)
     (20116, 100, 100)
@@ -119,10 +119,10 @@ def num_sampled(classes: int, batch: int, rate: float) -> int:
 
 
 def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> Int[Tensor, " rows"] | None:
-    """Choose the classes of the batch and, uniformly at random without replacement, others: `num_sampled` in all.
+    """Choose the classes of the batch and others, drawn uniformly without replacement: `num_sampled` in total.
 
-    The indices are ascending, and ``None`` if all classes are chosen; labels outside ``[0, classes)`` are ignored. The
-    others are drawn from torch's global generator of the labels' device.
+    Returns ascending indices, or ``None`` if all classes are chosen. Labels outside ``[0, classes)`` are ignored. The
+    draw uses torch's global generator of the labels' device.
     """
     count = num_sampled(classes, len(labels), rate)
     if count >= classes:
@@ -134,7 +134,7 @@ def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> 
 
 
 def _placed(labels: Tensor, index: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Find each label's place among the sampled rows, −1 if it has none, and how many classes each row stands for."""
+    """Find each label's place among the sampled rows (−1 for none) and the number of classes each row stands for."""
     inside = (labels >= 0) & (labels < classes)
     place = torch.searchsorted(index, labels).clamp_(max=len(index) - 1)
     present = torch.zeros_like(index, dtype=torch.bool).index_put_((place,), inside, accumulate=True)

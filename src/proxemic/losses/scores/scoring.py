@@ -1,12 +1,13 @@
-"""What a class score is, how the negatives are summed, and the computation of both by ordinary PyTorch.
+"""Definition of class scores and of the sums of negatives, in ordinary PyTorch.
 
-For class scores ``S_c(x_i)`` a loss needs the positive score ``P_i = S_{y_i}(x_i)`` per sample, and of the negatives
+From class scores ``S_c(x_i)`` a loss needs the positive score ``P_i = S_{y_i}(x_i)`` of each sample, and one of two
+sums of the negatives:
 
 * ``N_i = LSE_{c ≠ y_i} a·g(S_c(x_i))``, one log-sum-exp per sample (data-wise losses), or
 * ``Σ_c r(M_c)`` with ``M_c = LSE_{i: y_i ≠ c} a·g(S_c(x_i))``, one log-sum-exp per class (class-wise losses).
 
-`dense_scores` computes them by ordinary autograd, all at once: the definition, and on a GPU the fastest way wherever it
-fits. `proxemic.losses.scores.streaming` gives the same values at any size.
+`dense_scores` computes all of them at once by ordinary autograd: it is the definition and, on a GPU, the fastest way as
+long as the scores fit in memory. `proxemic.losses.scores.streaming` computes the same values at any size.
 """
 
 import functools
@@ -33,20 +34,20 @@ Elementwise = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Scoring:
-    """What a class score is and how the negatives are summed.
+    """Definition of a class score and of the sum of the negatives.
 
     Args:
         scale: ``a`` > 0, the factor of every negative score.
-        class_reduction: ``None`` sums the negatives of each sample over the classes (data-wise). An elementwise
-            differentiable function ``r`` sums those of each class over the samples, and is itself summed over the
-            classes (class-wise).
+        class_reduction: ``None`` for a data-wise loss, which sums the negatives of each sample over the classes. For a
+            class-wise loss an elementwise differentiable function ``r``: the negatives of each class are summed over
+            the samples, and ``r`` of that log-sum-exp is summed over the classes.
         similarity: Similarity of an embedding and a proxy.
-        pooling: From the similarities to K proxies to one class score; unused when K = 1.
-        transform: ``g``, elementwise and differentiable, on the negatives' class scores ``[classes, batch]``: may hold
-            one number per sample, ``[batch]``, which gets no gradient. ``None`` is the identity.
+        pooling: Turns the similarities to K proxies into one class score; unused when K = 1.
+        transform: ``g``, an elementwise differentiable function of the negatives' class scores ``[classes, batch]``. It
+            may hold one number per sample, ``[batch]``, which gets no gradient. ``None`` is the identity.
 
     Raises:
-        ValueError: If the scale is not positive, or the pooling is none.
+        ValueError: If the scale is not positive, or the pooling is not a `Pooling`.
     """
 
     scale: float
@@ -63,31 +64,32 @@ class Scoring:
                 "SoftmaxPooling(0.1) or MaxPooling()."
             )
 
+    def pool(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
+        """Compute class scores from the similarities to the K proxies of each class, by ordinary autograd."""
+        return self.pooling.dense(similarities) if similarities.shape[-1] > 1 else similarities.squeeze(-1)
+
 
 def dense_class_scores(
-    queries: Float[Tensor, "batch features"],
-    proxies: Float[Tensor, "classes proxies features"],
-    similarity: Similarity,
-    pooling: Pooling,
+    queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "classes proxies features"], scoring: Scoring
 ) -> Float[Tensor, "batch classes"]:
     """Compute every class score at once."""
+    similarity = scoring.similarity
     with Products(cancels=similarity.needs_full_precision).context():
         similarities = similarity.dense(queries, proxies.flatten(0, 1)).unflatten(1, proxies.shape[:2])
-    return pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
+    return scoring.pool(similarities)
 
 
 def pair_scores(
     queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"], scoring: Scoring
 ) -> Float[Tensor, " batch"]:
     """Compute the class score of each query for its own class, whose proxies are given."""
-    similarities = scoring.similarity.pairs(queries, proxies)
-    return scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(1)
+    return scoring.pool(scoring.similarity.pairs(queries, proxies))
 
 
 def negative_logits(
     scores: Float[Tensor, "batch classes"], scoring: Scoring, sampling: SamplingWeights
 ) -> Float[Tensor, "batch classes"]:
-    """Compute the logit that every class has as a negative: its transformed and scaled score, and its bias."""
+    """Compute the logit of every class as a negative: its transformed score times the scale, plus its bias."""
     logits = scoring.scale * (scoring.transform(scores.T).T if scoring.transform else scores)
     return logits if sampling.bias is None else logits + sampling.bias
 
@@ -95,14 +97,14 @@ def negative_logits(
 def put_target(
     logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], values: Float[Tensor, " batch"] | float
 ) -> Float[Tensor, "batch classes"]:
-    """Replace the logits of the target classes; labels out of ``[0, classes)`` have none."""
+    """Replace the logits of the target classes; labels outside ``[0, classes)`` have no target here."""
     inside, target = _targets(labels, logits.shape[1])
     new = values.unsqueeze(1) if isinstance(values, Tensor) else values
     return logits.scatter(1, target, torch.where(inside, new, logits.gather(1, target)))
 
 
 def _targets(labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return which labels are in ``[0, classes)``, and all of them clamped to it, as columns."""
+    """Return as columns which labels are in ``[0, classes)``, and all labels clamped to that range."""
     return ((labels >= 0) & (labels < classes)).unsqueeze(1), labels.clamp(0, classes - 1).unsqueeze(1)
 
 
@@ -126,12 +128,11 @@ def streamed_sum_negatives(
     chunk_size: int | None,
     sampling: SamplingWeights,
 ) -> Float[Tensor, " batch"]:
-    """Compute `sum_negatives` a chunk of classes at a time; the backward computes each chunk again."""
+    """Compute `sum_negatives` one chunk of classes at a time; the backward computes each chunk again."""
     queries = scoring.similarity.prepare(embeddings)
 
     def add(queries: Tensor, proxies: Tensor, labels: Tensor, sampling: SamplingWeights) -> Tensor:
-        scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
-        return sum_negatives(scores, labels, scoring, sampling)
+        return sum_negatives(dense_class_scores(queries, proxies, scoring), labels, scoring, sampling)
 
     size = chunk_size or max(_SUMMED // (len(queries) * proxies.shape[1]), 1)
     if 0 < len(proxies) <= size:
@@ -153,7 +154,7 @@ def reduce_scores(
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
     """Return positive scores and reduced negatives of class scores.
 
-    If other processes hold further classes, labels out of ``[0, classes)`` are theirs, and have positive scores of 0.
+    Labels outside ``[0, classes)`` belong to other processes, if there are any; their positive scores are 0.
     """
     sampling = sampling or SamplingWeights(scores.shape[1])
     dim, own = 1 if scoring.class_reduction is None else 0, labels.unsqueeze(1)
@@ -174,7 +175,7 @@ def reduce_scores(
 
 
 def _is_bounded(scoring: Scoring, sampling: SamplingWeights, batch: int, classes: int) -> bool:
-    """Return whether powers of the logits can be summed without their maximum: cosines of a moderate scale."""
+    """Return whether exponentials can be summed without subtracting the maximum: for cosines and a moderate scale."""
     plain = isinstance(scoring.similarity, Cosine) and scoring.transform is None
     return plain and sampling.weights is sampling.bias is None and max(batch, classes) < math.exp(80 - scoring.scale)
 
@@ -211,9 +212,9 @@ def dense_scores(
     sampling: SamplingWeights | None = None,
     products: Products | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
-    """Compute positive scores, reduced negatives and regularisers all at once, in few operations.
+    """Compute positive scores, reduced negatives and regularisers at once, in few operations.
 
-    The arguments are those of `streamed_scores`, whose definition this is.
+    This is the definition of `streamed_scores`, with the same arguments.
     """
     sampling, products = sampling or SamplingWeights(len(proxies)), products or Products()
     directions = None
@@ -221,10 +222,9 @@ def dense_scores(
         similarities, queries, directions = _cosines(embeddings, proxies, products)
         if products.rounds:
             similarities = _with_own(similarities, queries, directions, labels)
-        scores = scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
+        scores = scoring.pool(similarities)
     else:
-        queries = scoring.similarity.prepare(embeddings)
-        scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
+        scores = dense_class_scores(scoring.similarity.prepare(embeddings), proxies, scoring)
     values = [
         term.of_directions(directions, sampling)
         if isinstance(term, CenterRegularizer) and directions is not None and sampling.weights is None
@@ -253,13 +253,13 @@ def _cosines_backward(
 ) -> list[Tensor | None]:
     (grad, grad_queries, grad_directions), (queries, lengths, directions, proxy_lengths) = grads, kept
     rows, grad_x, grad_w = directions.flatten(0, 1), None, None
-    made = products.operand(queries.new_zeros(len(queries), len(rows)) if grad is None else grad.flatten(1))
+    grad_operand = products.operand(queries.new_zeros(len(queries), len(rows)) if grad is None else grad.flatten(1))
     with products.context():
         if needed[0]:
-            grad_x = products.multiply(made, products.operand(rows))
+            grad_x = products.multiply(grad_operand, products.operand(rows))
             grad_x = unit_backward(grad_x if grad_queries is None else grad_x + grad_queries, queries, lengths)
         if needed[1]:
-            grad_w = products.multiply(made.transposed(), products.operand(queries)).view_as(directions)
+            grad_w = products.multiply(grad_operand.transposed(), products.operand(queries)).view_as(directions)
             grad_w = grad_w if grad_directions is None else grad_w + grad_directions
             grad_w = unit_backward(grad_w, directions, proxy_lengths)
     return [grad_x, grad_w]
@@ -269,7 +269,7 @@ _cosines = by_hand(_cosines_definition, _cosines_forward, _cosines_backward, ten
 
 
 def _with_own(similarities: Tensor, queries: Tensor, directions: Tensor, labels: Tensor) -> Tensor:
-    """Replace the similarities to the target classes by exact ones."""
+    """Replace the similarities to the target classes by exact ones, without rounded operands."""
     inside, target = (target.unsqueeze(2) for target in _targets(labels, len(directions)))
     own = (directions[target[:, 0, 0]] * queries.unsqueeze(1)).sum(2)
     target = target.expand(-1, 1, similarities.shape[2])

@@ -1,12 +1,12 @@
-"""The expensive part of every proxy loss, computed a chunk of classes at a time.
+"""The expensive part of every proxy loss, computed one chunk of classes at a time.
 
-`streamed_scores` gives the values and gradients of `dense_scores` and holds no more than a chunk of
-``[classes, proxies, batch]`` similarities. It computes its gradient in the fastest of three ways that the memory allows
+`streamed_scores` has the values and gradients of `dense_scores` but holds only one chunk of
+``[classes, proxies, batch]`` similarities. It computes the gradient in the fastest of three ways that memory allows
 (`Plan`):
 
-* If there are few scores, it keeps them all (three matrix products altogether).
-* The log-sum-exp of a class is complete within its chunk, so class-wise losses form its gradient in the same pass
-  (three).
+* It keeps all scores if there are few (three matrix products in total).
+* A class-wise loss computes the gradient in the forward pass, as the log-sum-exp of a class is complete within its
+  chunk (three).
 * Otherwise the backward computes each chunk again (four).
 """
 
@@ -28,20 +28,18 @@ from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import Scoring, dense_scores, pair_scores
 from proxemic.precision import matmul_precision
 
-Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
-Pooled = tuple[Tensor, Tensor | None]  # scores of classes, and weights of their proxies
-
-
-Compiler = Callable[..., Callable[..., Any]]  # of a function and further arguments of `torch.compile`
+Grads = tuple[Tensor | None, Tensor | None]  # gradients of queries and proxies
+Pooled = tuple[Tensor, Tensor | None]  # class scores, and the weights of their proxies
+Compiler = Callable[..., Callable[..., Any]]  # takes a function and further arguments of `torch.compile`
 
 
 def compiler(*args: Any, **keywords: Any) -> Compiler:
-    """Return `torch.compile` with these arguments, which compiles each function once."""
+    """Return `torch.compile` with these arguments, cached so that each function is compiled once."""
     return functools.cache(lambda function, **more: torch.compile(function, *args, **keywords | more))
 
 
 class Settings(NamedTuple):
-    """The arguments of a walk besides its tensors."""
+    """The arguments of `_Walk` that are not tensors."""
 
     scoring: Scoring
     plan: Plan
@@ -62,20 +60,20 @@ def streamed_scores(
     products: Products | None = None,
     compiler: Compiler | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
-    """Compute positive scores ``[batch]``, reduced negatives, and the sum of terms.
+    """Compute positive scores ``[batch]``, reduced negatives, and the sum of the regularisers.
 
-    The negatives are ``[batch]``, or a scalar for class-wise losses.
+    The reduced negatives are ``[batch]``, or a scalar for class-wise losses.
 
     Args:
         embeddings: One per row, float32 or float64.
-        proxies: K per class, of the same dtype.
-        labels: Target classes; the positive score is 0 where a label is out of [0, classes).
-        scoring: What is summed, see `Scoring`.
-        chunk_size: Number of classes whose scores are computed at once; ``None`` chooses by `Plan.of`.
+        proxies: K per class, with the same dtype.
+        labels: Target classes; the positive score is 0 if a label is outside [0, classes).
+        scoring: Definition of the scores and sums.
+        chunk_size: Number of classes whose scores are computed at once; ``None`` lets `Plan.of` choose.
         terms: Separable regularisers, computed with each chunk while its proxies are in the cache.
-        sampling: What the classes stand for, where there are others.
-        products: The precision of the matrix products; the scores of target classes are exact in all.
-        compiler: Compiles what is done with a chunk, once for chunks of any size.
+        sampling: How many classes each row of the proxies stands for, if they are not all classes.
+        products: Precision of the matrix products; the scores of target classes are always exact.
+        compiler: Compiles the computation of a chunk, once for chunks of any size.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
     >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
@@ -127,9 +125,8 @@ class _Streamed(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         queries, proxies, labels, norms, target, references, slopes = ctx.saved_tensors
         products = ctx.settings.products
-        # A single pass made the gradient in the forward, for a gradient of 1. It is handed on, and similarities that
-        # were kept are overwritten, not copied: a second backward of a retained graph, which is rare, computes them
-        # again.
+        # A single pass has computed the gradient in the forward, for an incoming gradient of 1. It is handed on, and
+        # kept similarities are overwritten, not copied: the rare second backward of a retained graph recomputes them.
         grads, ctx.grads = ctx.grads, None
         cached, ctx.cached = ctx.cached, (None, [])
         with torch.autocast(queries.device.type, enabled=False), products.context():
@@ -147,29 +144,29 @@ class _Streamed(torch.autograd.Function):
 
 
 class _Chunk(NamedTuple):
-    """Some classes and the batch; what differs between chunks is in tensors, so that one compiled graph serves all."""
+    """Some classes and the batch. Only tensors differ between chunks, so that one compiled graph serves all."""
 
     scoring: Scoring
     products: Products
     rows: Tensor  # the proxies [classes, proxies, features]
-    norms: Tensor  # what the similarity needs of each proxy [classes · proxies, 1]
+    norms: Tensor  # what `Similarity.measure` has computed for each proxy [classes · proxies, 1]
     queries: Tensor
-    operand: Operand  # the queries as the products take them
-    column: Tensor  # the class of each sample among these [1, batch], clamped: no mask, for which a GPU would wait
-    inside: Tensor  # whether it is among these [1, batch]
-    target: Tensor | None  # similarities to the target class [batch, proxies], where the products are inexact
+    operand: Operand  # the queries, prepared for the products
+    column: Tensor  # target class of each sample within the chunk [1, batch], clamped: a mask would wait for a GPU
+    inside: Tensor  # whether the target class is in the chunk [1, batch]
+    target: Tensor | None  # exact similarities to the target class [batch, proxies], if the products are inexact
     offset: Tensor | None  # added to the logits of each class [classes, 1]
-    weights: Tensor | None  # of the reduced sums of each class [classes, 1]
+    weights: Tensor | None  # factors of the reduced sum of each class [classes, 1]
 
 
 class _Walk:
     """A pass over all chunks of the classes.
 
     Attributes:
-        one_pass: Whether the forward makes the gradient of the negatives.
-        target: Similarities to the target class ``[batch, proxies]``, where those of a chunk are inexact.
+        one_pass: Whether the forward computes the gradient of the negatives.
+        target: Exact similarities to the target class ``[batch, proxies]``, if those of a chunk are inexact.
         cache: All similarities ``[classes, proxies, batch]``, if they are kept for the backward.
-        cached_pools: With them, for each chunk, what pooling made of them.
+        cached_pools: The pooled scores and weights of each chunk, if they are kept as well.
     """
 
     def __init__(
@@ -196,18 +193,19 @@ class _Walk:
     def forward(
         self, grads: Grads | None, *, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-        """Sum positives, negatives and terms; in a single pass, also write the gradient of the last two for 1.
+        """Compute the sums; a single pass also writes the gradient of negatives and terms, for a gradient of 1.
 
-        The derivative of the negatives in a logit is ``slope · 2^(logit − reference)``.
+        The derivative of the negatives with respect to a logit is ``slope · 2^(logit − reference)``.
 
         Returns:
-            The positive scores ``[batch]``; references and slopes: in a data-wise loss the binary logarithm of the sum
-            of each sample's negatives ``[batch]`` and ``None``, in a class-wise one the largest logit of each class and
-            its slope ``[classes, 1]``; the reduced sums of all classes; the sum of the regularisers.
+            Five tensors. The positive scores ``[batch]``. The references: for a data-wise loss the binary logarithm of
+            the sum of each sample's negatives ``[batch]``, for a class-wise one the largest logit of each class
+            ``[classes, 1]``. The slopes: ``None``, or those of each class ``[classes, 1]``. The reduced sum over all
+            classes. The sum of the regularisers.
         """
         batch, classes = len(self.queries), len(self.proxies)
-        # Results are written in place: small tensors that outlive a chunk, allocated between large ones that do not,
-        # would each leave a hole in the heap.
+        # Results are written in place: small tensors that outlive a chunk would fragment the heap, as they would be
+        # allocated between large ones that do not.
         positive, reduced, total = (self.queries.new_zeros(shape) for shape in ((batch,), (), ()))
         references = self.queries.new_full((batch,) if self.data_wise else (classes, 1), -torch.inf)
         slopes = None if self.data_wise else torch.empty_like(references)
@@ -241,14 +239,14 @@ class _Walk:
         grad_negative: Tensor,
         grad_terms: Tensor,
     ) -> None:
-        """Write the gradient of a forward with these references; in a single pass, of negatives and terms for 1."""
+        """Write the gradient of `forward`, given its references and slopes; in a single pass, as `forward` does."""
         if slopes is None:
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             references = references.masked_fill(references == -torch.inf, 0)
             slopes = grad_negative * self.scoring.scale
         elif not self.one_pass:
             slopes = slopes * grad_negative
-        # If a chunk's product is inexact near the target class, so is its gradient: `add_target_gradient` adds that.
+        # If a chunk's products are inexact, so is the gradient of the target scores: `add_target_gradient` adds it.
         target = None if self.one_pass or self.products.inexact else grad_positive
         for number, part in enumerate(self.parts):
             own = slice(None) if self.data_wise else part
@@ -266,8 +264,8 @@ class _Walk:
             self._add_terms(part, grads[1], 1.0 if self.one_pass else grad_terms)
 
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
-        """Multiply a single pass's gradient of negatives and terms, computed for 1, by the incoming ones."""
-        # Incoming gradients of 1 are usual, and spare passes over the proxies; a GPU would have to be waited for.
+        """Multiply the gradient of a single pass, computed for an incoming gradient of 1, by the incoming ones."""
+        # An incoming gradient of 1 is usual and saves passes over the proxies; to read it would wait for a GPU.
         unread = self.proxies.is_cuda or torch.compiler.is_compiling()
         if unread or bool(grad_negative != 1):
             for grad in grads:
@@ -279,7 +277,7 @@ class _Walk:
                 self._add_terms(part, grads[1], missing)
 
     def add_target_gradient(self, grads: Grads, grad_positive: Tensor) -> None:
-        """Add the gradient of the positive scores, from the samples and the proxies of their target classes alone."""
+        """Add the gradient of the positive scores, which needs only the samples and their target classes' proxies."""
         labels = self.labels.clamp(0, len(self.proxies) - 1)
         _, backward = with_backward(lambda x, w: pair_scores(x, w, self.scoring), self.queries, self.proxies[labels])
         grad_x, grad_w = backward(grad_positive.masked_fill(labels != self.labels, 0))
@@ -315,7 +313,7 @@ class _Walk:
         )
 
     def _room(self, part: slice) -> Tensor:
-        """Return room for a chunk's similarities: its part of the cache, or a buffer that all chunks share."""
+        """Return memory for a chunk's similarities: its part of the cache, or a buffer that all chunks share."""
         if self.cache is not None:
             return self.cache[part]
         if self.buffer is None:
@@ -330,9 +328,9 @@ class _Walk:
 
 
 def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None, differentiable: bool) -> tuple[Any, ...]:
-    """Return the scores of the target classes, sums of the negatives, and what pooling made; see `_Walk.forward`.
+    """Return the scores of the target classes, sums of the negatives, and pooled scores; see `_Walk.forward`.
 
-    Sums add powers of 2, which are much faster than powers of e.
+    The sums add powers of 2, which are much faster to compute than powers of e.
     """
     scoring = chunk.scoring
     _fill(chunk, similarities)
@@ -340,7 +338,7 @@ def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None, dif
     own = pooled[0].gather(0, chunk.column).squeeze(0)
     logits, through_transform = _logits(chunk, pooled[0])
     dim = 0 if scoring.class_reduction is None else 1
-    # The largest, and not −∞, from which nothing can be subtracted.
+    # The largest logit, but finite: −∞ − −∞ would be NaN.
     highest = logits.amax(dim, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
     powers = logits.sub_(highest).exp2_()
     totals = powers.sum(dim, keepdim=True)
@@ -361,7 +359,7 @@ def _backward_chunk(
     target: Tensor | None,
     grads: Grads,
 ) -> None:
-    """Write the gradient of the negatives, of given references and slopes, and that of the target scores, if given."""
+    """Write the gradient of the negatives from references and slopes, and of the target scores if `target` is given."""
     if is_empty:
         _fill(chunk, similarities)
     pooled = _pool(chunk, similarities) if pooled is None else pooled
@@ -411,7 +409,7 @@ def _reduce(chunk: _Chunk, totals: Tensor, highest: Tensor, differentiable: bool
         return (values if chunk.weights is None else values * chunk.weights).sum()
 
     m = totals.log2().add_(highest).mul_(math.log(2))
-    if not differentiable:  # as in inference mode, where no gradient can be asked for
+    if not differentiable:  # inference mode, for example, cannot compute a derivative
         return reduced(m), m
     value, backward = with_backward(reduced, m)
     (slopes,) = backward(torch.ones_like(value))
@@ -428,9 +426,9 @@ def _add_gradient(
     grads: Grads,
     target: Tensor | None = None,
 ) -> None:
-    """Add to the gradient of the queries and write that of the proxies, from those of ``g(S)`` and of the target.
+    """Add to the gradient of the queries and write the gradient of the proxies, given the gradient of ``g(S)``.
 
-    Similarities, scores and weights are overwritten.
+    Overwrites similarities, scores and weights.
     """
     if through_transform is not None:
         (grad,) = through_transform(grad)

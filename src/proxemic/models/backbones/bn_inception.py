@@ -1,4 +1,4 @@
-"""BN-Inception, the network of many published results, and its published weights."""
+"""BN-Inception, the network of many published results, with its published weights."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ URL = "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth"
 
 
 class _Block(NamedTuple):
-    """Channels of a block's branches: 1×1; reduced, 3×3; reduced, twice 3×3; 1×1 after the pool (0: no such layer)."""
+    """Channels of a block's branches: 1×1; reduced, 3×3; reduced, twice 3×3; 1×1 after the pool (0 for no layer)."""
 
     one: int
     reduce: int
@@ -44,17 +44,17 @@ _BLOCKS = {
 class BNInception(nn.Module):
     """Inception with batch norm, from images `[B, C, H, W]` to a map `[B, 1024, H/32, W/32]`.
 
-    Layers have the names and shapes of the published weights, which were trained on BGR images in 0 to 255 less
+    Layers have the names and shapes of the published weights, which were trained on BGR images from 0 to 255 less
     (104, 117, 128): `Preprocessing(channel_order="bgr", white=255, mean=(104, 117, 128), std=(1, 1, 1))`.
 
-    Source: Ioffe & Szegedy, Batch Normalization, 2015, fig. 5; layers as in the Caffe model that was converted for
+    Source: Ioffe & Szegedy, Batch Normalization, 2015, fig. 5. Layers follow the Caffe model that was converted for
     Cadene's `pretrained-models.pytorch`, which differs from that figure in a few widths.
 
     Args:
         in_channels: Channels of the images, at least 1.
 
     Raises:
-        ValueError: In `forward`, if a map cannot be halved (take multiples of 32).
+        ValueError: In `forward`, if a map cannot be halved (use image sizes that are multiples of 32).
 
     >>> net = BNInception()
     >>> net.num_features, net(torch.zeros(2, 3, 64, 64)).shape
@@ -95,7 +95,7 @@ class BNInception(nn.Module):
             if not block.one and (features.shape[2] % 2 or features.shape[3] % 2):
                 size = " by ".join(str(side) for side in images.shape[2:])
                 raise ValueError(
-                    f"images are {size} pixels but BN-Inception needs maps it can halve: take multiples of 32"
+                    f"images are {size} pixels but BN-Inception needs maps that it can halve: take multiples of 32"
                 )
             features = self._apply_block(f"inception_{name}", block, features)
         return features
@@ -125,14 +125,14 @@ def bn_inception_backbone(
     """Build BN-Inception as a backbone.
 
     Args:
-        pretrained: Load the published weights, from torch's cache or else from the network.
-        in_channels: Channels of the images; the published weights have 3.
-        weights: A file of published weights, instead of `pretrained`: `.safetensors`, `.pth`, `.pt` or `.pth.tar`, of
-            which nothing is executed. A checksum in its name (`bn_inception-52deb4733.pth`) is verified.
+        pretrained: Load the published weights from torch's cache, or download them.
+        in_channels: Channels of the images; the published weights require 3.
+        weights: A file of published weights instead of `pretrained`: `.safetensors`, `.pth`, `.pt` or `.pth.tar`. No
+            code in it is run. A checksum in its name (`bn_inception-52deb4733.pth`) is verified.
 
     Raises:
         ValueError: If the file is damaged or does not fit.
-        UserError: If pretrained weights are not available; it says what to fetch and where to put it.
+        UserError: If pretrained weights are not available; the message says what to fetch and where to put it.
 
     >>> bn_inception_backbone(in_channels=1).num_features
     1024
@@ -150,11 +150,11 @@ def _published_file() -> Path:
     if file.is_file():
         return file
     try:
-        # The download itself would wait for minutes.
+        # Checks the connection first, as the download itself would wait for minutes.
         urlopen(URL, timeout=5).close()
         folder.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(URL, str(file), file.stem.rpartition("-")[2], progress=False)
-    except Exception as error:  # whatever kept the file away, the remedy is the same
+    except Exception as error:  # whatever the cause, the remedy is the same
         raise UserError(
             f"pretrained weights of bn_inception are not in the cache and cannot be downloaded: fetch {URL} elsewhere "
             f"and pass the file as `weights`, or put it into {folder}"

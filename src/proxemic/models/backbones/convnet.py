@@ -7,14 +7,14 @@ from torch import Tensor, nn
 class ConvNet(nn.Module):
     """A small network for images of 28 to 64 pixels: four stages of convolution, max pooling, batch norm and ReLU.
 
-    The last stage does not pool: its receptive field of 38 pixels is the whole of a small image.
+    The last stage does not pool: its receptive field of 38 pixels covers a small image.
 
     Args:
         in_channels: Channels of the images, at least 1.
         width: Channels of the first stage, at least 1; each later stage doubles them.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is below 1.
 
     >>> net = ConvNet(1)
     >>> net.num_features, net(torch.zeros(2, 1, 32, 32)).shape
@@ -38,7 +38,7 @@ class ConvNet(nn.Module):
 
 
 class NoBackbone(nn.Module):
-    """Stands in for a backbone where the inputs are vectors, which are the features."""
+    """Backbone for inputs that are vectors: it returns them unchanged as features."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -51,5 +51,5 @@ class NoBackbone(nn.Module):
 def _stage(inputs: int, outputs: int, pool: nn.Module) -> nn.Sequential:
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    # Batch norm and ReLU after pooling have a quarter of the work.
+    # Pooling first leaves a quarter of the work for batch norm and ReLU.
     return nn.Sequential(convolution, pool, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))

@@ -1,4 +1,4 @@
-"""A network of the user's own class as a backbone."""
+"""A network of the user's class as a backbone."""
 
 import inspect
 from pathlib import Path
@@ -12,7 +12,7 @@ from proxemic.models.weights_files import load_weights_file
 
 
 class CustomBackbone(nn.Module):
-    """Any network from images to features `[B, F]` or `[B, F, h, w]`, with output `[B, num_features, h, w]`."""
+    """Wrapper of a network from images to features `[B, F]` or `[B, F, h, w]`; it returns `[B, num_features, h, w]`."""
 
     def __init__(self, network: nn.Module, num_features: int) -> None:
         super().__init__()
@@ -21,14 +21,14 @@ class CustomBackbone(nn.Module):
 
     @classmethod
     def build(cls, config: ModelConfig, kind: type[nn.Module]) -> "CustomBackbone":
-        """Instantiate `kind` with the configuration's arguments and weights; `ValueError` if they do not fit."""
+        """Instantiate `kind` with the configuration's arguments and weights; raise `ValueError` if they do not fit."""
         parameters = inspect.signature(kind).parameters
-        given = {"in_channels": config.in_channels} if "in_channels" in parameters else {}
+        channels = {"in_channels": config.in_channels} if "in_channels" in parameters else {}
         try:
-            inspect.signature(kind).bind(**given | config.backbone_args)
+            inspect.signature(kind).bind(**channels | config.backbone_args)
         except TypeError as error:
             raise ValueError(f"backbone_args do not fit {config.backbone_name}: {error}") from error
-        network = kind(**given | config.backbone_args)
+        network = kind(**channels | config.backbone_args)
         if config.weights is not None:
             load_weights_file(network, Path(config.weights).expanduser(), config.backbone_name)
         features = getattr(network, "num_features", None)
@@ -38,7 +38,7 @@ class CustomBackbone(nn.Module):
         features = _as_map(self.network(images), self.network)
         if features.shape[1] != self.num_features:
             raise ValueError(
-                f"{type(self.network).__name__} gives {features.shape[1]} features but its num_features is "
+                f"{type(self.network).__name__} returns {features.shape[1]} features but its num_features is "
                 f"{self.num_features}; they must agree"
             )
         return features
@@ -56,9 +56,9 @@ def _count_features(network: nn.Module, config: ModelConfig) -> int:
 
 def _as_map(features: object, network: nn.Module) -> Tensor:
     if not isinstance(features, Tensor) or features.ndim not in (2, 4):
-        came = f"shape {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        kind = f"a tensor of shape {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
-            f"model.backbone is {type(network).__name__}, which gives features of {came} but must give a tensor "
-            "[batch, features] or [batch, features, height, width]: put a module around it that gives such a tensor"
+            f"model.backbone is {type(network).__name__}, which returns {kind} but must return a tensor [batch, "
+            "features] or [batch, features, height, width]: wrap it in a module that returns such a tensor"
         )
     return features if features.ndim == 4 else features[:, :, None, None]

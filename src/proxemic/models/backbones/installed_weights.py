@@ -1,4 +1,4 @@
-"""Weights of timm's networks that a Python package of the extra ``pretrained`` holds, so that none are downloaded."""
+"""Weights of timm's networks from a Python package of the extra ``pretrained``, which saves the download."""
 
 import hashlib
 from importlib.util import find_spec
@@ -28,9 +28,9 @@ _PACKAGES = {
 
 
 def installed_weights(name: str) -> dict[str, Tensor] | None:
-    """Return the weights of a timm network, by timm's names, from an installed package; None without one.
+    """Return the weights of a timm network from an installed package, by timm's names; None without a package.
 
-    Nothing of the package is run. `UserError` if its file is not the one that is known.
+    No code of the package is run. Raises `UserError` if its file has another checksum than expected.
     """
     package = _PACKAGES.get(name.removesuffix(".in1k"))
     spec = None if package is None else find_spec(package.name)
@@ -53,9 +53,9 @@ def installed_weights(name: str) -> dict[str, Tensor] | None:
     tensors: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     with torch.device("meta"):
         names = timm.create_model(name).state_dict()
-    return dict(zip(names, tensors.values(), strict=True))  # timm calls the layers otherwise, in the same order
+    return dict(zip(names, tensors.values(), strict=True))  # timm has other names for the layers, in the same order
 
 
 def how_to_get(name: str) -> str:
-    """End a sentence with how to get weights without timm's download, if a package has them."""
+    """Return the end of a sentence: how to install the weights of a timm network, if a package contains them."""
     return f", or {how_to_install('pretrained')}" if name.removesuffix(".in1k") in _PACKAGES else ""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from proxemic.models.weights_files import load_weights_file
 
-# Numbers of blocks of the four stages.
+# Number of blocks in each of the four stages.
 IRESNETS = {
     "iresnet18": (2, 2, 2, 2),
     "iresnet34": (3, 4, 6, 3),
@@ -29,7 +29,7 @@ class _Block(nn.Module):
         self.prelu = nn.PReLU(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, stride, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
-        # Only the first block of a stage has a stride, and there the shortcut must shrink too.
+        # Only the first block of a stage has a stride; its shortcut must shrink the map as well.
         shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
         self.downsample = shortcut if stride > 1 else None
 
@@ -42,18 +42,18 @@ class _Block(nn.Module):
 class IResNet(nn.Module):
     """A residual network for aligned faces, from images `[B, C, 112, 112]` to features `[B, 512, 1, 1]`.
 
-    It ends in a fully connected layer (`bn2`, `fc`, `features`), in float32 also under autocast, and needs neither
-    pooling nor a head. Layers have the names, shapes and initial weights of insightface's, whose weights were trained
+    It ends with a fully connected layer (`bn2`, `fc`, `features`), in float32 also under autocast, and needs neither
+    pooling nor a head. Layers have the names, shapes and initial weights of insightface's networks, which were trained
     on RGB images with `Preprocessing(size=112, resize=None, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))`.
 
     Source: Duta et al., Improved Residual Networks, 2020; layers as in insightface's arcface_torch.
 
     Args:
-        blocks: Number of blocks of the four stages, each at least 1: `IRESNETS["iresnet50"]`.
+        blocks: Number of blocks in each of the four stages, at least 1; for example `IRESNETS["iresnet50"]`.
         in_channels: Channels of the images, at least 1.
 
     Raises:
-        ValueError: In `forward`, if the images are not of 112 by 112 pixels.
+        ValueError: In `forward`, if the images do not have 112 by 112 pixels.
 
     >>> net = IResNet(IRESNETS["iresnet18"]).eval()
     >>> net.num_features, net(torch.zeros(2, 3, 112, 112)).shape
@@ -96,8 +96,9 @@ def iresnet_backbone(name: str, *, in_channels: int = 3, weights: str | Path | N
 
     Args:
         name: `iresnet18`, `iresnet34`, `iresnet50`, `iresnet100` or `iresnet200`.
-        in_channels: Channels of the images; published weights have 3.
-        weights: A file of insightface's weights, or a checkpoint of arcface_torch, as in `bn_inception_backbone`.
+        in_channels: Channels of the images; published weights require 3.
+        weights: A file of insightface's weights, or a checkpoint of arcface_torch; types of files as in
+            `bn_inception_backbone`.
 
     Raises:
         ValueError: If the name is unknown, or the file is damaged or does not fit.

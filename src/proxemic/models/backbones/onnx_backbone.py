@@ -19,15 +19,15 @@ _LARGEST = 2**31 - 1  # bytes of one protobuf message
 class OnnxBackbone(nn.Module):
     """A network in an ONNX file, without parameters to train, with output `[B, num_features, h, w]`.
 
-    It runs on a GPU where ONNX Runtime and torch both have CUDA, and otherwise on the CPU with torch's number of
-    threads. A network for batches of a fixed size takes its images in as many as that; the last ones are filled up.
+    It runs on a GPU if both ONNX Runtime and torch support CUDA, and otherwise on the CPU with torch's number of
+    threads. A network for batches of a fixed size gets the images in such batches; the last batch is padded.
 
     Args:
-        content: The file.
-        config: The configuration to fit; its `backbone_args` may name an `output` other than the first.
+        content: Content of the file.
+        config: Configuration of the model; its `backbone_args` may name an `output` other than the first.
 
     Raises:
-        ValueError: If the content is no such network, or does not fit the images.
+        ValueError: If the content is not such a network, or the network does not fit the images.
         ImportError: If onnxruntime is not installed.
     """
 
@@ -39,13 +39,13 @@ class OnnxBackbone(nn.Module):
         inputs = self._runtime().get_inputs()
         shape = list(inputs[0].shape) if inputs else []
         if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(shape) != 4:
-            found = ", ".join(f"{input_.name}: {input_.type} {list(input_.shape)}" for input_ in inputs)
+            described = ", ".join(f"{input_.name}: {input_.type} {list(input_.shape)}" for input_ in inputs)
             raise ValueError(
-                f"{self.name} has the inputs {found}, but must have one, of float32 images [batch, channels, height, "
-                "width]; export it so"
+                f"{self.name} has the inputs {described}, but must have a single one, float32 images [batch, channels, "
+                "height, width]; export it with this input"
             )
         if unknown := sorted(config.backbone_args.keys() - {"output"}):
-            raise ValueError(f"backbone_args has {unknown[0]}, but of an ONNX file only its output can be chosen")
+            raise ValueError(f"backbone_args has {unknown[0]}, but an ONNX file has only the argument output")
         self._input, outputs = inputs[0].name, self._outputs()
         self._output = str(config.backbone_args.get("output", outputs[0]))
         if self._output not in outputs:
@@ -55,7 +55,7 @@ class OnnxBackbone(nn.Module):
         self.num_features = self(torch.zeros(2, config.in_channels, side, side, device="cpu")).shape[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_session": None}  # which is made again in a copy, and in another process
+        return {**self.__dict__, "_session": None}  # a copy or another process makes its own session
 
     def description(self) -> dict[str, Any]:
         """Return what identifies the network, as plain data."""
@@ -63,9 +63,9 @@ class OnnxBackbone(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
-        given = images.float().contiguous().cpu().numpy()
-        size = self._batch or len(given) or 1
-        parts = [self._run(given[first : first + size]) for first in range(0, len(given), size)]
+        array = images.float().contiguous().cpu().numpy()
+        size = self._batch or len(array) or 1
+        parts = [self._run(array[first : first + size]) for first in range(0, len(array), size)]
         features = torch.from_numpy(np.concatenate(parts)).to(images.device)
         return features if features.ndim == 4 else features[:, :, None, None]
 
@@ -79,14 +79,14 @@ class OnnxBackbone(nn.Module):
             raise ValueError(f"{self.name} cannot be run on images of shape {list(images.shape)}: {message}") from error
         if features.ndim not in (2, 4) or len(features) != filled or features.dtype.kind != "f":
             raise ValueError(
-                f"{self.name}: its output {self._output} is {features.dtype} of shape {list(features.shape)} for "
-                f"{filled} images, but must be floats [batch, features] or [batch, features, height, width]; name "
+                f"{self.name}: its output {self._output} has type {features.dtype} and shape {list(features.shape)} "
+                f"for {filled} images, but must be floats [batch, features] or [batch, features, height, width]; name "
                 f"another of its outputs, {', '.join(self._outputs())}, as model.backbone_args {{output: NAME}}"
             )
         return features[:count].astype(np.float32, copy=False)
 
     def _runtime(self) -> Any:
-        """Return the session, for torch's present number of threads."""
+        """Return the session for torch's current number of threads."""
         if self._session is not None and self._threads == torch.get_num_threads():
             return self._session
         with optional_dependency("onnx"):
@@ -97,7 +97,7 @@ class OnnxBackbone(nn.Module):
         cuda = torch.cuda.is_available() and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
         providers = [*(["CUDAExecutionProvider"] if cuda else []), "CPUExecutionProvider"]
         with tempfile.TemporaryDirectory() as empty:
-            # The only folder that weights outside of the file could come from.
+            # Weights outside the file could come only from this empty folder.
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", empty)
             try:
                 self._session = onnxruntime.InferenceSession(self.content, options, providers=providers)
@@ -113,10 +113,11 @@ class OnnxBackbone(nn.Module):
         return [output.name for output in self._runtime().get_outputs()]
 
     def _check_images(self, shape: list[Any], config: ModelConfig) -> int:
-        """Return the side of the images, which must be those that the network takes."""
+        """Return the side of the images; raise `ValueError` if the network takes other images."""
         _, channels, *sides = shape
         if isinstance(channels, int) and channels != config.in_channels:
-            hint = "export it with the channels first" if shape[3] == config.in_channels else "set images.channels so"
+            first = shape[3] == config.in_channels
+            hint = "export it with the channels first" if first else f"set images.channels to {channels}"
             raise ValueError(
                 f"{self.name} takes images of {channels} channels, but they have {config.in_channels}; {hint}"
             )
@@ -131,19 +132,19 @@ class OnnxBackbone(nn.Module):
 
 
 def read_onnx(file: Path) -> bytes:
-    """Read an ONNX file; `ValueError` if it is missing or larger than such a file can be."""
+    """Read an ONNX file; raise `ValueError` if it is missing or larger than such a file can be."""
     try:
         if not file.is_file():
             raise ValueError(f"backbone is {str(file)!r}, but there is no such file; give one that ends in .onnx")
         if (size := file.stat().st_size) > _LARGEST:
-            raise ValueError(f"{file} has {size:,} bytes, but an ONNX file at most {_LARGEST:,}")
+            raise ValueError(f"{file} has {size:,} bytes, but an ONNX file has at most {_LARGEST:,}")
         return file.read_bytes()
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 def read_note(content: bytes, key: str) -> str | None:
-    """Read what the writer of an ONNX file noted in its ``metadata_props`` under a key."""
+    """Read the value of a key in the ``metadata_props`` of an ONNX file; None without one."""
     with optional_dependency("onnx"):
         import onnx
         from google.protobuf.message import DecodeError

@@ -1,4 +1,4 @@
-"""Tokenizers of networks for texts and images: read from a folder of transformers, and kept as one JSON text."""
+"""Tokenizers of networks for texts and images, read from a folder of transformers and stored as one JSON text."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ _PUNCTUATION = r"[!-/:-@\[-`{-~]"
 
 
 def read_tokenizer(folder: Path, settings: Mapping[str, Any], length: int, padding: int) -> str | None:
-    """Read `tokenizer.json`, if a folder has one, and have it cut and pad texts to the length of its network.
+    """Read `tokenizer.json` of a folder, if it exists, and set it to cut and pad texts to the length of the network.
 
     Args:
         folder: A folder of transformers.
         settings: Content of its `tokenizer_config.json`.
-        length: Tokens of a text.
-        padding: The token that fills shorter texts, if the settings name none.
+        length: Number of tokens of a text.
+        padding: Token that fills shorter texts, if the settings name none.
 
     Raises:
         ValueError: If the file is damaged.
@@ -37,7 +37,7 @@ def read_tokenizer(folder: Path, settings: Mapping[str, Any], length: int, paddi
     number = tokenizer.token_to_id(named) if isinstance(named, str) else None
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length, pad_id=padding if number is None else number)
-    if settings.get("tokenizer_class") == "SiglipTokenizer":  # whose code prepares texts before the file does
+    if settings.get("tokenizer_class") == "SiglipTokenizer":  # its code prepares texts before the steps of the file
         steps = [
             normalizers.Lowercase(),
             normalizers.Replace(Regex(_PUNCTUATION), ""),
@@ -50,24 +50,24 @@ def read_tokenizer(folder: Path, settings: Mapping[str, Any], length: int, paddi
 
 
 def parse_tokenizer(content: str, file: object = TOKENIZER) -> Any:
-    """Return the tokenizer that a JSON text describes; `ValueError` if it is damaged."""
+    """Return the tokenizer that a JSON text describes; raise `ValueError` if it is damaged."""
     with optional_dependency("transformers"):
         from tokenizers import Tokenizer
     try:
         return Tokenizer.from_str(content)
     except Exception as error:  # the only class that tokenizers raises
-        raise ValueError(f"{file} is no tokenizer: {' '.join(str(error).split())[:200]}") from error
+        raise ValueError(f"{file} is not a tokenizer: {' '.join(str(error).split())[:200]}") from error
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str]) -> Int64[Tensor, "texts length"]:
-    """Return the tokens of texts, all of one length; what is too long is cut."""
+    """Return the tokens of texts, cut or padded to the same length."""
     return torch.tensor([item.ids for item in tokenizer.encode_batch([*texts])])
 
 
 def no_text_tower(owner: object, *, has_tower: bool) -> UserError:
-    """Return the error that a model cannot embed texts."""
+    """Return the error for a model that cannot embed texts."""
     if has_tower:
-        return UserError(f"{owner} has no {TOKENIZER}: fetch it into the folder of the model, and give that folder.")
+        return UserError(f"{owner} has no {TOKENIZER}: fetch it into the model's folder, and give that folder.")
     return UserError(
         f"{owner} embeds no texts: take a model with a text tower, such as hf:openai/clip-vit-base-patch32 or "
         "hf:google/siglip-base-patch16-224 (--model)."

@@ -1,4 +1,4 @@
-"""Any network of timm as a backbone, with pretrained weights from its cache, the network or a local file."""
+"""Any timm network as a backbone, with pretrained weights from the cache, a download or a local file."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 
 class TimmBackbone(nn.Module):
-    """A timm network without pooling and classifier, whose output is always `[B, num_features, h, w]`.
+    """Wrapper of a timm network without pooling and classifier; its output is always `[B, num_features, h, w]`.
 
     The output of a transformer is `[B, num_features, tokens, 1]`, without class and register tokens.
 
     Args:
         network: A network made by `timm.create_model(..., num_classes=0, global_pool="")`.
+
+    Raises:
+        ValueError: In `forward`, if the network returns neither a map nor tokens.
     """
 
     def __init__(self, network: Any) -> None:
@@ -45,14 +48,14 @@ class TimmBackbone(nn.Module):
             features = features.permute(0, 3, 1, 2)
         if len(shape) not in (3, 4) or features.shape[1] != self.num_features:
             raise ValueError(
-                f"backbone gives features of shape {shape}, neither a map of {self.num_features} channels nor tokens; "
-                "choose another timm model"
+                f"backbone returns features of shape {shape}, neither a map of {self.num_features} channels nor "
+                "tokens; choose another timm model"
             )
         return features
 
 
 def check_timm_name(name: str) -> None:
-    """Raise `ValueError` where timm has no such network, or `ImportError` where it is missing."""
+    """Raise `ValueError` if timm has no such network, or `ImportError` if timm is not installed."""
     try:
         import timm
     except ImportError as error:
@@ -78,18 +81,18 @@ def timm_backbone(
     """Build a timm network as a backbone.
 
     Args:
-        name: A timm model, with or without a tag, as `resnet50` or `resnet50.a1_in1k`.
-        pretrained: Load timm's weights, from the Hugging Face cache or else from the network; for
-            `tf_efficientnet_lite0`, from the package of the extra `pretrained` where it is installed.
+        name: A timm model, with or without a tag, such as `resnet50` or `resnet50.a1_in1k`.
+        pretrained: Load timm's weights from the Hugging Face cache, or download them; for `tf_efficientnet_lite0`, use
+            the package of the extra `pretrained` if it is installed.
         in_channels: Channels of the images; timm adapts pretrained first layers.
         weights: A `.safetensors` file with timm's weights for this model, instead of `pretrained`.
-        image_size: Side of the images, for networks of a fixed size, such as vision transformers, whose pretrained
+        image_size: Side of the images, for networks of a fixed size such as vision transformers; their pretrained
             position embeddings are resampled to it.
         arguments: Other arguments of the model, such as `drop_path_rate`; `img_size` overrides `image_size`.
 
     Raises:
         ValueError: If timm has no such model, the model does not take the arguments, or the file does not fit.
-        UserError: If pretrained weights are not available; it says what to fetch and where to put it.
+        UserError: If pretrained weights are not available; the message says what to fetch and where to put it.
         ImportError: If timm is not installed.
 
     >>> backbone = timm_backbone("resnet18", in_channels=1)
@@ -100,10 +103,10 @@ def timm_backbone(
     import timm
 
     arguments = dict(arguments or {})
-    # These decide which weights are loaded, and what the network returns.
-    ours = {*inspect.signature(timm.create_model).parameters, "num_classes", "global_pool", "in_chans", "features_only"}
-    if refused := sorted(ours & {*arguments}):
-        raise ValueError(f"backbone_args has {refused[0]}, which is not for it to say; leave it out")
+    # These arguments decide which weights are loaded and what the network returns.
+    own = {*inspect.signature(timm.create_model).parameters, "num_classes", "global_pool", "in_chans", "features_only"}
+    if refused := sorted(own & {*arguments}):
+        raise ValueError(f"backbone_args has {refused[0]}, which other settings decide; leave it out")
     configuration = timm.get_pretrained_cfg(name)
     fixed = configuration.input_size[-1] if configuration and configuration.fixed_input_size else None
     if image_size is not None and fixed is not None and image_size != fixed:
@@ -112,7 +115,7 @@ def timm_backbone(
     installed = installed_weights(name) if pretrained and weights is None else None
     if installed is not None:
         network: Any = create({"state_dict": installed, "custom_load": False})
-        network.pretrained_cfg.pop("state_dict")  # which timm would keep beside the network's own
+        network.pretrained_cfg.pop("state_dict")  # timm would keep this second copy
         return TimmBackbone(network)
     file = _pretrained_file(name, configuration) if pretrained and weights is None else None
     if weights is not None:
@@ -123,7 +126,7 @@ def timm_backbone(
 
 
 def pretrained_normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return mean and standard deviation, per colour from 0 to 1, of the training images of timm's weights."""
+    """Return mean and standard deviation per colour (0 to 1) that timm's weights were trained with, or None."""
     import timm
 
     configuration = timm.get_pretrained_cfg(name)
@@ -136,7 +139,7 @@ def _create_from(file: Path, name: str, create: Callable[..., nn.Module]) -> nn.
             network = create({"file": str(file), "custom_load": False})
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(f"weights in {file} do not fit {name}: {' '.join(str(error).split())[:200]}") from error
-    # timm only logs missing tensors; those that the same random state reproduces were not in the file.
+    # timm only logs missing tensors. Tensors that the same random state reproduces were not in the file.
     fresh = dict(create().named_parameters())
     lacking = [
         key
@@ -181,10 +184,10 @@ def _pretrained_file(name: str, configuration: "PretrainedCfg | None") -> Path:
         return Path(cached)
     url = huggingface_hub.hf_hub_url(repository, filename)
     try:
-        # The download itself retries for most of a minute; this asks once.
+        # Checks the connection once, as the download itself retries for most of a minute.
         huggingface_hub.get_hf_file_metadata(url, timeout=5)
         return Path(huggingface_hub.hf_hub_download(repository, filename))
-    except Exception as error:  # whatever kept the file away, the remedy is the same
+    except Exception as error:  # whatever the cause, the remedy is the same
         folder = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
         raise UserError(
             f"pretrained weights of {name} are not in the cache and cannot be downloaded: fetch {url} elsewhere and "

@@ -1,4 +1,4 @@
-"""Networks of transformers as backbones: from a folder or the hub, read as JSON and safetensors alone."""
+"""Networks of transformers as backbones, read from a folder or the hub, only from JSON and safetensors files."""
 
 import inspect
 import json
@@ -23,23 +23,23 @@ from proxemic.models.weights_files import load_weights_file
 
 _CONFIG, _PROCESSOR, _PROCESSORS = "config.json", "preprocessor_config.json", "processor_config.json"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_LARGEST_FILE = 2**20  # bytes of JSON; published ones have a few thousand
-_CONVNEXT_CROPS = 384  # pixels, below which ConvNeXT's image processor crops
-_RESAMPLINGS = 6  # in Pillow, by number
+_LARGEST_FILE = 2**20  # bytes of JSON; published files have a few thousand
+_CONVNEXT_CROPS = 384  # pixels; ConvNeXT's image processor crops smaller images
+_RESAMPLINGS = 6  # number of Pillow's resampling methods
 _LARGEST, _MOST_LAYERS = 2**20, 2**10
-# What says how a network is stored or called rather than what it computes; code and paths of others are among it.
+# Keys that say how a network is stored or called, not what it computes; some name foreign code and paths.
 _DROPPED = ("auto_map", "_name_or_path", "dtype", "torch_dtype", "quantization_config", "architectures")
 
 
 class TransformersBackbone(nn.Module):
-    """A vision network of transformers, whose output is always `[B, num_features, h, w]`.
+    """Wrapper of a vision network of transformers; its output is always `[B, num_features, h, w]`.
 
-    That of a transformer is `[B, num_features, tokens, 1]`, without class and register tokens, or with ``pooler``
-    `[B, num_features, 1, 1]`: the network's `pooler_output`, or its class token, or else the mean of the others. Of a
-    network for texts and images (CLIP, SigLIP) these are the features that both share, and ``tokenizer`` is the
-    content of its `tokenizer.json`, if that is known.
+    The output of a transformer is `[B, num_features, tokens, 1]`, without class and register tokens. With ``pooler``,
+    it is `[B, num_features, 1, 1]`: the network's `pooler_output`, or the class token, or the mean of the other tokens.
+    A network for texts and images (CLIP, SigLIP) then returns the features that both share, and ``tokenizer`` is the
+    content of its `tokenizer.json`, if there is one.
 
-    Parameters that the output does not depend on, such as the token that stands for masked patches, are not trained.
+    Parameters that do not affect the output, such as the token for masked patches, are not trained.
     """
 
     def __init__(self, network: Any, *, pooler: bool, prefix_tokens: int = 0, num_features: int = 0) -> None:
@@ -54,7 +54,7 @@ class TransformersBackbone(nn.Module):
         return self.to_map(self.output(images))
 
     def to_map(self, output: Any) -> Tensor:
-        """Return the map of features in what the network itself returns."""
+        """Return the feature map from the network's own output."""
         hidden, pooled = output.last_hidden_state, getattr(output, "pooler_output", None)
         if self.pooler and pooled is not None:
             return pooled.flatten(1)[:, :, None, None]
@@ -64,29 +64,29 @@ class TransformersBackbone(nn.Module):
         return hidden.mean((2, 3), keepdim=True) if self.pooler else hidden
 
     def output(self, images: Tensor) -> Any:
-        """Return what the network itself returns."""
+        """Compute the network's own output for images."""
         config = _vision(self.network.config)
         if images.shape[1] == 1 and getattr(config, "num_channels", 3) == 3:
             images = images.expand(-1, 3, -1, -1)
-        other = self._interpolates and getattr(config, "image_size", None) != images.shape[-1]
+        is_other_size = self._interpolates and getattr(config, "image_size", None) != images.shape[-1]
         forward = self.network.get_image_features if self.has_text_tower else self.network
-        return forward(images, return_dict=True, **({"interpolate_pos_encoding": True} if other else {}))
+        return forward(images, return_dict=True, **({"interpolate_pos_encoding": True} if is_other_size else {}))
 
     def text_features(self, tokens: Int64[Tensor, "texts length"]) -> Float[Tensor, "texts features"]:
-        """Compute features of texts, in the space of those of images."""
+        """Compute features of texts, in the same space as the features of images."""
         return self.network.get_text_features(tokens).pooler_output
 
     def description(self) -> dict[str, Any]:
-        """Return the configuration of the network as plain data, from which it is built again without its folder."""
+        """Return the configuration as plain data, from which the network can be rebuilt without its folder."""
         return {name: value for name, value in self.network.config.to_dict().items() if name not in _DROPPED}
 
 
 def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | None = None) -> TransformersBackbone:
     """Build a network of transformers as a backbone.
 
-    `config.backbone` is `hf:` with a folder that `save_pretrained` wrote, or a name on the hub. With what `description`
-    of the backbone gave, neither the folder nor the hub is asked. `ValueError` if there is no such folder, what lies in
-    it is damaged or no vision network, or images do not fit; `UserError` if the hub cannot be reached.
+    `config.backbone` is `hf:` with a folder that `save_pretrained` wrote, or with a name on the hub. Neither is used if
+    ``described``, the result of `TransformersBackbone.description`, is given. Raises `ValueError` if the folder is
+    missing, damaged or without a vision network, or if images do not fit, and `UserError` if the hub cannot be reached.
     """
     with optional_dependency("transformers"):
         from transformers import AutoModel
@@ -96,12 +96,12 @@ def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | No
         network_config, kind = _read_config(name, _read_json(folder / _CONFIG), config.backbone_args, joint=joint)
     else:
         network_config, kind = _read_config(name, described, {}, joint=joint)
-    # ViT's pooler is a layer for classification, which few of the published weights have.
+    # ViT's pooler is a layer for classification, which most published weights lack.
     pools = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
     options = {"dtype": torch.float32, "trust_remote_code": False, **({"add_pooling_layer": False} if pools else {})}
     pooler, vision = config.pooling in ("pooler", "joint"), _vision(network_config)
     side = config.image_size or getattr(vision, "image_size", None)
-    # A pass over two images that takes no memory for weights.
+    # A trial pass over two images, without memory for weights.
     with torch.device("meta"), torch.enable_grad():
         trial = TransformersBackbone(AutoModel.from_config(network_config, **options).eval(), pooler=pooler)
         features = _try(trial, config.in_channels, side if isinstance(side, int) else SIZE, name)
@@ -117,18 +117,18 @@ def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | No
     for key, gradient in zip(trained, gradients, strict=True):
         if gradient is None:
             network.get_parameter(key).requires_grad_(False)
-    made = TransformersBackbone(
+    wrapper = TransformersBackbone(
         network, pooler=pooler, prefix_tokens=trial.prefix_tokens, num_features=features.shape[1]
     )
     if joint and folder is not None:
         settings = _read_json(folder / TOKENIZER_SETTINGS) if (folder / TOKENIZER_SETTINGS).is_file() else {}
         text = network_config.text_config
-        made.tokenizer = read_tokenizer(folder, settings, text.max_position_embeddings, text.pad_token_id or 0)
-    return made
+        wrapper.tokenizer = read_tokenizer(folder, settings, text.max_position_embeddings, text.pad_token_id or 0)
+    return wrapper
 
 
 def _vision(config: Any) -> Any:
-    """Return the configuration of the vision tower of CLIP or SigLIP, or that of any other network as it is."""
+    """Return the configuration of the vision tower of CLIP or SigLIP, or the configuration itself of other networks."""
     return getattr(config, "vision_config", config)
 
 
@@ -137,7 +137,7 @@ def _has_text_tower(kind: Any) -> bool:
 
 
 def has_text_tower(folder: Path) -> bool:
-    """Return whether the network in a folder of transformers is one for texts and images, such as CLIP."""
+    """Return whether a folder of transformers holds a network for texts and images, such as CLIP."""
     with optional_dependency("transformers"):
         from transformers.models.auto import CONFIG_MAPPING, MODEL_MAPPING
     kind = _read_json(folder / _CONFIG).get("model_type")
@@ -149,9 +149,9 @@ def has_text_tower(folder: Path) -> bool:
 def _read_config(
     name: str, described: Mapping[str, Any], arguments: Mapping[str, Any], *, joint: bool
 ) -> tuple[Any, Any]:
-    """Return the configuration that a `config.json` or a `model.json` describes, and its class of networks.
+    """Return the configuration that a `config.json` or a `model.json` describes, and the class of its network.
 
-    Of a network for texts and images, that is its vision tower, or with `joint` the whole.
+    For a network for texts and images, these belong to its vision tower, or with `joint` to the whole.
     """
     from transformers.models.auto import CONFIG_MAPPING, MODEL_MAPPING
 
@@ -160,14 +160,14 @@ def _read_config(
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING or kind == "timm_wrapper":
         hint = "give its name in timm" if kind == "timm_wrapper" else "code that comes with weights is not run"
         raise ValueError(
-            f"backbone {name!r} has the model_type {kind!r}, but must be of an architecture of transformers: {hint}"
+            f"backbone {name!r} has the model_type {kind!r}, which is not an architecture of transformers: {hint}"
         )
     try:
         _check_sizes(described)
         config: Any = CONFIG_MAPPING[kind](**described)
     except Exception as error:  # each architecture has checks of its own
         message = " ".join(str(error).split())[:200]
-        raise ValueError(f"backbone {name!r} has a configuration that is none of {kind}: {message}") from error
+        raise ValueError(f"backbone {name!r} has a configuration that does not fit {kind}: {message}") from error
     whole, config = config, _vision(config)
     known = {key for key in config.to_dict() if key not in _DROPPED}
     for key, value in arguments.items():
@@ -179,56 +179,56 @@ def _read_config(
             )
         setattr(config, key, value)
     if hasattr(config, "mask_ratio"):
-        config.mask_ratio = 0.0  # a masked autoencoder would embed a random part of the image
+        config.mask_ratio = 0.0  # otherwise, a masked autoencoder embeds a random part of the image
     if joint:
         if not _has_text_tower(made := MODEL_MAPPING.get(type(whole), None)):
             raise ValueError(f"pooling is 'joint' but {name!r} has no text tower; take pooler")
         return whole, made
     made = MODEL_MAPPING.get(type(config), None)
     if getattr(made, "main_input_name", None) != "pixel_values":
-        raise ValueError(f"backbone {name!r} is {kind!r} of transformers, which is no network for images")
+        raise ValueError(f"backbone {name!r} is {kind!r} of transformers, which is not a network for images")
     return config, made
 
 
 def _check_sizes(described: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for numbers that no published network has, which would take the memory or the day."""
+    """Raise `ValueError` for sizes far above those of published networks, which would exhaust memory or time."""
     for name, value in described.items():
         most = _MOST_LAYERS if "layers" in name or name == "depths" else _LARGEST
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and number > most:
-                raise ValueError(f"{name} is {value}, but may be {most:,}")
+                raise ValueError(f"{name} is {value}, but may be at most {most:,}")
         if isinstance(value, Mapping):
             _check_sizes(value)
 
 
 def _try(backbone: TransformersBackbone, channels: int, side: int, name: str) -> Tensor:
-    """Run two images through the network to check the map, and count class and register tokens."""
+    """Run two images through the network, count class and register tokens, and return the feature map."""
     try:
         output = backbone.output(torch.zeros(2, channels, side, side))
         hidden, patch = output.last_hidden_state, getattr(_vision(backbone.network.config), "patch_size", None)
         if hidden.ndim == 3:
             patches = (side // patch) ** 2 if isinstance(patch, int) and patch > 0 else 0
             tokens = hidden.shape[1]
-            # A network that joins patches has fewer tokens, which are a square as well.
+            # A network that merges patches has fewer patch tokens, but still a square number.
             backbone.prefix_tokens = tokens - (patches if 0 < patches <= tokens else isqrt(tokens) ** 2)
         return backbone.to_map(output)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"backbone {name!r} cannot take images of {side} by {side} pixels "
-            f"({' '.join(str(error).split())[:200].rstrip('.')}); give the size that it is made for"
+            f"({' '.join(str(error).split())[:200].rstrip('.')}); give the size that it was made for"
         ) from error
 
 
 def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, Any]) -> Any:
-    """Load a network with the weights of a folder, of which `needed` are expected."""
+    """Load a network with the weights of a folder; the configuration requires `needed` numbers."""
     from transformers.utils import logging
 
     files = [*folder.glob("*.safetensors")]
     if not files or (folder / "adapter_config.json").exists():
-        what = "the weights of an adapter, not of a network" if files else "no .safetensors file"
+        problem = "the weights of an adapter, not of a network" if files else "no .safetensors file"
         raise ValueError(
-            f"backbone {name!r}: {folder} has {what}, and pickled weights are not read; save it by save_pretrained, or "
-            "set pretrained to false"
+            f"backbone {name!r}: {folder} has {problem}, and pickled weights are not read; save it by save_pretrained, "
+            "or set pretrained to false"
         )
     if (size := sum(file.stat().st_size for file in files)) < needed:
         raise ValueError(
@@ -241,7 +241,7 @@ def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, An
         network, report = kind.from_pretrained(
             folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
         )
-    except Exception as error:  # transformers raises what its readers and converters raise
+    except Exception as error:  # the readers and converters of transformers may raise anything
         message = " ".join(str(error).split())[:200]
         raise ValueError(f"weights in {folder} do not fit {name!r}: {message}") from error
     finally:
@@ -255,13 +255,13 @@ def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, An
 
 
 class ExpectedImages(NamedTuple):
-    """The images that a network was trained with, if its folder says.
+    """Preprocessing that a network was trained with; None for values that its folder does not state.
 
     Args:
         size: Side in pixels.
-        mean: Per colour, 0 to 1.
-        std: Likewise.
-        resize: The shorter side, or height and width, before the crop; None if the image is squeezed to the square.
+        mean: Mean per colour, 0 to 1.
+        std: Standard deviation per colour.
+        resize: Shorter side, or height and width, before the crop; None if the image is squeezed to a square.
         resample: Pillow's number of the interpolation.
     """
 
@@ -273,24 +273,24 @@ class ExpectedImages(NamedTuple):
 
 
 def expected_images(folder: Path) -> ExpectedImages:
-    """Read `preprocessor_config.json`, or the same in `processor_config.json`; what is absent or unknown is None."""
+    """Read the preprocessing from `preprocessor_config.json` or `processor_config.json`; unknown values are None."""
     file = next((path for name in (_PROCESSOR, _PROCESSORS) if (path := folder / name).is_file()), None)
-    said = {} if file is None else _read_json(file)
-    said = said["image_processor"] if isinstance(said.get("image_processor"), dict) else said
-    cropped, part, size = said.get("do_center_crop") is True, said.get("crop_pct"), said.get("size")
-    # Of old files, a number is the shorter side if the image is cropped, and else that of the square.
-    shorter = _side(size, "shortest_edge") if cropped or isinstance(size, dict) else None
-    whole = _side(size, "height"), _side(size, "width")
-    side = _side(said.get("crop_size"), "height") if cropped else shorter or whole[0]
+    settings = {} if file is None else _read_json(file)
+    settings = settings["image_processor"] if isinstance(settings.get("image_processor"), dict) else settings
+    is_cropped, share, size = settings.get("do_center_crop") is True, settings.get("crop_pct"), settings.get("size")
+    # In old files, a single number is the shorter side if images are cropped, otherwise the side of the square.
+    shorter = _side(size, "shortest_edge") if is_cropped or isinstance(size, dict) else None
+    sides = _side(size, "height"), _side(size, "width")
+    side = _side(settings.get("crop_size"), "height") if is_cropped else shorter or sides[0]
     resize: Any = shorter
-    if cropped and shorter is None:
-        resize = [*whole] if all(whole) else None
-    elif side is not None and isinstance(part, float) and 0 < part <= 1:
-        resize = int(side / part) if side < _CONVNEXT_CROPS else None
-    mean, std = _colours(said.get("image_mean")), _colours(said.get("image_std"))
-    if said.get("do_normalize") is False:
+    if is_cropped and shorter is None:
+        resize = [*sides] if all(sides) else None
+    elif side is not None and isinstance(share, float) and 0 < share <= 1:
+        resize = int(side / share) if side < _CONVNEXT_CROPS else None
+    mean, std = _colours(settings.get("image_mean")), _colours(settings.get("image_std"))
+    if settings.get("do_normalize") is False:
         mean, std = (0.0,) * 3, (1.0,) * 3
-    resample = said.get("resample")
+    resample = settings.get("resample")
     return ExpectedImages(side, mean, std, resize, resample if resample in range(_RESAMPLINGS) else None)
 
 
@@ -300,12 +300,14 @@ def _side(size: Any, name: str) -> int | None:
 
 
 def _colours(values: Any) -> tuple[float, ...] | None:
-    whole = isinstance(values, list) and len(values) == 3 and all(isinstance(value, int | float) for value in values)
-    return tuple(values) if whole else None
+    are_colours = (
+        isinstance(values, list) and len(values) == 3 and all(isinstance(value, int | float) for value in values)
+    )
+    return tuple(values) if are_colours else None
 
 
 def find_folder(backbone: str, *, weights: bool) -> Path:
-    """Find the folder of the network `hf:FOLDER`, or of the hub's files of `hf:NAME`, fetched if need be."""
+    """Return the folder of `hf:FOLDER`, or the folder with the hub's files of `hf:NAME`; download them if needed."""
     name = backbone.removeprefix(TRANSFORMERS)
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -315,23 +317,23 @@ def find_folder(backbone: str, *, weights: bool) -> Path:
     if not _HUB_NAME.fullmatch(name):
         raise ValueError(
             f"backbone is {backbone!r}, but there is no such folder; give one that save_pretrained wrote, or a name on "
-            "the Hugging Face hub, as hf:facebook/dinov2-small"
+            "the Hugging Face hub, such as hf:facebook/dinov2-small"
         )
     with optional_dependency("transformers"):
         import huggingface_hub
-    wanted = [_CONFIG, _PROCESSOR, _PROCESSORS]
+    patterns = [_CONFIG, _PROCESSOR, _PROCESSORS]
     if weights:
-        wanted += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS]
+        patterns += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS]
     with suppress(Exception):  # not there
-        cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True))
+        cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, local_files_only=True))
         if (cached / _CONFIG).is_file() and (not weights or any(cached.glob("*.safetensors"))):
             return cached
     url = huggingface_hub.hf_hub_url(name, _CONFIG)
     try:
-        # The download itself retries for most of a minute; this asks once.
+        # Checks the connection once, as the download itself retries for most of a minute.
         huggingface_hub.get_hf_file_metadata(url, timeout=5)
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
-    except Exception as error:  # whatever kept the files away, the remedy is the same
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:  # whatever the cause, the remedy is the same
         cache = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
         files = f"{_CONFIG}, {_PROCESSOR}" + (" and model.safetensors" if weights else "")
         raise UserError(
@@ -347,7 +349,7 @@ def _read_json(file: Path) -> dict[str, Any]:
             raise ValueError(f"it has {size:,} bytes, but may have {_LARGEST_FILE:,}")
         content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
-            raise ValueError("it maps no names to values")
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return content
