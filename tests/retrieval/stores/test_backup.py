@@ -124,7 +124,7 @@ def with_first(value: float) -> Callable[[np.ndarray], np.ndarray]:
         (with_facts(info={"format": 2}), r"bad.parquet was written by a newer version of proxemic: update"),
         (with_facts(info=3), "does not hold a gallery"),
         (with_facts(roots=[3]), "does not hold a gallery"),
-        (with_facts(calibration={"thresholds": 3}), "no calibration that can be read"),
+        (with_facts(calibration={"thresholds": 3}), "not a calibration that this version can read"),
         (lambda table: table.drop_columns(["label"]), "has other columns"),
         (lambda table: table.append_column("id", table["path"]), "has other columns"),
         (lambda table: table.set_column(2, "label", table["path"]), "has other columns"),

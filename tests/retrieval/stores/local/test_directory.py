@@ -100,9 +100,8 @@ def test_on_a_full_disk_no_gallery_is_made(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from proxemic.retrieval.stores.local.directory import changing
-with changing(Path(sys.argv[1])):
+from proxemic.retrieval.stores.local import LocalStore
+with LocalStore.open(sys.argv[1])._changing():
     print("writes", flush=True)
     Path(sys.argv[2]).touch()
     time.sleep(100)
@@ -223,7 +222,7 @@ def test_another_gallery_in_its_place_is_noticed(store: LocalStore, tmp_path: Pa
     with pytest.raises(UserError, match="holds no gallery"):
         len(store)
     LocalStore.create(str(store.folder), GalleryInfo(DIM + 1))
-    with pytest.raises(UserError, match="is another gallery than the one that was opened: open it anew"):
+    with pytest.raises(UserError, match="is another gallery than the one that was opened: open it again"):
         store.search(random_vectors(1, DIM), 1)
 
 

@@ -15,7 +15,6 @@ from proxemic.errors import UserError
 from proxemic.retrieval.stores import GalleryInfo, IndexKind
 from proxemic.retrieval.stores.local import LocalStore, index, segments
 from proxemic.retrieval.stores.local.database import File, IndexEntry
-from proxemic.retrieval.stores.local.directory import changing
 from proxemic.retrieval.stores.local.index import key_file
 
 ROWS, DIM = 1500, 16
@@ -147,13 +146,13 @@ def test_the_effort_is_the_least_that_finds_enough(built: dict[str, Path], tmp_p
     ("kind", "settings", "said"),
     [
         ("hnsw", {"m": 1}, "m is 1, but must be a whole number from 2 to 256"),
-        ("hnsw", {"lists": 4}, "lists is no setting of hnsw, which takes m, ef_construction, ef_search"),
+        ("hnsw", {"lists": 4}, "lists is not a setting of hnsw, which takes m, ef_construction, ef_search"),
         ("hnsw", {"ef_search": True}, "ef_search is True, but must be a whole number"),
         ("hnsw", {"ef_construction": 10**9}, "must be a whole number from 1 to 10,000"),
         ("ivfpq", {"code_bytes": 5}, "code_bytes is 5, but must divide 16: give one of 1, 2, 4, 8, 16"),
         ("ivfpq", {"lists": ROWS + 1}, "lists is 1501, but must be a whole number from 1 to 1,500"),
         ("ivfpq", {"lists": 4, "probes": 5}, "probes is 5, but must be a whole number from 1 to 4"),
-        ("exact", {"m": 4}, "m is no setting of exact, which takes no settings"),
+        ("exact", {"m": 4}, "m is not a setting of exact, which takes no settings"),
         ("lsh", {}, "an index is 'lsh', but .* has one of exact, hnsw, ivfpq"),
     ],
 )
@@ -271,7 +270,7 @@ def test_a_hostile_index_is_not_read(
     """Neither is one of this user's that belongs to other rows."""
     store = copied(built["hnsw"], tmp_path / "gallery")
     (other,) = built["ivfpq"].glob("index-*")
-    with changing(store.folder) as made:
+    with store._changing() as made:
         assert made.state.index is not None
         made.state = replace(made.state, index=change(made.state.index, store.folder, other))
     right = naive_search(QUERIES[:2], dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]
