@@ -134,7 +134,7 @@ def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here:
     ("words", "told"),
     [
         ("create new", ["Nothing says how vectors are made", "--model"]),
-        ("create new photos --model photos", ["photos is no model"]),
+        ("create new photos --model photos", ["photos is not a model"]),
         ("create new nowhere --model model", ["nowhere does not exist"]),
         ("create new no*.png --model model", ["no*.png has no pictures"]),
         ("create shop photos --model model", ["shop holds a gallery"]),

@@ -290,7 +290,7 @@ def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Pa
 def test_what_cannot_be_done_is_one_sentence(photos: Path, tmp_path: Path, here: Here) -> None:
     model, images = photos / "model", photos / "photos"
     for name, command in {
-        "is no model": [tmp_path, images, "--out", "v.npy"],
+        "is not a model": [tmp_path, images, "--out", "v.npy"],
         "does not exist": [model, tmp_path / "none", "--out", "v.npy"],
         "ends in .txt": [model, images, "--out", "v.txt"],
         "--batch-size is 0": [model, images, "--out", "v.npy", "--batch-size", "0"],

@@ -387,7 +387,7 @@ def test_nothing_is_made_of_a_source_that_cannot_be_read(shelf: Path, tmp_path: 
             Gallery.create(tmp_path / "shop", shelf / "model", source)
     with pytest.raises(UserError, match="Nothing says how vectors are made"):
         Gallery.create(tmp_path / "shop")
-    with pytest.raises(UserError, match="is no model"):
+    with pytest.raises(UserError, match="is not a model"):
         Gallery.create(tmp_path / "shop", shelf / "photos", shelf / "photos")
     assert not (tmp_path / "shop").exists()
 

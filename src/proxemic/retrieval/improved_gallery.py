@@ -1,4 +1,4 @@
-"""Improving a gallery: a new one, whose vectors come from a head that was trained on the labels of the first."""
+"""Create an improved gallery, whose vectors come from a head trained on the labels of another gallery."""
 
 import math
 import os
@@ -46,9 +46,9 @@ class ImprovedGallery:
 
     Args:
         improvement: The head, and Recall@1 with and without it.
-        labelled: Labelled rows.
-        classes: Their labels.
-        address: The new gallery; None where none was made.
+        labelled: Number of labelled rows.
+        classes: Number of distinct labels.
+        address: The address of the new gallery; None if none was created.
     """
 
     improvement: Improvement
@@ -89,23 +89,23 @@ def improve_gallery(
     seed: int = 0,
     report: Callable[[str], object] | None = None,
 ) -> ImprovedGallery:
-    """Train a head over the vectors of a gallery on its labels, in seconds, and make a better gallery of it.
+    """Train a head over the vectors of a gallery on its labels, in seconds, and create a better gallery with it.
 
-    The vectors are whitened, which needs no labels, and a linear head is trained from there by the normalised softmax
-    loss, see `improve`; what helps on pictures that were held out is kept. The gallery itself stays as it is. No
-    picture is embedded again: the new gallery keeps the features beside its vectors. Correct labels by `relabel`, add
-    pictures, and improve either gallery anew.
+    `improve` whitens the vectors, which needs no labels, and then trains a linear head by the normalised softmax loss;
+    it keeps what helps on held-out pictures. The given gallery is unchanged. No picture is embedded again: the new
+    gallery stores the features beside its vectors. You can correct labels by `relabel`, add pictures, and improve
+    either gallery again.
 
     Args:
-        gallery: With labels; its vectors best come from a pretrained network, or from elsewhere.
-        out: A new or empty folder for the better gallery, which then also holds the model that makes its vectors, for
-            pictures and for all other commands. None only measures.
-        dim: Numbers of a vector in the new gallery; at most those in the first.
+        gallery: A gallery with labels, whose vectors come from a pretrained network or from elsewhere.
+        out: A new or empty folder for the better gallery, which also holds the model that makes its vectors, for all
+            other commands. None only measures.
+        dim: Numbers of a vector in the new gallery; at most those in the given gallery.
         seed: Seed of all random choices.
-        report: Is told what the user should know. None logs it.
+        report: Called with notes for the user. None logs them.
 
     Raises:
-        UserError: If there are too few labels, or the model of the gallery has a trained head of its own.
+        UserError: If there are too few labels, or the model of the gallery has a trained head already.
     """
     report = report or getLogger("proxemic").info
     if not isinstance(gallery, Gallery):
@@ -139,7 +139,7 @@ def improve_gallery(
 
 
 def _network(gallery: Gallery) -> Network | None:
-    """Return the network under the vectors, without a head; None if vectors came without a model."""
+    """Return the network that makes the features, without a head; None if vectors came without a model."""
     if gallery.store.info.model is None:
         return None
     embedder = gallery.embedder
@@ -164,7 +164,7 @@ def _network(gallery: Gallery) -> Network | None:
 
 
 def iterate_features(gallery: Gallery) -> Iterator[tuple[Float32[np.ndarray, "rows features"], pa.Table]]:
-    """Yield features, which are the vectors if the gallery keeps no others, and items."""
+    """Yield features, or vectors if the gallery stores no features, with their items."""
     for vectors, items in gallery.store.iterate():
         features = gallery.store.features(items["id"].to_numpy())
         yield np.array(vectors if features is None else features), items
@@ -182,18 +182,18 @@ def _read(gallery: Gallery) -> tuple[Float32[Tensor, "rows dim"], Int64[Tensor, 
 
 
 def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20, seed: int = 0) -> list[str]:
-    """Choose pictures to label next: the most typical one of each of some groups of those without a label.
+    """Choose pictures to label next: group those without a label, and take the most typical one of each group.
 
-    Groups are made by k-means of the features. A label for one picture of each group tells more than as many for
-    pictures at random.
+    The groups come from k-means on the features. Labelling one picture per group helps more than labelling as many
+    random pictures.
 
     Args:
         gallery: The gallery, or its address.
-        count: Pictures to choose, 1 or more; there may be fewer.
-        seed: Seed of the groups.
+        count: Pictures to choose, 1 or more; the result may have fewer.
+        seed: Seed of k-means.
 
     Returns:
-        Their paths, those of large groups first.
+        The paths of the pictures, those of large groups first.
 
     Raises:
         UserError: If all pictures have a label, or the gallery is empty.
@@ -221,12 +221,12 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
     """Give pictures other labels.
 
     Args:
-        gallery: It changes in one step, in a folder and in PostgreSQL.
-        labels: A .csv or .parquet table with the columns ``path``, relative to its folder, and ``label``, where an
-            empty cell takes a label away.
+        gallery: A gallery; in a folder or in PostgreSQL, the change is atomic.
+        labels: A .csv or .parquet table with the columns ``path``, relative to the table's folder, and ``label``; an
+            empty label removes the picture's label.
 
     Returns:
-        The number of pictures whose label is another now.
+        The number of pictures whose label changed.
 
     Raises:
         UserError: If the gallery lacks a picture of the table.
@@ -246,7 +246,7 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
 
 
 def set_labels(gallery: Gallery, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
-    """Give rows other labels, by their paths, and remove further ones; return how many labels changed."""
+    """Change the labels of rows, by path, and remove the rows `removed`; return how many labels changed."""
     vectors, tables, features = [], [], []
     for some, items in gallery.store.iterate():
         paths, before = items["path"].to_pylist(), items["label"].to_pylist()
