@@ -8,8 +8,8 @@ from proxemic.errors import UserError
 def read_conditions(conditions: Sequence[str], given_as: str = "where") -> dict[str, list[str | None]]:
     """Parse conditions ``COLUMN=VALUE`` to the allowed values of each column; without a value, cells must be empty.
 
-    >>> read_conditions(["label=shoe", "label=hat", "shop="])
-    {'label': ['shoe', 'hat'], 'shop': [None, '']}
+    >>> read_conditions(["label=shoe", "label=a=b", "shop="])
+    {'label': ['shoe', 'a=b'], 'shop': [None, '']}
     """
     read: dict[str, list[str | None]] = {}
     for condition in conditions:

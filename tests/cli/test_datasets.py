@@ -17,7 +17,7 @@ from proxemic.data.benchmarks import downloads
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Where CUB-200-2011 is to be had, much smaller."""
+    """A small copy of CUB-200-2011 to download."""
     monkeypatch.setattr(downloads, "_PAUSE", 0.001)
     archive = pack(write_cub(tmp_path / "original") / "CUB_200_2011", tmp_path / "original" / "CUB_200_2011.tgz")
     content = archive.read_bytes()

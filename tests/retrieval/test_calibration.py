@@ -174,7 +174,7 @@ def test_leaving_out_classes_of_the_gallery_foresees_unknown_siblings(tmp_path: 
     assert passed(before.threshold) > 10 * 0.05
     assert passed(after.thresholds[0].threshold) < 2 * 0.05
     assert (after.classes, after.images, after.searched) == (60, 360, 360)
-    # What is replaced is said, and what it would let pass.
+    # The report names the replaced threshold, and how many pictures pass it.
     share = float(said[0].partition("which ")[2].partition(" %")[0]) / 100
     assert share == pytest.approx(passed(before.threshold), abs=0.1)
     assert f"0.05: {before.threshold:.4f}" in said[0]

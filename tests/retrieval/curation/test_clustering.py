@@ -1,4 +1,4 @@
-"""Groups of pictures: what is found, the table, the folder of links, and what is refused."""
+"""Groups of pictures: the clusters, the table, the folder of links, and refusals."""
 
 import csv
 import itertools

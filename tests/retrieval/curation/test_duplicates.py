@@ -1,4 +1,4 @@
-"""Which pictures repeat which, and the hashes and signatures by which they are compared."""
+"""Duplicates of pictures, and the hashes and signatures that find them."""
 
 import io
 

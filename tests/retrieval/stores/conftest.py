@@ -24,7 +24,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=STORES)
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where there is no gallery yet."""
+    """An address without a gallery."""
     match request.param:
         case "local":
             return str(tmp_path / "gallery")

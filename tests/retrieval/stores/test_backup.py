@@ -163,7 +163,7 @@ def test_broken_files_are_refused(exported: Path, tmp_path: Path) -> None:
             found = import_gallery(tmp_path / f"{place}", tmp_path / "bad.parquet")
         except UserError:
             continue
-        # What no checksum covers changes nothing.
+        # Bytes without a checksum do not matter.
         assert rows_of(found) == rows_of(Gallery.open(exported / "shop"))
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -47,7 +47,8 @@ def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
     from scipy.fft import dctn  # a tenth of a second
 
     small = cut_thin(image).convert("YCbCr").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
-    frequencies = dctn(np.asarray(small, np.float32) - np.float32([0, 128, 128]), axes=(0, 1), norm="ortho")
+    planes = np.asarray(small, np.float32) - np.array([0, 128, 128], np.float32)
+    frequencies: Any = dctn(planes, axes=(0, 1), norm="ortho")
     light, blue, red = np.moveaxis(frequencies, 2, 0)
     parts = [light[:_LIGHT, :_LIGHT].ravel()[1:], *(plane[:_COLOUR, :_COLOUR].ravel() for plane in (blue, red))]
     numbers = np.concatenate(parts)

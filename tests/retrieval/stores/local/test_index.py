@@ -1,4 +1,4 @@
-"""Indexes of a folder: that they are used, and that no file of one leads to wrong results."""
+"""Indexes of a folder are used, and no index file leads to wrong results."""
 
 import hashlib
 from collections.abc import Callable
@@ -24,7 +24,7 @@ VECTORS, QUERIES = np.split(clustered_vectors(ROWS + 200 + 40, DIM), [ROWS + 200
 
 @pytest.fixture(autouse=True)
 def _always_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few rows, all would be compared."""
+    """Use the index although there are few rows, which would all be compared."""
     monkeypatch.setattr(index, "_compared", lambda *_: 0)
 
 
@@ -87,7 +87,7 @@ def test_only_newer_rows_are_compared_one_by_one(
     assert recall(found.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.95
     assert (found.ids >= ROWS).any()
     assert compared == [200]
-    # Removed, first of both and then so many that segments are written again, without the rows of the index.
+    # Remove rows of both, and then so many that segments are rewritten without rows of the index.
     for gone, places in ((5, [200]), (2, [])):
         compared.clear()
         store.remove({"path": [f"/{number}.jpg" for number in range(0, len(VECTORS), gone)]})
@@ -210,7 +210,7 @@ def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[P
 
 
 def test_an_index_that_faiss_cannot_read_is_not_used(built: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that a newer Faiss has written."""
+    """A newer Faiss may have written it."""
 
     def fail(_: np.ndarray) -> None:
         raise RuntimeError("Index type 0x1234 not recognized")
@@ -248,7 +248,7 @@ def test_the_index_of_another_user_is_not_read(
 
 
 def file_of(entry: IndexEntry, folder: Path, other: Path) -> File:
-    """Put the index of another gallery in the place of one."""
+    """Replace an index file by that of another gallery."""
     content = other.read_bytes()
     (folder / entry.file.name).write_bytes(content)
     return File(entry.file.name, len(content), hashlib.sha256(content).hexdigest())
@@ -267,7 +267,7 @@ def file_of(entry: IndexEntry, folder: Path, other: Path) -> File:
 def test_a_hostile_index_is_not_read(
     built: dict[str, Path], change: Callable[..., IndexEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is one of this user's that belongs to other rows."""
+    """Neither is an index of this user that belongs to other rows."""
     store = copied(built["hnsw"], tmp_path / "gallery")
     (other,) = built["ivfpq"].glob("index-*")
     with store._changing() as made:

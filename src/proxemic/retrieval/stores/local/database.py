@@ -249,11 +249,12 @@ def create_tables(db: sqlite3.Connection, info: GalleryInfo) -> None:
         db.execute(statement)
     db.execute(f"PRAGMA application_id={APPLICATION}")
     db.execute(f"PRAGMA user_version={FORMAT}")
+    db.execute("INSERT INTO gallery VALUES ('info', ?)", (json.dumps(info.to_json()),))
     write_state(db, (), State(secrets.token_hex(8), info))
 
 
 def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: State) -> str:
-    """Replace a state by another and return its checksum; unchanged segments are not rewritten."""
+    """Replace a state by another with the same info, and return its checksum; unchanged segments stay."""
     for entry in {*before} - {*now.segments}:
         db.execute("DELETE FROM segments WHERE first = ?", (entry.first,))
     for entry in {*now.segments} - {*before}:
@@ -262,8 +263,7 @@ def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: Sta
         db.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", (*values, json.dumps(files)))
     gallery = {name: getattr(now, name) for name in ("token", "next_id", "columns", "roots")}
     index = None if now.index is None else asdict(now.index) | {"file": astuple(now.index.file)}
-    gallery |= {"info": now.info.to_json(), "index": index}
-    for key, value in gallery.items():
+    for key, value in (gallery | {"index": index}).items():
         db.execute("REPLACE INTO gallery VALUES (?, ?)", (key, json.dumps(value)))
     checksum = _checksum(db)
     db.execute("REPLACE INTO gallery VALUES ('sha256', ?)", (checksum,))
