@@ -153,7 +153,7 @@ def test_the_features_of_a_pretrained_network_are_whitened(
     words = "gallery", "create", tmp_path / "shop", shop / "photos", "--no-labels", "--model", f"hf:{tmp_path / 'vit'}"
     said = here(*words)
     assert said.stdout == f"96 added, 96 in {tmp_path / 'shop'}\n"
-    assert "The vectors are whitened, to 24 numbers" in said.stderr
+    assert "The vectors are whitened to 24 numbers" in said.stderr
     gallery = Gallery.open(tmp_path / "shop")
     assert gallery.store.roots == (str(shop / "photos"),)
     vectors, items = next(gallery.store.iterate())

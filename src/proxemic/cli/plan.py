@@ -115,10 +115,10 @@ def _plan_gallery(rows: int, dim: int, memory: int) -> None:
     ]
     print(Table(columns, table).text())
     print(
-        "Queries a second are those of one core, for the ten nearest; the recall is that of the largest gallery that "
-        "was measured. More machines than one need a store that divides the rows: Milvus does."
+        "Queries per second are for one core and the ten nearest rows; the recall is that of the largest measured "
+        "gallery. More than one machine needs a store that divides the rows, such as Milvus."
     )
-    print("The laws were fitted to 100,000, 300,000 and 1,000,000 rows. What they say of more, over what it took:")
+    print("The laws were fitted to 100,000, 300,000 and 1,000,000 rows. Predicted over measured values of more rows:")
     checks = [
         [
             needs.store,

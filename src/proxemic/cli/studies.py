@@ -94,7 +94,7 @@ def reality_check(
     if studied := ", ".join(recipes) or resume:
         _say(f"Checking {studied}")  # before seconds of imports
     if resume is not None and (recipes or space or options):
-        raise UserError("--resume takes everything but --workers and --against from the check that it goes on with.")
+        raise UserError("--resume takes everything but --workers and --against from the check that it continues.")
     from proxemic import reality_check
 
     options |= {"out": out, "resume": resume, "workers": workers, "against": against}
@@ -134,7 +134,7 @@ def tune(
         resume (DIR)
     """
     if resume is not None and (recipe or around or options):
-        raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+        raise UserError("--resume takes everything from the search that it continues: give it alone.")
     if recipe is not None:
         from proxemic.recipes import find_recipe
 

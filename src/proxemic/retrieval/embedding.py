@@ -37,7 +37,7 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
     """
     if isinstance(source, LabelledEmbeddings):
         if source.rows.paths is None:
-            raise ValueError("rows has no paths, by which a gallery knows its rows: give them, or use add_vectors.")
+            raise ValueError("rows has no paths, but a gallery needs them as names: give paths, or use add_vectors.")
         vectors = Vectors(VectorArray(source.embeddings.detach().float().cpu()))
         return [replace(source.rows.as_rows(), pixels=vectors).without("is_query", "is_gallery")]
     sources = [source] if isinstance(source, str | os.PathLike | Rows) else [*source]

@@ -222,8 +222,8 @@ class Gallery:
         gallery = cls.open(target)
         added = gallery.add([replace(sample, unreadable={}, folders=(), notes=()), rows], **adding)
         note = (
-            f"The vectors are whitened, to {head.config.embedding_size} numbers, by which searches find more; {target} "
-            "has their model, too (--no-whiten leaves them as they are)."
+            f"The vectors are whitened to {head.config.embedding_size} numbers, so that searches find more; {target} "
+            "also holds their model (--no-whiten skips whitening)."
         )
         gallery.added = replace(added, known=added.known - len(sample), notes=(*added.notes, note))
         return gallery

@@ -33,7 +33,7 @@ with optional_dependency("train"):
     import pyarrow as pa
 
 _TITLES = {
-    "stock": "features as they are",
+    "stock": "features without a head",
     "whitened": "whitened, without labels",
     "trained 1/2": "trained on the labels, half of the way",
     "trained 3/4": "trained on the labels, three quarters",
@@ -125,7 +125,7 @@ def improve_gallery(
     labelled = int((labels >= 0).sum())
     if found.head is None or target is None:
         if target is not None:
-            report(f"No head is better than the features as they are: {target} is not made.")
+            report(f"No head is better than the features themselves: {target} is not created.")
         return ImprovedGallery(found, labelled, classes, None)
     with create_with_head(target, found.head, network, gallery.store.info.precision) as store:
         store.add_roots(gallery.store.roots)

@@ -7,19 +7,10 @@ from pathlib import Path
 import pytest
 
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store
-from servers import Postgres
 
 STORES = ("local", "postgres", "milvus")
 DIM = 8
 _NUMBERS = count()
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A server for all tests, which leave it running."""
-    server = Postgres()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(params=STORES)

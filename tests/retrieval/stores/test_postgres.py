@@ -148,7 +148,7 @@ def test_lengths_that_pgvector_does_not_take(postgres: Postgres) -> None:
 
 
 def test_the_index_is_used(postgres: Postgres) -> None:
-    query = "SELECT count(*), sum(idx_scan) FROM pg_stat_user_indexes WHERE indexrelname LIKE '%vector%'"
+    query = "SELECT count(*), sum(idx_scan) FROM pg_stat_user_indexes WHERE indexrelname LIKE '%embedding%'"
     [(others, _)] = postgres.execute(query)  # of other galleries
     store = create_store(postgres.address("index"), GalleryInfo(16))
     vectors = clustered_vectors(3000, 16)
@@ -213,7 +213,7 @@ def test_damage_is_found(postgres: Postgres) -> None:
     store = create_store(postgres.address("damage"), GalleryInfo(2))
     store.add(random_vectors(3, 2), some_items(3, shop=["a", "b", None]))
     number = f"proxemic_gallery_{store._number}"  # pyright: ignore[reportAttributeAccessIssue]
-    update: str = f"UPDATE {number} SET id = 9, columns = '{{\"x\": \"y\"}}', vector = '[3, 4]' WHERE id = 1"
+    update: str = f"UPDATE {number} SET id = 9, columns = '{{\"x\": \"y\"}}', embedding = '[3, 4]' WHERE id = 1"
     postgres.execute(update)  # pyright: ignore[reportArgumentType]
     assert [problem.partition(" has ")[2] for problem in store.verify()] == [
         "1 rows with ids that were not given yet.",

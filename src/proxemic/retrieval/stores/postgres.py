@@ -180,7 +180,7 @@ CREATE TABLE {table} (
     path text NOT NULL UNIQUE,
     label text,
     columns jsonb NOT NULL,
-    vector vector({dim}) NOT NULL,
+    embedding vector({dim}) NOT NULL,
     features real[]
 )"""
 
@@ -222,7 +222,7 @@ class PostgresStore(RemoteStore):
             table = Identifier(f"proxemic_gallery_{made[0]}")
             cursor.execute(SQL(_ROWS).format(table=table, dim=Literal(info.dim)))
             if info.dim <= _INLINE:
-                cursor.execute(SQL("ALTER TABLE {} ALTER vector SET STORAGE PLAIN").format(table))
+                cursor.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(table))
             return made[0]
 
         return cls(server, server.run(make, prepare=partial(_prepare, shown=server.address.shown)), info)
@@ -362,8 +362,8 @@ class PostgresStore(RemoteStore):
                 cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
         # For vectors of unit length, the Euclidean order equals the cosine order, and rounds less for near ones.
         nearest = SQL(
-            "SELECT place, id, vector FROM unnest(%s::vector[]) WITH ORDINALITY AS queries (query, place) "
-            "CROSS JOIN LATERAL (SELECT id, vector FROM {table} {conditions} ORDER BY vector <-> query{ties} "
+            "SELECT place, id, embedding FROM unnest(%s::vector[]) WITH ORDINALITY AS queries (query, place) "
+            "CROSS JOIN LATERAL (SELECT id, embedding FROM {table} {conditions} ORDER BY embedding <-> query{ties} "
             "LIMIT %s) AS found"
         ).format(table=self._table, conditions=conditions, ties=SQL(", id" if state.index is None else ""))
         found: list[list[tuple[int, Any]]] = [[] for _ in queries]
@@ -375,7 +375,8 @@ class PostgresStore(RemoteStore):
         return self._select(fields, SQL("WHERE id = ANY(%s)"), (ids,))
 
     def _select(self, fields: Sequence[str], which: SQL, parameters: Sequence[Any]) -> list[Row]:
-        query = SQL("SELECT {} FROM {} {}").format(SQL(", ").join(map(Identifier, fields)), self._table, which)
+        names = SQL(", ").join(Identifier("embedding" if field == "vector" else field) for field in fields)
+        query = SQL("SELECT {} FROM {} {}").format(names, self._table, which)
         rows = [dict(zip(fields, row, strict=True)) for row in self._fetch(query, parameters)]
         return [row | {"vector": row["vector"].to_numpy()} for row in rows] if "vector" in fields else rows
 
@@ -409,14 +410,14 @@ class PostgresStore(RemoteStore):
                 f"{_LARGEST_HNSW:,}: search without (exact), or make a gallery in a folder."
             )
 
-        new, old = (Identifier(f"{self._name}_vector{ending}") for ending in ("_new", ""))
+        new, old = (Identifier(f"{self._name}_embedding{ending}") for ending in ("_new", ""))
 
         def work(cursor: Cursor) -> None:
             self._line(cursor, lock=True)
             if kind == "hnsw":
                 cursor.execute(
                     SQL(
-                        "CREATE INDEX {} ON {} USING hnsw (vector vector_l2_ops) WITH (m = {}, ef_construction = {})"
+                        "CREATE INDEX {} ON {} USING hnsw (embedding vector_l2_ops) WITH (m = {}, ef_construction = {})"
                     ).format(new, self._table, Literal(chosen["m"]), Literal(chosen["ef_construction"]))
                 )
             # Last, as other sessions wait from here on.
@@ -434,8 +435,8 @@ class PostgresStore(RemoteStore):
         query = SQL(
             "SELECT count(*) FILTER (WHERE id < 0 OR id >= %s), "
             "count(*) FILTER (WHERE EXISTS (SELECT FROM jsonb_object_keys(columns) AS name WHERE name <> ALL (%s))), "
-            "count(*) FILTER (WHERE %s AND NOT vector_norm(vector) BETWEEN 0.999 AND 1.001 "
-            "AND vector_norm(vector) > 0), sum(length(path) + length(label)) FROM {}"
+            "count(*) FILTER (WHERE %s AND NOT vector_norm(embedding) BETWEEN 0.999 AND 1.001 "
+            "AND vector_norm(embedding) > 0), sum(length(path) + length(label)) FROM {}"
         ).format(self._table)
 
         def work(cursor: Cursor) -> list[tuple[int, str]]:
