@@ -368,7 +368,7 @@ class Embedder:
             one = isinstance(pictures, str | os.PathLike | bytes | Image.Image | np.ndarray | Tensor)
             listed = cast("Sequence[Picture]", [pictures] if one else pictures)
             batches = (batch for batch, _, _ in self.prepare.batches(listed, batch_size, workers, strict=True))
-        return torch.cat([torch.empty(0, 0), *self.embed_prepared(batches)][1:] or [torch.empty(0, self.dim)])
+        return torch.cat([*embed_batches(self.network, batches, self.precision)] or [torch.empty(0, self.dim)])
 
     def embed_texts(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Float32[Tensor, "texts dim"]:
         """Embed texts in the space of the pictures, and return float32 embeddings ``[texts, dim]`` on the CPU.
@@ -391,10 +391,6 @@ class Embedder:
             raise no_text_tower(self.path or "The model", has_tower=has_tower)
         tokens = tokenize(self._tokenizer, texts).split(batch_size)
         return self._keep(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
-
-    def embed_prepared(self, batches: Iterable[Tensor]) -> Iterator[Float32[Tensor, "batch dim"]]:
-        """Embed batches of prepared images, one after the other."""
-        return embed_batches(self.network, batches, self.precision)
 
     def embed_readable(
         self,
@@ -421,7 +417,7 @@ class Embedder:
                     yield batch
 
         def embedded() -> Iterator[Embedded]:
-            for embeddings in self.embed_prepared(batches()):
+            for embeddings in embed_batches(self.network, batches(), self.precision):
                 while not begun[0][0]:  # the network has not seen batches of which nothing could be read
                     yield Embedded(torch.empty(0, self.dim), *begun.popleft())
                 yield Embedded(embeddings, *begun.popleft())

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
-from torch import Tensor
+from jaxtyping import Float32
 from torch.nn.functional import normalize
 
 from proxemic.addresses import without_password
-from proxemic.arrays import number_texts
 from proxemic.data.formats.tables import read_table
+from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, read_picture_table
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
@@ -117,16 +116,18 @@ def improve_gallery(
             raise UserError(f"{shown} is not a folder: improve into one, then export and import it (proxemic gallery).")
         check_new_folder(target)
     network = _network(gallery)
-    vectors, labels, classes = _read(gallery)
+    rows = read_rows(gallery)
+    assert rows.embeddings is not None
+    labels, classes = rows.numbers("label")
     try:
-        found = improve(vectors, labels, dim=dim, seed=seed)
+        found = improve(rows.embeddings, labels, dim=dim, seed=seed)
     except ValueError as error:
         raise UserError(f"{address} cannot be improved: {error}, by proxemic gallery relabel.") from error
     labelled = int((labels >= 0).sum())
     if found.head is None or target is None:
         if target is not None:
             report(f"No head is better than the features themselves: {target} is not created.")
-        return ImprovedGallery(found, labelled, classes, None)
+        return ImprovedGallery(found, labelled, len(classes), None)
     with create_with_head(target, found.head, network, gallery.store.info.precision) as store:
         store.add_roots(gallery.store.roots)
         for features, items in iterate_features(gallery):
@@ -135,7 +136,7 @@ def improve_gallery(
             store.add(vectors, items.drop_columns(["id"]), features)
     learn = f"learn them by proxemic calibrate {target} --gallery {target}"
     report(f"Thresholds on the distances of {address} do not hold in {target}: {learn}.")
-    return ImprovedGallery(found, labelled, classes, str(target))
+    return ImprovedGallery(found, labelled, len(classes), str(target))
 
 
 def _network(gallery: Gallery) -> Network | None:
@@ -170,15 +171,13 @@ def iterate_features(gallery: Gallery) -> Iterator[tuple[Float32[np.ndarray, "ro
         yield np.array(vectors if features is None else features), items
 
 
-def _read(gallery: Gallery) -> tuple[Float32[Tensor, "rows dim"], Int64[Tensor, " rows"], int]:
-    parts, texts = [], list[str | None]()
-    for features, items in iterate_features(gallery):
-        parts.append(torch.from_numpy(features))
-        texts += items["label"].to_pylist()
+def read_rows(gallery: Gallery) -> Rows:
+    """Read all rows of a gallery; their embeddings are the features, or the vectors if it stores no features."""
+    parts = [*iterate_features(gallery)]
     if not parts:
         raise UserError(f"{gallery.store.address} is empty: add pictures first.")
-    numbers, names = number_texts(texts)
-    return torch.cat(parts), numbers, len(names)
+    table = pa.concat_tables([items for _, items in parts]).drop_columns(["id"])
+    return Rows(table, embeddings=torch.from_numpy(np.concatenate([features for features, _ in parts])))
 
 
 def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20, seed: int = 0) -> list[str]:
@@ -202,19 +201,18 @@ def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20
     if count < 1:
         raise ValueError(f"count is {count!r}, but must be 1 or more.")
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
-    features, labels, _ = _read(gallery)
-    left = (labels < 0).nonzero().squeeze(1)
+    rows = read_rows(gallery)
+    left = rows.take([row for row, label in enumerate(rows.labels) if label is None])
     if not len(left):
         raise UserError(f"All pictures of {gallery.store.address} have a label: add others first.")
-    rows = normalize(features[left], dim=1)
-    groups = kmeans_clusters(rows, min(count, len(rows)), seed=seed)
-    chosen = []
+    assert left.embeddings is not None
+    x, names, chosen = normalize(left.embeddings, dim=1), left.names, list[str]()
+    groups = kmeans_clusters(x, min(count, len(x)), seed=seed)
     for group in groups.bincount().argsort(descending=True, stable=True).tolist():
         own = (groups == group).nonzero().squeeze(1)
         if len(own):
-            chosen.append(int(left[own[(rows[own] @ rows[own].mean(0)).argmax()]]))
-    paths = [path for _, items in gallery.store.iterate() for path in items["path"].to_pylist()]
-    return [paths[row] for row in chosen]
+            chosen.append(names[int(own[(x[own] @ x[own].mean(0)).argmax()])])
+    return chosen
 
 
 def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:

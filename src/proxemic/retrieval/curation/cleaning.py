@@ -226,10 +226,9 @@ class Cleaning:
 
     def _picture(self, name: str, alt: str) -> Markup:
         image = None
-        if name in self.pixels:
-            store, row = self.pixels[name]
-            with suppress(UnreadableImageError):  # it may have been removed meanwhile
-                image = store.load(row, _SIDE)
+        with suppress(KeyError, UnreadableImageError):  # a vector, or a picture that was removed meanwhile
+            pixels, row = self.pixels[name]
+            image = pixels.load(row, _SIDE)
         return picture(image, _SIDE, alt)
 
 

@@ -4,20 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from logging import getLogger
 
-import numpy as np
-import torch
-
 from proxemic.data import FilePixels
 from proxemic.data.remote import path_or_address
 from proxemic.data.roots import is_below, path_and_box
-from proxemic.data.rows import Rows
-from proxemic.extras import optional_dependency
 from proxemic.retrieval.curation.cleaning import examine
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.improved_gallery import iterate_features
-
-with optional_dependency("train"):
-    import pyarrow as pa
+from proxemic.retrieval.improved_gallery import read_rows
 
 _REPEATS = {"exact": "has the same pixels as", "near": "looks nearly like", "mirrored": "is the mirror image of"}
 
@@ -63,11 +55,9 @@ def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = No
     >>> [(doubt.path, doubt.suggested) for doubt in find_doubts(gallery, report=str)]
     [('c', 'hat')]
     """
-    parts = [*iterate_features(gallery)]
-    if not parts:
+    if not len(gallery):
         return ()
-    table = pa.concat_tables([items for _, items in parts]).drop_columns(["id"])
-    rows = Rows(table, embeddings=torch.from_numpy(np.concatenate([vectors for vectors, _ in parts])))
+    rows = read_rows(gallery)
     roots = gallery.store.roots
     places, boxes = zip(*map(path_and_box, rows.names), strict=True)
     if all(is_below(place, roots) for place in places):

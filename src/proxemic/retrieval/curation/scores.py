@@ -88,7 +88,8 @@ def _score(
     distances, places = nearest_others(x, min(SEARCHED, len(x) - 1), distance)
     own = torch.full((len(x),), torch.nan)
     # Search each class by itself, as the nearest rows of all classes may have fewer than three of the row's own.
-    for members in _members(labels):
+    counts = labels.unique(return_counts=True)[1]
+    for members in labels.argsort(stable=True).split(counts.tolist()):
         if len(members) > 1:
             own[members] = nearest_others(x[members], min(NEAREST, len(members) - 1), distance)[0].mean(1)
     parts = zip(distances.split(_AT_ONCE), labels[places].split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
@@ -111,11 +112,6 @@ def _nearest_other_class(
     means = ((counted * distances[:, None, :]).sum(2) + missing) / NEAREST
     best, at = means.masked_fill(classes == labels[:, None], torch.inf).min(1)
     return best, torch.where(best.isfinite(), classes.gather(1, at[:, None])[:, 0], -1)
-
-
-def _members(labels: Int64[Tensor, " rows"]) -> tuple[Int64[Tensor, " members"], ...]:
-    _, counts = labels.unique(return_counts=True)
-    return labels.argsort(stable=True).split(counts.tolist())
 
 
 def nearest_others(

@@ -117,18 +117,15 @@ def _export(model: nn.Module, images: Tensor) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's messages for its own developers."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    """Silence messages of torch and ONNX Runtime for their own developers."""
+    before = logging.root.manager.disable
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         with warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 CALIBRATED_ON = 256
@@ -161,37 +158,19 @@ def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet
             batch = next(self.batches, None)
             return None if batch is None else {INPUT: batch.numpy()}
 
-    root = logging.getLogger()
-    level = root.level
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _quiet():
         simplified = Path(folder) / "simplified.onnx"
-        try:
-            root.setLevel(logging.ERROR)  # silences its progress messages
-            quant_pre_process(file, simplified, skip_symbolic_shape=True)
-            products = [node for node in onnx.load_model(simplified).graph.node if node.op_type in ("Gemm", "MatMul")]
-            # Dynamic quantisation renames a product without its bias to the second name.
-            head = [products[-1].name, f"{products[-1].name}_MatMul"] if products else []
-            if training is None:
-                quantize_dynamic(
-                    simplified,
-                    quantized,
-                    op_types_to_quantize=["MatMul", "Gemm"],
-                    per_channel=True,
-                    reduce_range=True,
-                    nodes_to_exclude=head,
-                )
-                return
-            chosen = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:CALIBRATED_ON]
-            batches = embedder.prepare.batches(training.select(chosen).pixels, _BATCH, 0, strict=False)
-            quantize_static(
-                simplified,
-                quantized,
-                Batches(batch for batch, places, _ in batches if places),
-                per_channel=True,
-                reduce_range=True,  # otherwise sums overflow on processors without VNNI
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-                nodes_to_exclude=head,
-            )
-        finally:
-            root.setLevel(level)
+        quant_pre_process(file, simplified, skip_symbolic_shape=True)
+        products = [node for node in onnx.load_model(simplified).graph.node if node.op_type in ("Gemm", "MatMul")]
+        # Dynamic quantisation renames a product without its bias to the second name.
+        head = [products[-1].name, f"{products[-1].name}_MatMul"] if products else []
+        # Without a reduced range, sums overflow on processors without VNNI.
+        options: dict[str, Any] = {"per_channel": True, "reduce_range": True, "nodes_to_exclude": head}
+        if training is None:
+            quantize_dynamic(simplified, quantized, op_types_to_quantize=["MatMul", "Gemm"], **options)
+            return
+        chosen = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:CALIBRATED_ON]
+        batches = embedder.prepare.batches(training.select(chosen).pixels, _BATCH, 0, strict=False)
+        given = Batches(batch for batch, places, _ in batches if places)
+        options |= {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+        quantize_static(simplified, quantized, given, **options)
