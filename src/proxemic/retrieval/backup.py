@@ -53,6 +53,15 @@ def export_gallery(
 
     Raises:
         UserError: If the gallery cannot be read, or the file cannot be written.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> gallery = Gallery.create(folder / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0]], ["hat.jpg"], ["hat"])
+    >>> export_gallery(gallery, folder / "shop.parquet")
+    1
+    >>> len(import_gallery(folder / "copy", folder / "shop.parquet"))
+    1
     """
     path = Path(out)
     if path.suffix.lower() != ".parquet":
@@ -102,6 +111,10 @@ def import_gallery(
 
     Raises:
         UserError: If the file is damaged or does not hold a gallery, or the address is taken; nothing is created then.
+
+    Example::
+
+        import_gallery("postgresql://host/base/shop", "shop.parquet")
     """
     path = Path(file)
     if not path.is_file():

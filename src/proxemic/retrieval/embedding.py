@@ -193,7 +193,22 @@ def embed_pictures(
     workers: int = 0,
     description: str = "embedding",
 ) -> Embedded:
-    """Embed all pictures that can be read, in order, with a progress bar on terminals."""
+    """Embed all readable pictures in order, with a progress bar on terminals.
+
+    Args:
+        embedder: The model.
+        pictures: The pictures, or vectors for a model that is only a head.
+        batch_size: Pictures per batch of the network, 1 or more.
+        workers: Processes that read pictures, 0 or more.
+        description: Text of the progress bar.
+
+    Returns:
+        Embeddings ``[readable, dim]`` with their places, and why other pictures could not be read.
+
+    Raises:
+        UserError: If the model takes vectors and these are pictures, or the other way round.
+        ValueError: If a number is out of its range.
+    """
     parts = embedder.embed_readable(
         pictures.pixels, at_least=len(pictures), batch_size=batch_size, workers=workers, description=description
     )

@@ -55,6 +55,9 @@ def explain_similarity(
         mean: Mean of unit embeddings. It is subtracted from both embeddings, so that the maps show what the two have in
             common beyond what all pictures have; None explains the cosine itself.
 
+    Returns:
+        The similarity, and a map of contributions for each picture.
+
     Raises:
         UnreadableImageError: If a picture cannot be read.
         UserError: If the model takes vectors, or runs in ONNX Runtime, which has no gradients.

@@ -103,8 +103,15 @@ def improve_gallery(
         seed: Seed of all random choices.
         report: Called with notes for the user. None logs them.
 
+    Returns:
+        The head with its Recall@1, and the address of the new gallery.
+
     Raises:
         UserError: If there are too few labels, or the model of the gallery has a trained head already.
+
+    Example::
+
+        print(improve_gallery("shop", "better").text())
     """
     report = report or getLogger("proxemic").info
     if not isinstance(gallery, Gallery):
@@ -197,6 +204,12 @@ def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20
     Raises:
         UserError: If all pictures have a label, or the gallery is empty.
         ValueError: If `count` is less than 1.
+
+    >>> import tempfile
+    >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0], [0.0, 1.0]], ["hat.jpg", "shoe.jpg"], ["hat", None])
+    >>> suggest_labels(gallery)
+    ['shoe.jpg']
     """
     if count < 1:
         raise ValueError(f"count is {count!r}, but must be 1 or more.")
@@ -216,7 +229,7 @@ def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20
 
 
 def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
-    """Give pictures other labels.
+    r"""Change the labels of pictures.
 
     Args:
         gallery: A gallery; in a folder or in PostgreSQL, the change is atomic.
@@ -229,6 +242,14 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
     Raises:
         UserError: If the gallery lacks a picture of the table.
         ValueError: If the table is not valid.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> gallery = Gallery.create(folder / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0]], ["hat.jpg"], ["shoe"])
+    >>> _ = (folder / "labels.csv").write_text("path,label\nhat.jpg,hat\n")
+    >>> relabel(gallery, folder / "labels.csv")
+    1
     """
     file = Path(labels)
     names = read_table(file, ("path", "label"), ("path", "label")).names

@@ -54,6 +54,12 @@ def whitened_head(features: Float[Tensor, "rows features"], dim: int = 512) -> E
     Args:
         features: At least two rows ``[rows, features]``.
         dim: Numbers of a vector; at most as many as the features have.
+
+    Returns:
+        A model that maps features ``[rows, features]`` to unit vectors ``[rows, dim]``.
+
+    >>> whitened_head(torch.randn(20, 4), dim=2)(torch.randn(3, 4)).shape
+    torch.Size([3, 2])
     """
     size = features.shape[1]
     head = build_model(
@@ -75,6 +81,13 @@ def trained_head(
         features: Labelled rows ``[rows, features]``.
         labels: Class numbers ``[rows]`` from 0, without gaps.
         seed: Seed of the proxies and of the order of the rows.
+
+    Returns:
+        The trained head.
+
+    >>> rows, labels = torch.randn(20, 4), torch.arange(20) % 2
+    >>> trained_head(whitened_head(rows), rows, labels)(rows).shape
+    torch.Size([20, 4])
     """
     head = deepcopy(start)
     generator = torch.Generator().manual_seed(seed)
@@ -125,8 +138,14 @@ def improve(
         dim: Numbers of a vector of the head.
         seed: Seed of all random choices.
 
+    Returns:
+        The best head, and Recall@1 of all candidates.
+
     Raises:
         ValueError: If fewer than two classes have two labels, and there are too few rows to whiten.
+
+    >>> improve(torch.eye(4).repeat_interleave(4, dim=0), torch.arange(4).repeat_interleave(4)).kept
+    'stock'
     """
     rows = (labels >= 0).nonzero().squeeze(1)
     classes, places, counts = labels[rows].unique(return_inverse=True, return_counts=True)

@@ -95,7 +95,22 @@ class GallerySummary:
 
 
 def summarize_store(store: Store) -> GallerySummary:
-    """Collect the facts about a gallery, and count its labels."""
+    """Collect the facts about a gallery, and count its labels.
+
+    Args:
+        store: The store of the gallery.
+
+    Returns:
+        The facts.
+
+    Raises:
+        UserError: If the store cannot be reached or read.
+
+    >>> import tempfile
+    >>> from proxemic.retrieval.stores import create_store
+    >>> summarize_store(create_store(tempfile.mkdtemp(), GalleryInfo(dim=8))).facts()["vectors"]
+    '8 numbers each, cosine distance'
+    """
     info, counts = store.info, store.count_labels()
     state = _state(info)
     return GallerySummary(

@@ -109,6 +109,9 @@ def list_decisions(gallery: Gallery | str | os.PathLike[str]) -> tuple[Decision,
     Args:
         gallery: A gallery in a folder or in PostgreSQL, or its address.
 
+    Returns:
+        The decisions.
+
     Raises:
         UserError: If there is no such gallery, or its store cannot keep decisions.
 
@@ -148,6 +151,9 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
 
     Args:
         gallery: A gallery in a folder or in PostgreSQL, or its address.
+
+    Returns:
+        How many decisions were applied, and those that were not.
 
     Raises:
         UserError: If there is no such gallery, its store cannot keep decisions, or another process writes to it.

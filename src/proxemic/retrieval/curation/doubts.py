@@ -47,6 +47,9 @@ def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = No
     Returns:
         A doubt for each picture with findings.
 
+    Raises:
+        UserError: If the gallery cannot be reached or read.
+
     >>> import tempfile
     >>> from pathlib import Path
     >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)

@@ -11,7 +11,18 @@ from proxemic.retrieval.stores.store import GalleryInfo, Store
 
 
 def create_store(address: str, info: GalleryInfo) -> Store:
-    """Create an empty gallery at an address; see `open_store`."""
+    """Create an empty gallery.
+
+    Args:
+        address: A new address, see `open_store`.
+        info: The settings of the gallery.
+
+    Returns:
+        The store of the gallery.
+
+    Raises:
+        UserError: If the address is taken or invalid, or cannot be reached.
+    """
     store, address = _resolve(address)
     return store.create(address, info)
 
@@ -21,6 +32,13 @@ def create_whole_store(address: str, info: GalleryInfo) -> Iterator[Store]:
     """Create a gallery that appears when the block ends, and not at all if the block fails.
 
     If the process is killed in the block, a folder has no gallery; a server keeps the rows that were added.
+
+    Args:
+        address: A new address, see `open_store`.
+        info: The settings of the gallery.
+
+    Raises:
+        UserError: If the address is taken or invalid, or cannot be reached.
     """
     store, address = _resolve(address)
     if not is_folder(address):
@@ -76,7 +94,14 @@ def open_store(address: str) -> Store:
 
 
 def delete_store(address: str) -> None:
-    """Delete the gallery at an address; see `open_store`."""
+    """Delete a gallery.
+
+    Args:
+        address: The address, see `open_store`.
+
+    Raises:
+        UserError: If there is no gallery, or it cannot be reached.
+    """
     store, address = _resolve(address)
     store.delete(address)
 
