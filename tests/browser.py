@@ -15,7 +15,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touc
 
 
 class Opened:
-    """Opens pages, and tells what they have complained of or asked others for.
+    """Opens pages, and records their console messages and their requests to other places.
 
     Args:
         browser: A running browser.
@@ -26,7 +26,7 @@ class Opened:
 
     @contextmanager
     def __call__(self, address: str, *, allowed: str = "", **options: Any) -> Iterator[Page]:
-        """Open an address; in the end nothing may have been written to its console, or asked of another place.
+        """Open an address; at the end, its console must be empty, and no other place may have been asked.
 
         Args:
             address: Where the page is: ``file://`` or ``http://``.
@@ -34,7 +34,7 @@ class Opened:
             options: Of `Browser.new_context`: ``color_scheme``, ``viewport``, or those of `PHONE`.
         """
         context = self._browser.new_context(**options)
-        # What a machine without a network does not answer is noticed all the same.
+        # Requests are noticed even if the machine has no network.
         faults: list[str] = []
         page = context.new_page()
         page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
@@ -50,7 +50,7 @@ class Opened:
 
 
 def faults_of_access(page: Page) -> list[str]:
-    """What hinders people who use a keyboard or a screen reader, by axe's rules (WCAG 2 A and AA); none is []."""
+    """Return the faults that hinder people with a keyboard or a screen reader, by axe's rules (WCAG 2 A and AA)."""
     # Preloading asks for stylesheets, which a page that was opened as a file may not.
     rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "preload": False}
     found = Axe().run(page, options=rules).response["violations"]
@@ -59,7 +59,7 @@ def faults_of_access(page: Page) -> list[str]:
 
 @contextmanager
 def chromium() -> Iterator[Opened]:
-    """Chromium without a window. Tests are skipped where there is none, and fail in CI, which installs it."""
+    """Chromium without a window. Without it, tests are skipped, but fail in CI, which installs it."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         if os.environ.get("CI"):

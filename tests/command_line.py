@@ -30,7 +30,7 @@ def proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[
 
 
 def warm_proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """In a process of its own that need not import: for results, limits and files."""
+    """Run a command in a process that need not import: for results, limits and files."""
     return warm.run("-m", "proxemic", *words, environment=TERMINAL, **options)
 
 
@@ -54,13 +54,13 @@ sys.exit(main())
 
 
 def start_with_workers(*words: str | Path, threads: int = 1) -> warm.Process:
-    """The same, where its worker processes are forked from it too: what they import otherwise takes most of a test."""
+    """The same, with worker processes forked from it: their imports would take most of a test."""
     environment = {**TERMINAL, "OMP_NUM_THREADS": str(threads)}
     return warm.Process("-c", FORKED_WORKERS, *words, environment=environment)
 
 
 def run_here(workers: Workers, jobs: Sequence[Job], *, on_result: Any, on_failure: Any) -> None:
-    """As `Workers.run`, without processes, which take seconds to start."""
+    """Replace `Workers.run` by a loop without processes, which take seconds to start."""
     for job in jobs:
         try:
             found = run_job(job, report=str)

@@ -1,4 +1,4 @@
-"""Comparisons with results that nobody trained for: run directories written by hand."""
+"""Comparisons with made-up results: run directories written by hand."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ RECIPE = {
 
 
 def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: Any) -> Entry:
-    """A recipe whose parts are `RECIPE`'s, with what is given here in place of it."""
+    """`RECIPE` with some parts replaced."""
     given = {
         key: value | parts.get(key, {}) if isinstance(value, dict) else parts.get(key, value)
         for key, value in RECIPE.items()
@@ -73,7 +73,7 @@ def finish(
 
 
 def interval(first: float, second: float) -> tuple[float, float]:
-    """Mean and half-width, 95 %, of two values: s/√2 is half their distance, and t of one degree is Cauchy's."""
+    """Return mean and 95 % half-width of two values: s/√2 is half their distance, and t of one degree is Cauchy's."""
     return (first + second) / 2, math.tan(0.475 * math.pi) * abs(first - second) / 2
 
 

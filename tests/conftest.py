@@ -1,4 +1,4 @@
-"""What every test has in common."""
+"""Fixtures of all tests."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def pytest_runtest_teardown() -> None:
 
 
 def _seed() -> None:
-    """What a test draws is not to depend on the tests before it, which differ with the number of workers."""
+    """Random numbers of a test must not depend on earlier tests, which differ with the number of workers."""
     # Without a GPU, `torch.manual_seed` writes down the stack for each kind of GPU that torch knows.
     (torch if torch.accelerator.is_available() else torch.default_generator).manual_seed(0)
 
@@ -85,7 +85,7 @@ def _no_pictures() -> Iterator[None]:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Where the tensors of a test are: where --device says, or on the CPU if the test is of a CPU alone."""
+    """The device of a test's tensors: that of --device, or the CPU for CPU-only tests."""
     name = str(request.config.getoption("device"))
     return torch.device("cpu" if request.node.get_closest_marker("cpu") else name)
 
@@ -137,6 +137,6 @@ def browse() -> "Iterator[Opened]":
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In a folder of its own with its images, where the tests of a module may put their runs."""
+    """A folder with images, in which the tests of a module may put their runs."""
     folder = tmp_path_factory.mktemp("recipe")
     return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))

@@ -10,7 +10,7 @@ from torch.utils._device import _device_constructors
 
 
 class OnDevice(TorchFunctionMode):
-    """Moves what tests make without naming a device, and the parameters of what they construct.
+    """Moves tensors that tests create without a device, and the parameters of modules that they construct.
 
     Numbers are drawn on the CPU: they are those of a test there, and its generators are of use. Unlike with
     `torch.set_default_device`, what the package makes stays where it is made, which must be where its arguments are.
@@ -25,7 +25,7 @@ class OnDevice(TorchFunctionMode):
         result = function(*args, **kwargs)
         if function not in _device_constructors() or kwargs.get("device") is not None:
             return result
-        if args and isinstance(args[0], Tensor):  # as_tensor, of one that is somewhere
+        if args and isinstance(args[0], Tensor):  # as_tensor of a tensor, which has a device
             return result
         frame = sys._getframe(1)
         module: str = frame.f_globals.get("__name__", "")

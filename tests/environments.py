@@ -21,7 +21,7 @@ def uv() -> str | None:
 
 
 def run_uv(*words: str | Path, **options: str) -> subprocess.CompletedProcess[str]:
-    """Run uv, which must succeed, with its own cache, wherever those of others are in the tests."""
+    """Run uv with its own cache, not with the caches of the tests; it must succeed."""
     program = uv()
     assert program is not None
     environment = {name: value for name, value in _environment().items() if name != "XDG_CACHE_HOME"} | options
@@ -32,7 +32,7 @@ def run_uv(*words: str | Path, **options: str) -> subprocess.CompletedProcess[st
 
 @cache
 def pythons() -> dict[str, Path]:
-    """Interpreters on this machine that the package is for, by version: those of uv, PATH and pyenv."""
+    """The supported interpreters on this machine, by version, from uv, PATH and pyenv."""
     listed = json.loads(run_uv("python", "list", "--only-installed", "--output-format", "json").stdout)
     paths = [Path(item["path"]) for item in listed]
     paths += Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/*/bin/python3.1?")
@@ -62,7 +62,7 @@ class Environment:
         self._versions.write_text(run_uv("export", *words).stdout)
 
     def install(self, python: Path, wheel: Path, extras: Sequence[str]) -> None:
-        """Make it anew, of the versions that uv.lock names."""
+        """Create it with the versions of uv.lock."""
         run_uv("venv", "--clear", "--quiet", "--python", python, self.folder)
         asked = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
         run_uv("pip", "install", "--quiet", "--python", self.folder, "--constraint", self._versions, asked)
@@ -92,6 +92,6 @@ class Environment:
 
 
 def _environment() -> dict[str, str]:
-    """Of this process, without what would lead others to its own packages."""
+    """The environment of this process, without variables that lead to its own packages."""
     leading = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE", "UV_PROJECT_ENVIRONMENT", "PYTHONHOME")
     return {name: value for name, value in os.environ.items() if name not in leading}

@@ -10,7 +10,7 @@ from proxemic.retrieval.items import make_items
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """As galleries keep vectors that are searched by cosine."""
+    """Scale vectors to unit length, as galleries that are searched by cosine do."""
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -20,7 +20,7 @@ def random_vectors(rows: int, dim: int, seed: int = 0, distance: str = "cosine")
 
 
 def clustered_vectors(rows: int, dim: int, seed: int = 0) -> np.ndarray:
-    """As embeddings of images of some classes lie, at unit length."""
+    """Draw unit vectors in clusters, like embeddings of some classes."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(max(rows // 50, 1), dim))
     return unit(centres[rng.integers(len(centres), size=rows)] + rng.normal(scale=0.4, size=(rows, dim)))
@@ -55,5 +55,5 @@ def naive_search(
 
 
 def recall(found: np.ndarray, right: np.ndarray) -> float:
-    """Of the right ids of each query, the share that was found."""
+    """Return the mean share of the right ids that were found."""
     return float(np.mean([len({*one} & {*other}) / len(other) for one, other in zip(found, right, strict=True)]))

@@ -1,4 +1,4 @@
-"""Files that would run code if they were unpickled, or that nobody may read."""
+"""Files that would run code if they were unpickled, or that may not be read."""
 
 import ctypes
 import os
@@ -46,7 +46,7 @@ def write_trap_module(folder: Path) -> Path:
 
 
 def hostile_recipes(left: Path) -> dict[str, str]:
-    """Recipes that extend one of the package, and would make the file if what they name were called or imported."""
+    """Recipes that extend a recipe of the package, and would create the file if their names were called or imported."""
     command = f"{{class_path: os.system, init_args: {{command: touch {left}}}}}"
     popen = f"{{class_path: subprocess.Popen, init_args: {{args: [touch, {left}]}}}}"
     anchor = "class_path: proxemic.losses.ProxyAnchorLoss, init_args"

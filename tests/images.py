@@ -22,7 +22,7 @@ def write_folder(root: Path, classes: int = 12, images: int = 6, size: int = 32,
 
 
 ACCELERATOR = "cpu"
-"""Where recipes are trained: pytest's --device."""
+"""The accelerator of recipes, from pytest's --device."""
 
 TINY_RECIPE = """\
 data:

@@ -5,12 +5,12 @@ import os
 import socket
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-# Each worker of the tests has a hundred. Neither the system, for sockets of its own, nor SLURM's numbers take these.
+# Each test worker has a hundred ports, which neither the system nor SLURM uses.
 _PORTS = itertools.cycle(range(10_000 + 100 * _WORKER, 10_100 + 100 * _WORKER))
 
 
 def free_port() -> int:
-    """One that nobody listens to, nor will before the processes do."""
+    """Return a port on which nothing listens, nor will before the processes do."""
     for port in _PORTS:
         with socket.socket() as probe:
             try:

@@ -1,4 +1,4 @@
-"""What each process that `warm` forks would otherwise make for itself."""
+"""Prepare what each process that `warm` forks would otherwise prepare itself."""
 
 import atexit
 import gc
@@ -23,5 +23,5 @@ figure = Figure()
 figure.subplots().set(title="fonts")
 figure.savefig(io.BytesIO(), format="png")
 gc.collect()
-atexit.register(gc.unfreeze)  # libraries in C++ report what is not freed at the end
+atexit.register(gc.unfreeze)  # libraries in C++ report leaks at the end
 gc.freeze()  # else each process copies the pages that its own collections look at

@@ -1,4 +1,4 @@
-"""Runs and commands without what they draw for people, which costs more than the epochs of so few images."""
+"""Runs and commands without pictures, which take longer than epochs of few images."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
 
 
 def no_report(write: Any, command: str) -> None:
-    """What a training ends with; other commands write their pages all the same."""
+    """Skip the pictures at the end of a training; other commands still write their pages."""
     run = command.removeprefix("proxemic report ")
     if run == command:
         return print_report(write, command)
@@ -28,14 +28,14 @@ def no_report(write: Any, command: str) -> None:
 
 
 def draw_no_pictures(patch: pytest.MonkeyPatch) -> None:
-    """Of runs: neither curves and galleries nor the report, which are empty files."""
+    """Write curves, galleries and reports of runs as empty files."""
     for name in ("draw_curves", "draw_gallery"):
         patch.setattr(results, name, no_picture)
     patch.setattr(runs, "print_report", no_report)
 
 
 def draw_pictures(patch: pytest.MonkeyPatch) -> None:
-    """What a user gets, after all."""
+    """Draw pictures as for a user."""
     for function in (plots.draw_curves, plots.draw_gallery):
         patch.setattr(results, function.__name__, function)
     patch.setattr(runs, "print_report", print_report)
@@ -48,7 +48,7 @@ def save_without_layout(figure: Figure, file: Any, **options: Any) -> None:
 
 
 def save_vectors_alone(patch: pytest.MonkeyPatch) -> None:
-    """Of all figures: a PNG is an empty file, and nothing has a layout."""
+    """Write each PNG as an empty file, and no figure with a layout."""
 
     def save(figure: Figure, file: Any, **options: Any) -> None:
         if isinstance(file, Path) and options["format"] == "png":

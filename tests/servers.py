@@ -1,4 +1,4 @@
-"""Real servers of databases, each with a folder of its own, which are killed and started again."""
+"""Real database servers with their own folders, which tests kill and restart."""
 
 import contextlib
 import shutil
@@ -37,7 +37,7 @@ class Postgres:
         return f"postgresql://{user}@/{database}/{quote(gallery, safe='')}?host={self.socket}"
 
     def execute(self, *statements: LiteralString, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """What an administrator does, and the rows of the last statement."""
+        """Run statements as an administrator, and return the rows of the last."""
         import psycopg
 
         address = f"postgresql://postgres@/{database}?host={self.socket}"
@@ -72,7 +72,7 @@ class Postgres:
 
 
 class Milvus:
-    """Milvus Lite as a server of its own, which listens on a port of this machine."""
+    """Milvus Lite as a server on a port of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()

@@ -1,4 +1,4 @@
-"""`proxemic serve` as a process of its own, asked over HTTP."""
+"""`proxemic serve` as a process, and an HTTP client."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from command_line import ENVIRONMENT, command, warm_start
 
 
 def own_address() -> str:
-    """The address by which other machines reach this one, or else its own name for itself."""
+    """Return the address by which other machines reach this one, or else its host name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         with suppress(OSError):
             probe.connect(("192.0.2.1", 9))  # sends nothing

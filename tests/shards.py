@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def png(value: int, side: int = 8) -> bytes:
-    """A grey image of one value."""
+    """Return a grey image with a single value."""
     content = io.BytesIO()
     Image.new("L", (side, side), value).save(content, "PNG")
     return content.getvalue()
@@ -31,7 +31,7 @@ def write_shard(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def write_shards(folder: Path, classes: int, each: int, per_shard: int = 16) -> None:
-    """Shards of `each` images of every class, whose values are those of their classes, in an order that mixes these."""
+    """Write shards of `each` images per class in mixed order; the value of an image is its class."""
     samples = [(label, place) for place in range(each) for label in range(classes)]
     for first in range(0, len(samples), per_shard):
         files = {}

@@ -1,4 +1,4 @@
-"""Runs in this process that stop after an epoch or are killed in one, and what they have written."""
+"""Runs in this process that stop after an epoch or are killed in one, and their files."""
 
 import csv
 from collections.abc import Mapping

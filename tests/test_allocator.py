@@ -1,4 +1,4 @@
-"""glibc's allocator, in processes of their own: what is set holds until the process ends."""
+"""glibc's allocator, in separate processes, as settings last until a process ends."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the allocator o
 
 
 def printed(code: str) -> str:
-    """What Python prints, in an environment without allocators."""
+    """Return the output of Python in an environment without allocators."""
     environment = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

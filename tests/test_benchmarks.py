@@ -20,7 +20,7 @@ def run(*arguments: str) -> str:
 
 
 def table(*arguments: str) -> list[list[str]]:
-    """The cells of what is printed in Markdown, without the headers."""
+    """Return the cells of printed Markdown tables, without the headers."""
     lines = [line.strip("| ").split(" | ") for line in run(*arguments).splitlines() if line.startswith("| ")]
     return [cells for cells in lines if cells != lines[0]]
 
@@ -59,7 +59,7 @@ def test_what_a_gpu_is_to_measure_is_rehearsed(tmp_path: Path) -> None:
     assert not [row for row, found in rows.items() if "failed" in found]
     assert len([row for row in rows if row.startswith("errors")]) == 4
     assert not any(found.get("beyond the bounds") for found in rows.values())
-    # A second start measures what is missing; without time, nothing.
+    # A second start measures missing cases; without time, it measures nothing.
     del rows["faces: ours, half"]
     path.write_text(json.dumps(content))
     losses = [*command, "--part", "losses"]

@@ -1,4 +1,4 @@
-"""What users install: contents of the distributions, and commands and types of the wheel in fresh environments.
+"""The distributions: their contents, and the commands and types of the wheel in fresh environments.
 
 `make dist` runs these tests on what it has made, with each extra on the oldest and the newest Python; the tests alone
 make distributions of their own, and install a few.
@@ -23,7 +23,7 @@ NEWEST = [*pythons()][-1] if uv() else "3.11"
 
 pytestmark = pytest.mark.skipif(uv() is None, reason="uv is not installed")
 
-# Of each extra what it is installed with, the modules that it is for, and a command with what that prints.
+# For each extra: what to install, its modules, and a command with its output.
 CASES: dict[str, tuple[str, str, list[str], str]] = {
     "": ("", "proxemic.losses proxemic.metrics proxemic.optim proxemic.distributed", ["--version"], "proxemic 0."),
     "train": (
@@ -64,7 +64,7 @@ CHOSEN = (
 )
 
 
-# What wants more than the bare package says so in a sentence.
+# Parts that need more than the bare package say so in a sentence.
 WITHOUT_EXTRAS = [
     "train --recipe glyphs-small",
     "demo",
@@ -106,7 +106,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(folder: Path, moment: int = 1_700_000_000) -> Path:
-    """As make dist does."""
+    """Build the distributions as `make dist` does."""
     page, dated = folder / "page.1", {"SOURCE_DATE_EPOCH": str(moment)}
     command = [sys.executable, ROOT / "docs" / "make_manual.py", page]
     subprocess.run(command, check=True, env=os.environ | dated)

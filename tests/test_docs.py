@@ -232,7 +232,7 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     )
 
     def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:
-        """By what differs."""
+        """Return the values by the fields in which the figures differ."""
         found = [figure for figure in published_figures() if (figure.table, figure.metric) == (table, metric)]
         found = [item for item in found if all(getattr(item, key) == value for key, value in fields.items())]
         keys = {f"{item.settings} {item.method} {item.dataset}": item.value for item in found}
@@ -312,7 +312,7 @@ def test_the_commands_of_the_papers_exist(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_page_of_the_metrics(here: Path) -> None:
     assert doctest.testfile(str(DOCS / "metrics.md"), module_relative=False).failed == 0
-    # Verification, with one pair a fold and pictures of one colour each.
+    # Verification, with one pair per fold and pictures of a single colour.
     lines = ["2\t1"]
     for fold in range(2):
         for person in (f"A{fold}", f"B{fold}"):

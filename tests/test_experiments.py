@@ -1,4 +1,4 @@
-"""docs/experiments: what the scripts name exists, tables are those of what is kept, and the rule of the claims."""
+"""docs/experiments: names in scripts exist, tables match the kept runs, and the rule of the claims."""
 
 import csv
 import doctest
@@ -64,7 +64,7 @@ def centres(script: Callable[[str], Any]) -> Any:
 
 @pytest.fixture
 def known(shared: Any, tmp_path: Path) -> Any:
-    """What is kept of a data set, in a folder of its own."""
+    """The kept runs of a data set, in an empty folder."""
     return shared.Kept(tmp_path / "glyphs-small")
 
 
@@ -125,7 +125,7 @@ def test_every_search_has_its_recipe_and_the_same_rates(dataset: str, rates: Any
             find_recipe(f"{dataset}/{sibling}")
         space = default_space(content) if search.space is None else load_space(search.space)
         stages = read_stages(resolve_factors(space, around or content, name), name)
-        # Of features that are normalised by their layer, and so 36 times as long, for a head.
+        # A head over layer-normalised features, which are 36 times as long.
         of_a_head = dataset == "cars-features" and content["model"]["layer_norm"]
         for key, bounds in zip(("optim.lr", "optim.loss_lr"), rates, strict=True):
             if key in stages[0].search:  # losses of pairs have no proxies
@@ -148,7 +148,7 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
 def test_recipes_of_characters_have_what_the_searches_found(dataset: str, shared: Any) -> None:
     for name in shared.searched(dataset):
         if name.endswith("-attracting"):
-            continue  # the recipe is that of the search over the whole range of k1
+            continue  # its recipe comes from the search over the whole range of k1
         # Read as a recipe: one that was kept lacks the keywords that losses got later.
         found = leaves(yaml.safe_load(read_recipe(shared.Kept(FOLDER / "kept" / dataset).recipe(name)).yaml))
         recipe = in_full(f"{dataset}/{shared.SEARCHES[name].recipe}")
@@ -424,7 +424,7 @@ def test_pairs_are_accepted_by_the_distance_of_a_loss(
         conditions.run(known, loss, *conditions.CONDITIONS["verification"], range(1), tmp_path, tmp_path)
     names = ["accepted_by_cosine", "accepted_by_euclidean"]
     assert given == [{"evaluation.own_metrics": [f"_verification.{name}"]} for name in names]
-    # A long vector is of the class of a short one of its direction.
+    # A long vector belongs to the class of a short one in its direction.
     rays, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 1.0], [1.0, 9.0]]), torch.tensor([0, 1, 0, 1])
     assert [getattr(script("_verification"), name)(rays, labels)["tar"] for name in names] == [1, 0]
     places = torch.tensor([[0.0], [1.0], [3.0], [3.5]])  # as far apart as 0.5, 1, 2 and more
@@ -545,7 +545,7 @@ def test_a_lead_that_grows_pairs_the_seeds_that_all_runs_have(claims: Any, share
 def test_the_ratio_of_spreads_is_compared_with_1(claims: Any, shared: Any, tmp_path: Path) -> None:
     known = shared.Kept(tmp_path / "omniglot")
     for place, loss in enumerate(("softmax", "mpa", "proxy-anchor", "hist")):
-        recalls = {0: 0.5, 1: 0.5 + 0.02 * min(place, 2) + 0.1}  # those of the last two are the same runs
+        recalls = {0: 0.5, 1: 0.5 + 0.02 * min(place, 2) + 0.1}  # the last two are the same runs
         known.keep_runs(loss, {"recall@1": recalls, "map@r": {}, "ndcg@8": {0: 0.4, 1: 0.41}})
     (row,) = [row for row in claims.tables(tmp_path)["claims-numbers.csv"].rows if "spread" in str(row[0])]
     logs = [math.log(10), math.log(12), math.log(14)]

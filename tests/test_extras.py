@@ -1,4 +1,4 @@
-"""What is said of missing modules."""
+"""Messages about missing modules."""
 
 import pytest
 

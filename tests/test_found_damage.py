@@ -29,7 +29,7 @@ STUDIES = {
     "tuning.json": ["tune", "--resume"],
     "reality-check.json": ["reality-check", "--resume"],
 }
-"""By the file that says what is studied, the command that goes on."""
+"""The command that resumes a study, by its file."""
 NESTED = "[" * 100_000 + "]" * 100_000
 DIGITS = "9" * 400
 
@@ -44,7 +44,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def studies(small: Path) -> Iterator[dict[str, Path]]:
-    """A finished comparison, search and reality check of one training each, or three; no process is started."""
+    """A finished comparison, search and reality check of one to three trainings, without processes."""
     flags = {"training.epochs": 1, "training.loggers": []}
     out = small.parent
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ def studies(small: Path) -> Iterator[dict[str, Path]]:
 
 @contextmanager
 def changed(file: Path, text: str) -> Iterator[None]:
-    """The file has another content for a while, which nobody may replace."""
+    """Replace the content of a file in the block, in which it must not change."""
     sound = file.read_text()
     file.write_text(text)
     try:
@@ -69,7 +69,7 @@ def changed(file: Path, text: str) -> Iterator[None]:
 
 
 def refused(result: Any, name: str) -> None:
-    """One sentence that names the file, after lines about what is done."""
+    """Assert that the last line is a sentence that names the file."""
     assert result.returncode == 2, result.stdout
     assert "Traceback" not in result.stderr
     assert name in result.stderr.splitlines()[-1]
@@ -246,7 +246,7 @@ def test_changed_bytes_are_noticed(copy: Path, tiny: Path, tmp_path: Path, here:
 @pytest.mark.parametrize("command", ["evaluate", "calibrate", "train --resume"])
 def test_half_a_recipe_is_noticed(command: str, copy: Path, here: Here) -> None:
     text = (copy / "recipe.yaml").read_text()
-    with changed(copy / "recipe.yaml", text[: text.index("evaluation:")]):  # what is left is a recipe of its own
+    with changed(copy / "recipe.yaml", text[: text.index("evaluation:")]):  # the rest is a valid recipe
         refused(here(*command.split(), copy), "recipe.yaml")
 
 

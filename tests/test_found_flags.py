@@ -1,4 +1,4 @@
-"""What users type on the command line and what the sentences suggest; texts that look like numbers."""
+"""Mistyped commands and the suggestions; texts that look like numbers."""
 
 import re
 from pathlib import Path

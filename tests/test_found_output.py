@@ -1,4 +1,4 @@
-"""What commands print and write: names as they are, whole lines, percent, and cells that are no formulas."""
+"""Output of commands: unchanged names, whole lines, percent, and cells that are not formulas."""
 
 import contextlib
 import csv

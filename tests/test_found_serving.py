@@ -78,7 +78,7 @@ def test_a_killed_export_leaves_nothing_for_ever(run: Path, tmp_path: Path) -> N
         return {path for folder in (temporary, out) if folder.exists() for path in folder.iterdir()}
 
     code = f"import tempfile; tempfile.tempdir = {str(temporary)!r}; from proxemic.cli import main; main()"
-    # What another export finds is removed, so that at most the files of the last one stay.
+    # The next export removes the files of killed ones, so that only those of the last may stay.
     for _ in range(2):
         before = left()
         process = warm.Process("-c", code, "export", run, "--out", out / "net.pt2", "--to", "torch")

@@ -19,7 +19,7 @@ READERS = {
     "gallery": "gallery create {out}/shop {table} --model {model}",
     "cluster": "cluster {table} --model {model} --min-size 2",
 }
-"""By name, a command that reads a table of pictures."""
+"""Commands that read a table of pictures, by name."""
 Read = Callable[[str, Path], subprocess.CompletedProcess[str]]
 
 
@@ -48,7 +48,7 @@ def table(shelf: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 def labels_of(gallery: Path, photos: Path, here: Here) -> set[str]:
-    """What each picture's nearest one, itself, is called; "" for those without a label."""
+    """Return the labels of the pictures' nearest hits, which are themselves; "" without a label."""
     result = here("search", gallery, photos, "-k", "1", "--format", "csv")
     assert result.returncode == 0, result.stderr
     return {row["label"] for row in csv.DictReader(io.StringIO(result.stdout))}

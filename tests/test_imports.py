@@ -1,9 +1,9 @@
-"""What an import changes for the rest of the process, which is nothing, and what it imports."""
+"""Imports change no global state, and import no more than they need."""
 
 import subprocess
 import sys
 
-# What other libraries change when they are imported is theirs: they come first.
+# Import other libraries first: their changes of global state do not count.
 CODE = """
 import importlib.util, os, pkgutil, random, signal, sys, threading, warnings
 

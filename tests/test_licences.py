@@ -1,4 +1,4 @@
-"""docs/licences.md against uv.lock and what is installed."""
+"""docs/licences.md against uv.lock and the installed packages."""
 
 import sys
 import tomllib

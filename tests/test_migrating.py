@@ -32,7 +32,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def table(page: str) -> Iterator[tuple[str, str]]:
-    """Of each row, the names there and what is used here."""
+    """Yield the names there and the names here of each row."""
     for line in PAGES[page].splitlines():
         if line.startswith("| ") and not line.startswith("|---"):
             theirs, ours, _ = (cell.strip() for cell in line.strip("|").split("|"))
@@ -40,7 +40,7 @@ def table(page: str) -> Iterator[tuple[str, str]]:
 
 
 def named(page: str) -> dict[str, str]:
-    """By each name there, what is used here."""
+    """Map each name there to the name here."""
     found = [(name.partition("(")[0], ours) for theirs, ours in table(page) for name in CODE.findall(theirs)]
     twice = {name for name, _ in found if [other for other, _ in found].count(name) > 1}
     assert not twice - {"precision_at_k", "r_precision"}, twice
@@ -146,7 +146,7 @@ def test_the_page_shows_the_scripts_and_its_links_lead_somewhere(page: str) -> N
 
 
 def figures(printed: str) -> list[tuple[str, float | str]]:
-    """What the lines say, numbers apart."""
+    """Return the lines without numbers."""
     lines = (line.rpartition(": ") for line in printed.splitlines())
     return [(name, float(value) if re.fullmatch(r"[\d.]+", value) else value) for name, _, value in lines]
 
@@ -201,7 +201,7 @@ def test_open_metric_learning_before_and_after(oml: Path, tmp_path: Path) -> Non
 def test_open_metric_learning_after_alone(tmp_path: Path) -> None:
     run("open_metric_learning_data", tmp_path)
     printed = dict(figures(run("open_metric_learning_after", tmp_path)))
-    # What OML printed where this was written.
+    # The output of OML when this was written.
     expected = {"loss of epoch 0": 6.8380, "loss of epoch 2": 0.8716, "Recall@1": 0.9175, "MAP@5 over the hits": 0.9271}
     assert {name: printed[name] for name in expected} == pytest.approx(expected, abs=0.02)
 

@@ -9,7 +9,7 @@ SCALE, MARGIN, CLASSES, SAMPLES = 4.0, 0.1, 5, 6
 
 @pytest.fixture
 def scores() -> Tensor:
-    """Similarities of samples and classes; sample i is of class i modulo the number of classes."""
+    """Similarities of samples and classes; sample i has class i modulo the number of classes."""
     generator = torch.Generator().manual_seed(0)
     return (2 * torch.rand(SAMPLES, CLASSES, generator=generator, dtype=torch.float64) - 1).requires_grad_()
 

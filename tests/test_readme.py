@@ -73,7 +73,7 @@ def test_the_way_from_python(
 
 
 def write_photographs(root: Path) -> list[Path]:
-    """Turned, transparent and of 16 bits; what a file holds is told by its content, not by its name."""
+    """Rotated, transparent and 16-bit pictures; the content of a file decides, not its name."""
     rng = np.random.default_rng(0)
     for name in ("a", "b"):
         (root / name).mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_every_file_and_recipe_that_is_named_exists() -> None:
 
 
 def test_the_readme_stays_short() -> None:
-    """Without code and the targets of links: what it has more belongs on a page of its own."""
+    """Code and link targets do not count: longer texts belong on another page."""
     prose = re.sub(r"```.*?```|\]\([^)]*\)", "", README, flags=re.DOTALL)
     assert len(prose.split()) < 750
 
@@ -115,7 +115,7 @@ def test_the_make_commands_exist() -> None:
 
 def test_flags_that_are_named_can_be_given() -> None:
     named = re.findall(r"`(--(?:loss|model|optim|training|data)[. ][^`]+)`", OWN_IMAGES)
-    flags = [words for words in map(str.split, named) if not words[0].startswith("--data.")]  # of one source alone
+    flags = [words for words in map(str.split, named) if not words[0].startswith("--data.")]  # from a single source
     assert ["--loss", "ArcFaceLoss", "--loss.margin", "DynamicMargin"] in flags
     for words in flags:
         assert read_recipe(find_recipe("own-pretrained"), words).yaml, words

@@ -43,7 +43,7 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
-"""What worker processes import at their start: they end at torch, which takes seconds, and say which one they found."""
+"""Modules that worker processes import first; they end at torch, which takes seconds, and print its path."""
 
 
 @pytest.mark.parametrize(

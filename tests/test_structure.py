@@ -46,7 +46,7 @@ BACK_UP = {"training/train.py": {"recipes"}}
 ABOVE_ALL = {"cli", "__init__", "__main__"}
 FUNCTIONS = {"compare", "evaluate", "plan", "reality_check", "tune", "verify"}
 
-# What these rooms import of other people's when they are imported themselves; anything else only within functions.
+# The libraries that these rooms may import at module level; others only within functions.
 LIBRARIES = {
     "cli": set(),
     "published": set(),

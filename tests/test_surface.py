@@ -1,4 +1,4 @@
-"""What users can reach stays: after an intended change run ``python tests/surface.py`` and name it in the changelog."""
+"""The public surface stays: after an intended change, run ``python tests/surface.py`` and name it in the changelog."""
 
 from pathlib import Path
 

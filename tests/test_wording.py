@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SUFFIXES = {".css", ".csv", ".html", ".js", ".json", ".md", ".py", ".yaml"}
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-# What to write instead of what.
+# Refused idioms and their replacements.
 IDIOMS = {
     r"as it came": "pretrained, before training",
     r"from nothing": "from scratch, untrained",

@@ -24,7 +24,7 @@ SLOW_SGD = [  # whose steps are so small that rounding does not grow
     "0.001",
     "--optim.loss_lr",
     "0.01",
-    "--model.freeze_batch_norm",  # on CPUs, each process takes the statistics of its own part of the batch
+    "--model.freeze_batch_norm",  # on CPUs, each process uses the statistics of its part of the batch
     "true",
 ]
 TWO_PHASES = [  # nothing is better by so much, so that each ends after two epochs, of the three that it may have
@@ -33,7 +33,7 @@ TWO_PHASES = [  # nothing is better by so much, so that each ends after two epoc
     *("--training.until_plateau.patience", "1", "--training.until_plateau.min_improvement", "1"),
     *("--training.start_proxies", "k_means", "--training.spread_after", "1"),
 ]
-# Of the variables of a job that asks for 8 tasks; srun has not started this one.
+# Variables of a job with 8 tasks, although srun has not started this process.
 JOB_SCRIPT = {
     "SLURM_NTASKS": "8",
     "SLURM_JOB_ID": "4711",

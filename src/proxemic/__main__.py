@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Python has put the current directory first, and processes that multiprocessing starts get the path of this one.
+# Python puts the current directory first, and processes started by multiprocessing inherit the module path.
 if not sys.flags.safe_path and (not sys.path[0] or sys.path[0] == os.getcwd()):  # noqa: PTH109
     del sys.path[0]
 

@@ -1,4 +1,4 @@
-"""Addresses of servers: how they are read, and how messages show them."""
+"""Parse addresses of servers, and show them in messages without their passwords."""
 
 import re
 from collections.abc import Collection
@@ -8,12 +8,12 @@ from proxemic.errors import UserError
 
 GALLERY_ADDRESS = "a folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or milvus-lite:FILE"
 GALLERY_FILE = "gallery.sqlite"
-"""The file by which a folder is known to hold a gallery."""
+"""A folder with this file is a gallery."""
 MASK = "***"
 TIMM, TRANSFORMERS = "timm:", "hf:"  # before the name of a pretrained network
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")  # of more than one letter, which are drives of Windows
-# The password reaches to the last @, as it may have any character. Without an @, it is what cannot be a port.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")  # single letters are drives of Windows
+# The password extends to the last @, as it may have any character. Without an @, a text that is not a port is one.
 _PASSWORD = re.compile(
     r"([A-Za-z][\w+.-]+:/*(?:\[[^]]*\]|(?!\[)[^:@/?#]*):)(?:.*(?=@)|(?!\d*(?:[,/?#]|$))[^/?#]+)", re.DOTALL
 )
@@ -33,7 +33,7 @@ def read_scheme(address: str) -> tuple[str, bool]:
 
 
 def without_password(address: str) -> str:
-    """Replace passwords and other secrets of an address, which need not be a valid one, by ``***``.
+    """Replace passwords and other secrets of an address, also of an invalid one, by ``***``.
 
     >>> without_password("postgresql://me:a/b@c@host/shop?sslmode=require")
     'postgresql://me:***@host/shop?sslmode=require'
@@ -48,19 +48,19 @@ def without_password(address: str) -> str:
 
 
 def split_server(address: str, form: str, counts: Collection[int]) -> tuple[SplitResult, list[str]]:
-    """Split the address of a gallery on a server, and return it with the names in its path.
+    """Split the address of a gallery on a server, and return the parts and the names in its path.
 
     Args:
         address: The address.
-        form: What it must look like, for the message.
+        form: The expected form, for the message.
         counts: How many names the path may have.
 
     Raises:
-        UserError: If it has another form, perhaps because a character of the password is not escaped.
+        UserError: If the address has another form, perhaps because a character of the password is not escaped.
     """
     try:
         url = urlsplit(address)
-    except ValueError:  # whose message has the password
+    except ValueError:  # its message shows the password
         raise misread(address, form) from None
     names = url.path.split("/")[1:]
     hosts = url.netloc.rpartition("@")[2].split(",")
@@ -71,7 +71,7 @@ def split_server(address: str, form: str, counts: Collection[int]) -> tuple[Spli
 
 
 def misread(address: str, form: str) -> UserError:
-    """Return the error that the address of a gallery has another form."""
+    """Return the error to raise if the address of a gallery has another form."""
     return UserError(
         f"{without_password(address)} does not name a gallery: give {form}, with %23, %2F, %3F and %40 for #, /, ? "
         "and @ in a name or password."

@@ -1,4 +1,4 @@
-"""glibc's allocator, which returns each large buffer to the kernel: half the time of a step goes into page faults."""
+"""Tune glibc's allocator, which returns each large buffer to the kernel: page faults take half of a step's time."""
 
 import ctypes
 import os
@@ -12,15 +12,14 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, 
 def keep_freed_memory() -> bool:
     """Make glibc keep the memory that tensors free for the tensors of the next step.
 
-    By default, glibc maps every large buffer afresh and unmaps it when it is freed, so that each step of a network on a
-    CPU touches all of its memory for the first time: hundreds of thousands of page faults. Afterwards, buffers below
-    1 GiB are taken from the heap, which does not shrink. The process holds the most memory that it ever needed at once,
-    and about a tenth more. The commands call this first; a program that trains or embeds by `proxemic.train`, or in a
-    loop of its own, calls it once, before it computes.
+    By default, glibc maps every large buffer anew and unmaps it when it is freed, so that each step of a network on a
+    CPU touches all its memory for the first time: hundreds of thousands of page faults. After this call, buffers below
+    1 GiB come from the heap, which does not shrink. The process then holds about a tenth more than the most memory that
+    it ever needed at once. The commands call this first. In your own script, call it once before you compute.
 
-    Nothing changes where the allocator is another one or was set by hand: without glibc, with an allocator in
-    `LD_PRELOAD`, or with `MALLOC_*` variables or `glibc.malloc` in `GLIBC_TUNABLES`. Processes that are spawned call it
-    for themselves; those that are forked inherit it.
+    Nothing changes without glibc, with another allocator in `LD_PRELOAD`, or if you set parameters yourself by
+    `MALLOC_*` variables or `glibc.malloc` in `GLIBC_TUNABLES`. Forked processes inherit the setting; spawned ones must
+    call this function, too.
 
     Returns:
         Whether glibc keeps freed memory now.
@@ -32,15 +31,15 @@ def keep_freed_memory() -> bool:
     if libc is None:
         return False
     mallopt = libc.mallopt
-    # Before 2.35, glibc refuses thresholds above 32 MiB: there, nothing at all is mapped.
+    # Before 2.35, glibc refuses thresholds above 32 MiB: then map nothing at all.
     large = mallopt(_MMAP_THRESHOLD, 2**30) or mallopt(_MMAP_MAX, 0)
     return bool(large and mallopt(_TRIM_THRESHOLD, -1) and mallopt(_TOP_PAD, 64 * 2**20))
 
 
 def share_one_heap() -> None:
-    """Make threads that start later share one heap, which `give_back_freed_memory` returns as a whole.
+    """Make threads that start later share one heap, which `give_back_freed_memory` can return as a whole.
 
-    Otherwise each thread gets a heap of its own and never returns up to 64 MiB of it.
+    Otherwise each thread gets its own heap, of which up to 64 MiB are never returned.
     """
     libc = _glibc()
     if libc is not None:
@@ -55,7 +54,7 @@ def give_back_freed_memory() -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """Return glibc if it allocates, and as it comes."""
+    """Return glibc if it is the allocator and has its default parameters."""
     if sys.platform != "linux" or _chosen_by_user(os.environ):
         return None
     libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Which arguments a class takes, its own and those of its bases."""
+"""Inspect the arguments of a class, including those of its bases."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Parameter]]:
-    """Map the constructor's parameters, including those passed on by ``**kwargs``, to the class that declares each.
+    """Map each parameter of the constructor, including those passed on by ``**kwargs``, to the class declaring it.
 
     >>> class Base:
     ...     def __init__(self, weight=1.0): ...
@@ -28,7 +28,7 @@ def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Paramete
 
 
 def call_with_known(make: Callable[..., Any], **arguments: Any) -> Any:
-    """Call a class, a `functools.partial` of one, or a function with those of the arguments that it takes.
+    """Call a class, a `functools.partial` of a class, or a function with the given arguments that it accepts.
 
     >>> call_with_known(partial(dict, a=1), b=2), call_with_known(lambda b: b, b=2, c=3)
     ({'a': 1}, 2)

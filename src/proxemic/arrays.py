@@ -1,4 +1,4 @@
-"""Numbers and texts as users have them, as tensors: tensors, NumPy arrays, lists."""
+"""Convert tensors, NumPy arrays, lists and texts of users to tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, share the memory of an array, or copy a list of numbers.
+    """Convert to a tensor: return a tensor unchanged, share the memory of an array, or copy a list of numbers.
 
     >>> as_tensor("rows", np.eye(2)[::-1][:1])
     tensor([[0., 1.]], dtype=torch.float64)
@@ -21,7 +21,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
         # A copy if torch cannot share the memory, because it is read-only, strided or in another byte order.
         array = np.require(value, requirements=["C", "W"])
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        # To NumPy, an axis of one place is contiguous whatever its step, which torch refuses.
+        # NumPy calls an axis of length 1 contiguous whatever its stride, which torch may refuse.
         if any(step < 0 or step % array.itemsize for step in array.strides):
             array = array.copy()
         return torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""Conditions on what a gallery knows of its pictures, as users write them."""
+"""Parse conditions on the columns of a gallery, as users write them."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from proxemic.errors import UserError
 
 
 def read_conditions(conditions: Sequence[str], given_as: str = "where") -> dict[str, list[str | None]]:
-    """Read ``COLUMN=VALUE`` as often as it was given; without a value, empty cells are meant.
+    """Parse conditions ``COLUMN=VALUE`` to the allowed values of each column; without a value, cells must be empty.
 
-    >>> read_conditions(["label=shoe", "label=hat", "shop="])
-    {'label': ['shoe', 'hat'], 'shop': [None, '']}
+    >>> read_conditions(["label=shoe", "label=a=b", "shop="])
+    {'label': ['shoe', 'a=b'], 'shop': [None, '']}
     """
     read: dict[str, list[str | None]] = {}
     for condition in conditions:

@@ -1,24 +1,24 @@
-"""Failures that a user can act on: one sentence each, shown without a traceback by the command line."""
+"""Errors that a user can act on: the command line shows each as one sentence, without a traceback."""
 
 
 class UserError(Exception):
-    """Wrong input of the user, or a lack of the machine; the message says what came, what is allowed and what to do."""
+    """Invalid input, or a lack of resources; the message says what was given, what is allowed and what to do."""
 
 
 class Interrupted(UserError):
-    """The user stopped the work; the message says how to take it up again."""
+    """The user stopped the work; the message says how to continue."""
 
 
 class OutOfMemory(UserError):
-    """The work needs more memory than there is; the message says which settings need less."""
+    """There is too little memory; the message says which settings need less."""
 
 
 class UserNote(UserWarning):
-    """Something the user should know, although the work goes on: a warning, which the command line prints as a line."""
+    """A warning for the user, which the command line prints as one line."""
 
 
 class TrainingDiverged(UserError):
-    """The loss or the weights are no longer finite."""
+    """The loss or the weights have become infinite or NaN."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

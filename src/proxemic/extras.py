@@ -1,4 +1,4 @@
-"""Say how to install a missing optional dependency."""
+"""Explain how to install missing optional dependencies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @contextmanager
 def optional_dependency(name: str) -> Iterator[None]:
-    """Raise a failed import in this block as an error that says how to install ``proxemic[name]``."""
+    """If an import in the block fails, raise an error that says how to install ``proxemic[name]``."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -19,6 +19,6 @@ def optional_dependency(name: str) -> Iterator[None]:
 
 
 def how_to_install(name: str) -> str:
-    """Return the command that installs an extra, from this checkout if there is one, else by the package's name."""
+    """Return the command that installs an extra, from the checkout if the package runs from one."""
     checkout = Path(__file__).parents[2]
     return f"pip install '{checkout if (checkout / 'pyproject.toml').is_file() else 'proxemic'}[{name}]'"

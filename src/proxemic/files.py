@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Write files atomically, read JSON, and show file names safely."""
 
 import csv
 import errno
@@ -17,16 +17,16 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-_LONGEST_NAME, _LONGEST_PATH = 255, 3800  # bytes: those of Linux, with room for our own names
+_LONGEST_NAME, _LONGEST_PATH = 255, 3800  # bytes: the limits of Linux, with room for our own names
 
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside ``path``, which becomes ``path`` at the end and is removed on failure.
+    """Yield a temporary file beside ``path``, which replaces ``path`` at the end and is removed on failure.
 
-    The folder is made if need be. A full disk, or any other `OSError`, is a `UserError`.
+    The folder is created if need be. A full disk, or any other `OSError`, becomes a `UserError`.
     """
-    # The process's number keeps apart two that write the same file, as a cache.
+    # Two processes may write the same file, such as a cache: each uses its own temporary file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with write_errors(path):
@@ -42,7 +42,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``target``; on exit, remove it and those that killed processes have left."""
+    """Yield a new folder beside ``target``, remove it on exit, and remove the folders of killed processes."""
     target = target.absolute()
     for path in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
         number = path.name.removesuffix(".work").rpartition(".")[2]
@@ -56,7 +56,7 @@ def working_folder(target: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # what was written there needs them
+        with suppress(OSError):  # not empty if something was written there
             for parent in made:
                 parent.rmdir()
 
@@ -73,7 +73,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def may_not_be_read(path: Path) -> bool:
-    """Return whether this user lacks the permission to read a file, which libraries call damaged or missing."""
+    """Return whether this user lacks the permission to read a file; libraries report that as damage."""
     try:
         if path.is_file():
             path.open("rb").close()
@@ -82,24 +82,22 @@ def may_not_be_read(path: Path) -> bool:
     return False
 
 
-def remove_stale_temporaries(folder: Path, names: re.Pattern[str] = re.compile(".+")) -> None:
-    """Remove the temporary files of killed processes from a folder and those below it.
+def remove_stale_temporaries(folder: Path) -> None:
+    """Remove the temporary files of killed processes from a folder and its subfolders.
 
-    Call it before this process writes there. The files of other processes that run on this machine stay; keep processes
-    of other machines out by a lock. ``names`` matches the names that the files were to have.
+    Call it before this process writes there. Files of other running processes of this machine stay; keep processes of
+    other machines out by a lock.
     """
     for path in folder.rglob(".*.tmp"):
-        match = re.fullmatch(r"\.(.+)\.(\d{1,9})\.tmp", path.name)
-        if match is None or not names.fullmatch(match[1]):
-            continue
-        # This process has not begun to write: in a container, the one before it had the same number.
-        if int(match[2]) == os.getpid() or not process_runs(int(match[2])):
+        match = re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)
+        # This process has not written yet: in a container, its predecessor may have had the same number.
+        if match is not None and (int(match[1]) == os.getpid() or not process_runs(int(match[1]))):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
 def process_runs(process: int) -> bool:
-    """Return whether a process runs; False on Windows, which does not tell, but refuses to remove open files."""
+    """Return whether a process runs; False on Windows, which cannot tell, but refuses to remove open files."""
     if os.name != "posix":
         return False
     try:
@@ -110,7 +108,7 @@ def process_runs(process: int) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `UserError` where the path of ``--out`` is longer than file systems allow."""
+    """Raise `UserError` if the path of ``--out`` is longer than file systems allow."""
     path = folder.absolute()
     for size, most, what in (
         (max(len(os.fsencode(part)) for part in path.parts), _LONGEST_NAME, "has a name of {:,} bytes"),
@@ -122,7 +120,7 @@ def check_folder(folder: Path) -> None:
 
 
 def readable(name: str | os.PathLike[str]) -> str:
-    r"""Escape bytes that are not UTF-8 in the name of a file or a class, as files and terminals need it.
+    r"""Escape bytes that are not UTF-8 in the name of a file or a class, so that it can be written and printed.
 
     >>> readable("Zo\udceb.jpg")
     'Zo\\udceb.jpg'
@@ -130,12 +128,12 @@ def readable(name: str | os.PathLike[str]) -> str:
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# Those that move the cursor or change colours, lines or the direction of text, and bytes that are not text.
+# Characters that move the cursor or change colours, lines or the direction of text, and bytes that are not text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""Escape the characters of a name that a terminal would act on.
+    r"""Escape characters that would control a terminal.
 
     >>> printable("\x1b[31mred\n")
     '\\x1b[31mred\\n'
@@ -147,7 +145,7 @@ _NUMBERS = re.compile(r"[-+]?(?:[\d.]+(?:e[-+]?\d+)?|inf)(?: (?:±|to) [-+]?[\d.
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """Quote a text that a spreadsheet would take for a formula.
+    """Quote a text that a spreadsheet would evaluate as a formula.
 
     >>> spreadsheet_cell("=1+1"), spreadsheet_cell("-0.5"), spreadsheet_cell("-1.0 to 0.5"), spreadsheet_cell(-0.5)
     ("'=1+1", '-0.5', '-1.0 to 0.5', -0.5)
@@ -158,7 +156,7 @@ def spreadsheet_cell(value: Any) -> Any:
 
 
 def backslash_hint(name: str | os.PathLike[str]) -> str:
-    r"""Return a hint for a missing file if its path has backslashes and this system separates folders by slashes.
+    r"""Return a hint for a missing file if its path has backslashes although this system separates folders by slashes.
 
     >>> backslash_hint("cats/1.jpg"), backslash_hint("cats\\1.jpg") if os.sep == "/" else "; its path …"
     ('', '; its path has backslashes, but folders are separated by / here')
@@ -168,7 +166,7 @@ def backslash_hint(name: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote; a missing or damaged file is a `UserError`."""
+    """Read a file of `write_json`; raise `UserError` if it is missing or damaged."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file: put the file back from a copy.")
     try:
@@ -182,13 +180,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file atomically."""
     with write_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table, whole or not at all; None is an empty cell, and texts that look like formulas are quoted."""
+    """Write a table atomically; None becomes an empty cell, and texts that look like formulas are quoted."""
     with write_atomically(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
@@ -196,13 +194,13 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def new_directory(name: str) -> Path:
-    """Return the path of a new directory under ``runs``, named by ``name``, such as a recipe's, and the time."""
+    """Return the path of a new directory under ``runs``, named by ``name``, such as a recipe, and the time."""
     stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write indented JSON, whole or not at all."""
+    """Write indented JSON atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The formats of pictures that are read. Pillow knows many more, some of which start other programs."""
+"""Supported formats of pictures. Pillow knows many more, some of which start other programs."""
 
 import os
 from collections import Counter
@@ -15,7 +15,7 @@ _ENDINGS_OF = {
 }
 
 FORMATS = tuple(name.upper() for name in _ENDINGS_OF)
-"""The names by which `PIL.Image.open` takes them; the content of a file decides, not its name."""
+"""The formats as `PIL.Image.open` names them; it decides by the content of a file, not by its name."""
 
 ENDINGS = tuple(ending for endings in _ENDINGS_OF.values() for ending in endings)
 """The endings of file names by which folders are searched for pictures."""
@@ -31,7 +31,7 @@ SYSTEM_FOLDERS = {
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is hidden by its name, or belongs to an operating system.
+    """Return whether the name of a file or folder is hidden, or belongs to an operating system.
 
     >>> is_hidden(".@__thumb"), is_hidden("@eaDir"), is_hidden("photos")
     (True, True, False)
@@ -62,7 +62,7 @@ def count_by_ending(names: Iterable[str | os.PathLike[str]]) -> str:
 
 
 def unread(names: Sequence[str | os.PathLike[str]]) -> str:
-    """Count files of other formats, to be said after "no images"; return nothing if there are none.
+    """Describe files of other formats after the words "no images"; return an empty text without such files.
 
     >>> unread(["1.pgm", "2.pgm"])
     ', but 2 .pgm files, which are not read'

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Import the names of a package when they are first used."""
 
 import ast
 import sys
@@ -12,9 +12,9 @@ from proxemic.extras import optional_dependency
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package, for what its ``if TYPE_CHECKING:`` block imports.
+    """Return ``__getattr__`` and ``__dir__`` for a package, which import the names in its ``if TYPE_CHECKING:`` block.
 
-    Type checkers read the same block, so that each name stands there once.
+    Type checkers read the same block, so that each name is declared once.
     """
 
     @cache

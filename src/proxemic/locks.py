@@ -1,4 +1,4 @@
-"""One process at a time on a directory."""
+"""Lock directories and files between processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ LOCK = ".lock"
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a directory, which is made if need be, while the block runs; a killed process lets go of it."""
+    """Lock a directory, which is created if need be, during the block; a killed process releases the lock."""
     path.mkdir(parents=True, exist_ok=True)
     lock = path / LOCK
     try:
         with FileLock(lock, timeout=0, is_singleton=False):
             yield
     except Timeout:
-        # Where the file system has no locks, as Lustre may, the file alone says so, also after a kill.
+        # Some file systems, such as Lustre, have no locks: there the file itself is the lock, also after a kill.
         raise UserError(
             f"Another process works in {path}: wait for it, or choose another --out; if none does, delete {lock}."
         ) from None
@@ -30,7 +30,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_in_turn(path: Path) -> Iterator[None]:
-    """Hold a lock on a file while the block runs, after other processes; the folder is made if need be."""
+    """Wait for other processes, and lock a file during the block; its folder is created if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f"{path.name}.lock"), is_singleton=False):
         yield

@@ -1,4 +1,4 @@
-"""Figures that are whole or not there, and the same to the byte for the same content."""
+"""Write figures atomically, with the same bytes for the same content."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,15 +13,15 @@ with optional_dependency("train"):
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
-    """Write a figure in the format that its suffix says, ``.png`` or ``.svg``."""
-    # Without a date and random names inside, the same results make the same file.
+    """Write a figure as ``.png`` or ``.svg``, by the suffix of its path."""
+    # A date, and random names of elements, would change the bytes of the file.
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with rc_context({"svg.hashsalt": "proxemic"}), write_atomically(path) as temporary:
         figure.savefig(temporary, dpi=dpi, format=path.suffix[1:], metadata=metadata)
 
 
 def write_figure(figure: Figure, stem: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
-    """Write ``STEM.png``, ``STEM.svg`` and the numbers that the figure shows as ``STEM.csv``, and return the paths."""
+    """Write ``STEM.png``, ``STEM.svg`` and the plotted numbers as ``STEM.csv``, and return the paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
     for path in paths[:2]:
         save_figure(figure, path, dpi=150)

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions in the precision of their operands."""
+"""Compute matrix products and convolutions in the precision of their operands."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,15 +10,15 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:
-    """Leave automatic mixed precision on a kind of device, where it is on, or may be when compiled code runs."""
+    """Turn off automatic mixed precision on a kind of device during the block."""
     inside = torch.compiler.is_compiling() or torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if inside else _NOTHING
 
 
 def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> AbstractContextManager[None]:
-    """Compute matrix products of float32 in full precision, or on a GPU in TF32; ``None``: as the process allows.
+    """Compute float32 matrix products in full precision, or on a GPU in TF32; ``None`` keeps the process's setting.
 
-    So does what `torch.compile` compiles, which takes the precision of the process when it runs.
+    Compiled code always uses the process's setting.
     """
     return _NOTHING if wanted is None or torch.compiler.is_compiling() else _matmul_precision(wanted)
 
@@ -36,12 +36,12 @@ def _matmul_precision(wanted: Literal["ieee", "tf32"]) -> Iterator[None]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute matrix products and convolutions of float32 in float32, where a GPU's convolutions would take TF32."""
+    """Compute float32 matrix products and convolutions in float32, although a GPU would use TF32 for convolutions."""
     cudnn: Any = torch.backends.cudnn
     allowed = [value.fp32_precision for value in (cudnn.conv, cudnn.rnn)]
     with matmul_precision("ieee"):
         try:
-            cudnn.allow_tf32 = False  # else torch, where it is asked for this older flag, says that it is contradicted
+            cudnn.allow_tf32 = False  # otherwise torch complains that this older flag contradicts the newer ones
             cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee"
             yield
         finally:

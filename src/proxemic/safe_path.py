@@ -1,4 +1,4 @@
-"""The module search path of the Python processes that we start."""
+"""Protect the module search path of the Python processes that we start."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _VARIABLE = "PYTHONSAFEPATH"
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Keep the current directory off the path of the Python processes that start in the block.
+    """Keep the current directory off the module path of Python processes that start in the block.
 
     multiprocessing starts them by ``python -c``, which otherwise looks there first, even for ``struct``.
     """

@@ -1,4 +1,4 @@
-"""One formatter of tables: rows of named columns as a terminal table, Markdown, CSV or JSON."""
+"""Format tables: rows of named columns for the terminal, or as Markdown, CSV or JSON."""
 
 import csv
 import io
@@ -25,15 +25,18 @@ FORMATS: dict[str, Format] = {".json": "json", ".csv": "csv", ".md": "markdown"}
 """The format of a file by the suffix of its name."""
 
 MISSING = "–"
-"""Stands in tables for people where there is no value."""
+"""Shows a missing value in tables for people."""
+
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+"""Bytes of each unit."""
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of named columns; None and NaN are missing values: `MISSING` for people, empty in CSV, null in JSON.
 
-    The title stands above the table and the notes below it, for people only. ``align`` has one letter per column, ``l``
-    or ``r``; empty aligns all columns but the first to the right.
+    People see the title above the table and the notes below it. ``align`` has a letter per column, ``l`` or ``r``; an
+    empty text aligns the first column to the left and the others to the right.
     """
 
     columns: Sequence[str]
@@ -44,7 +47,7 @@ class Table:
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, object]]) -> "Table":
-        """Make a table of mappings, with the keys of the first as its columns."""
+        """Make a table from mappings; the keys of the first are the columns."""
         columns = list(records[0])
         return cls(columns, [[record[column] for column in columns] for record in records])
 
@@ -55,16 +58,16 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """The rows as people read them."""
+        """The cells as texts for people."""
         return [[MISSING if _is_missing(value) else printable(str(value)) for value in row] for row in self.rows]
 
     @property
     def sides(self) -> str:
-        """To which side each column is aligned, ``l`` or ``r``."""
+        """The alignment of each column, ``l`` or ``r``."""
         return self.align or "l" + "r" * (len(self.columns) - 1)
 
     def text(self, form: Format = "table") -> str:
-        """Format the table; title and notes are left out of CSV and JSON."""
+        """Format the table; CSV and JSON leave out the title and the notes."""
         if form == "json":
             return json.dumps(without_nan(self.records), indent=2)
         if form == "csv":
@@ -77,24 +80,24 @@ class Table:
         sides = [{"l": "---", "r": "--:"}[side] for side in self.sides]
         lines = self.columns, sides, *self.cells
         escaped = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
-        # A line that follows a table without a blank line would be a row of it.
+        # Markdown takes a line right below a table for a row.
         title, notes = ([self.title, ""] if self.title else []), (["", *self.notes] if self.notes else [])
         return "\n".join([*title, *(f"| {line} |" for line in escaped), *notes])
 
     def write(self, path: Path) -> None:
-        """Write a file in the format that its suffix says."""
+        """Write the table to a file, in the format of its suffix."""
         write_text(path, self.text(format_of(path)) + "\n")
 
 
-def format_of(path: Path, name: str = "--out") -> Format:
-    """Return the format that a file's suffix stands for; ``name`` is what the user calls the file."""
+def format_of(path: Path) -> Format:
+    """Return the format of the suffix of ``--out``."""
     if path.suffix.lower() not in FORMATS:
-        raise UserError(f"{name} is {path}, but must end in .json, .csv or .md, which says its format.")
+        raise UserError(f"--out is {path}, but must end in .json, .csv or .md, which says its format.")
     return FORMATS[path.suffix.lower()]
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
-    """Format a number with what is counted.
+    """Format a number with the noun that it counts.
 
     >>> counted(1, "picture"), counted(1200, "picture"), counted(0, "class", "classes")
     ('1 picture', '1,200 pictures', '0 classes')
@@ -111,8 +114,21 @@ def percent(value: float | None) -> str:
     return MISSING if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
+def size_text(size: int) -> str:
+    """Format a number of bytes in the unit that leaves one to three digits before the point; 0 is a dash.
+
+    >>> size_text(1_234_567), size_text(999_600), size_text(0)
+    ('1.23 MB', '1000 KB', '–')
+    """
+    if size == 0:
+        return MISSING
+    unit = next(unit for unit in reversed(UNITS) if size >= UNITS[unit])
+    value = size / UNITS[unit]
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+
+
 def without_nan(content: Any) -> Any:
-    """Replace NaN, which JSON does not have, by None in nested lists and mappings.
+    """Replace NaN, which JSON lacks, by None in nested lists and mappings.
 
     >>> without_nan({"low": math.nan, "high": [0.5]})
     {'low': None, 'high': [0.5]}
@@ -129,9 +145,9 @@ def _is_missing(value: object) -> bool:
 
 
 def terminal_text(tables: Sequence[Table]) -> str:
-    """Format tables for the terminal, with an empty line between them; their common folder is named once.
+    """Format tables for the terminal, with an empty line between them; a common folder of all paths is named once.
 
-    Lines are only broken to fit a terminal.
+    Lines are wrapped only if the output is a terminal.
     """
     layouts = [[[row[place] for row in table.cells] for place in range(len(table.columns))] for table in tables]
     root = _common_folder([path for columns in layouts for column in columns if _are_paths(column) for path in column])
@@ -139,14 +155,14 @@ def terminal_text(tables: Sequence[Table]) -> str:
     for table, columns in zip(tables, layouts, strict=True):
         made = RichTable()
         for name, side in zip(table.columns, table.sides, strict=True):
-            made.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # names are shown whole
+            made.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # show names in full
         shortened = [
             [path.removeprefix(root) for path in column] if _are_paths(column) else column for column in columns
         ]
         for row in zip(*shortened, strict=True):
             made.add_row(*row)
         width = None if sys.stdout.isatty() else 1_000_000
-        # The names that users give their classes are not markup.
+        # Class names of users are not markup.
         console = Console(markup=False, emoji=False, highlight=False, width=width)
         with console.capture() as capture:
             console.print(made)

@@ -1,4 +1,4 @@
-"""How many threads torch computes with on a CPU."""
+"""Set the number of CPU threads of torch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ import torch
 
 @contextmanager
 def cpu_threads(count: int | None = None) -> Iterator[None]:
-    """Compute with this many CPU threads in the block; the last digits depend on the number.
+    """Compute with this many CPU threads in the block; the last digits of results depend on the number.
 
-    ``None`` keeps their number, also where the block holds a library that sets it for the process, as numba does.
+    ``None`` keeps the number, and restores it if a library in the block, such as numba, changes it.
 
     >>> with cpu_threads(1):
     ...     torch.get_num_threads()

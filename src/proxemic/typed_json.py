@@ -1,4 +1,4 @@
-"""JSON files with a schema: a dataclass or a typed dictionary says which values are allowed."""
+"""Read JSON files with a schema, given as a dataclass or a typed dictionary."""
 
 import types
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def read_typed(path: Path, form: type[T]) -> T:
-    """Read what `proxemic.files.write_json` wrote, as the dataclass or ``TypedDict`` that describes it.
+    """Read a file of `proxemic.files.write_json` as a dataclass or ``TypedDict``.
 
-    A dataclass allows its fields only; a ``TypedDict`` checks the keys that it names and keeps the others.
+    A dataclass allows only its fields; a ``TypedDict`` checks its own keys and keeps the others.
 
     Raises:
         UserError: If the file is missing or damaged.
@@ -28,7 +28,7 @@ def read_typed(path: Path, form: type[T]) -> T:
 
 
 def _build(value: Any, form: Any, name: str) -> Any:
-    """Check a value against a type, and make tuples and dataclasses of lists and mappings."""
+    """Check a value against a type, and convert lists and mappings to tuples and dataclasses."""
     origin, inner = get_origin(form), get_args(form)
     if form is Any:
         return value
@@ -75,5 +75,5 @@ def _dataclass(content: Mapping[str, Any], form: Any) -> Any:
 
 
 def _fits(value: Any) -> bool:
-    """Return whether a value, if it is an integer, has 64 bits at most."""
+    """Return whether a value is not an integer beyond 64 bits."""
     return not isinstance(value, int) or -(2**63) <= value < 2**63

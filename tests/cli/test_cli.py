@@ -1,4 +1,4 @@
-"""What the command line does with errors, whatever the command."""
+"""How the command line reports errors of any command."""
 
 import json
 import os

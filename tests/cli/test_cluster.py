@@ -10,7 +10,7 @@ from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder
 
 
 def cut_first(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    """Without the line that says at once what is looked at."""
+    """Remove the first line, which says what the command is doing."""
     result.stderr = result.stderr.partition("\n")[2]
     return result
 

@@ -10,7 +10,7 @@ import pytest
 from command_line import Here
 from proxemic.cli import build_parser, completion
 
-# What takes neither a file nor the name of a recipe.
+# Metavars that take neither a file nor the name of a recipe.
 OTHERS = {
     *("ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "DEVICE", "FUNCTIONS", "HOST", "K", "KEY", "LIST"),
     *("KEY[,KEY...]=LIST", "METRIC", "N", "N|LIST", "NAME", "NAME=NUMBER", "NAMES", "PATTERN", "R", "RATES", "S"),

@@ -17,7 +17,7 @@ from proxemic.data.benchmarks import downloads
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Where CUB-200-2011 is to be had, much smaller."""
+    """A small copy of CUB-200-2011 to download."""
     monkeypatch.setattr(downloads, "_PAUSE", 0.001)
     archive = pack(write_cub(tmp_path / "original") / "CUB_200_2011", tmp_path / "original" / "CUB_200_2011.tgz")
     content = archive.read_bytes()
@@ -101,7 +101,7 @@ def test_by_hand(here: Here, tmp_path: Path) -> None:
 
 
 def test_words_that_are_not_known(here: Here, tmp_path: Path) -> None:
-    assert_refused(here("datasets", "prepare", "cab", "--root", tmp_path), ["cab is no data set", "cub, cars, sop"])
+    assert_refused(here("datasets", "prepare", "cab", "--root", tmp_path), ["cab is not a known", "cub, cars, sop"])
     assert_refused(here("datasets", "prepare", "cub"), ["--root is missing", "--root data/cub"])
     assert_refused(here("datasets", "check", "cub"), ["--root is missing"])
     assert_refused(here("datasets", "check", "nowhere"), ["nowhere does not exist"])

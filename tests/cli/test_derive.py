@@ -1,4 +1,4 @@
-"""Parsers that are derived from functions: what they take, and what reaches the functions."""
+"""Parsers derived from functions: the words that they take, and the arguments that reach the functions."""
 
 from pathlib import Path
 from typing import Any

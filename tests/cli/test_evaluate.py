@@ -59,7 +59,7 @@ def test_evaluate_refuses_a_folder_that_has_changed(folder: Path, tmp_path: Path
     recipe, run = write_recipe(tmp_path / "tiny.yaml", images), tmp_path / "run"
     assert here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1").returncode == 0
     shutil.copytree(images / "class 00", images / "another class")
-    # Split anew, classes of the training would be in the test.
+    # A new split would put classes of the training into the test.
     assert_refused(here("evaluate", run), ["images are not those", "--data.root"])
     assert here("evaluate", run, "--split", "all").returncode == 0
 

@@ -131,7 +131,7 @@ def test_a_relative_root_is_that_of_the_folder_where_the_run_began(
     assert evaluated(here, copy, cwd=copy)["test"] == own_test(copy)
     assert RunDirectory(copy).locate(OwnImages(Path("elsewhere"))) == OwnImages(folder)
     (copy / "metrics.json").unlink()
-    assert here("train", "--resume", copy, cwd=copy).returncode == 0  # what was left: to evaluate it
+    assert here("train", "--resume", copy, cwd=copy).returncode == 0  # only its evaluation was left
     assert own_test(copy) == own_test(run)
     (copy / "classes.json").unlink()  # an older run
     assert_refused(here("evaluate", copy, cwd=copy), [folder.name, "does not exist"])
@@ -309,7 +309,7 @@ def test_a_table_of_open_metric_learning(run: Path, folder: Path, tmp_path: Path
     assert {name: (part["classes"], part["queries"]) for name, part in found["categories"].items()} == {
         "even": (4, 12), "odd": (4, 12),
     }  # fmt: skip
-    # Of the 40 that answer, five are of a class; queries 0 and 1 do not see image 1, and query 2 not 2 and 3.
+    # Each class has five of the 40 gallery images; queries 0 and 1 ignore image 1, and query 2 ignores 2 and 3.
     assert found["categories"]["odd"]["chance"]["r_precision"] == pytest.approx((2 * 4 / 39 + 3 / 38) / 3)
     again = evaluated(here, saved, "--by", "category", "--evaluation.map", "true")
     assert again["categories"]["odd"]["all"] == found["categories"]["odd"]["test"]

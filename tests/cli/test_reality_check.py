@@ -1,4 +1,4 @@
-"""The reality check on a few images: what is trained on what, what is averaged, and that it goes on where it was."""
+"""The reality check on a few images: its splits, its averages, and how it resumes."""
 
 import csv
 import json
@@ -55,7 +55,7 @@ def checked(recipe: Path) -> Path:
     process = start_with_workers("reality-check", "--resume", out)
     output, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
-    # The run under way was taken up, not begun anew, and the first search was over.
+    # The running trial was resumed, not restarted, and the first search was finished.
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in begun] == before
     assert len(before) == 5
     assert "| separated MAP@R |" in output.replace("  ", " ")
@@ -136,7 +136,7 @@ def test_the_second_search_goes_on_with_the_best_trial_of_the_first(checked: Pat
 
 
 def trials(folder: Path) -> dict[Path, float]:
-    """Of each trial the mean of what its folds came to."""
+    """Return the mean result of the folds of each trial."""
     found = {}
     for trial in folder.iterdir():
         folds = [json.loads((trial / f"fold-{fold}" / "metrics.json").read_text()) for fold in range(2)]
@@ -163,7 +163,7 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
     assert not list(checked.rglob("*.tmp"))
     assert all(line in result.stdout for line in table.splitlines()[2:4])
     assert {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")} == before
-    # What is large is kept of the repetitions alone.
+    # Large files are kept only of the repetitions.
     assert not list(checked.glob("*/*trials/**/*.safetensors"))
     assert not list(checked.rglob("checkpoints"))
     assert len(list(checked.glob("tiny/repeats/0/*/model.safetensors"))) == 3

@@ -94,7 +94,7 @@ def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None
         ("shop bad.npy", ["row 2: the vector has a number that is not finite"]),
         ("shop none.npy", ["none.npy does not exist"]),
         ("model photos", ["model holds no gallery"]),
-        ("shop photos --model photos", ["photos is no model"]),
+        ("shop photos --model photos", ["photos is not a model"]),
     ],
 )
 def test_bad_input_is_one_sentence(shelf: Path, tmp_path: Path, here: Here, words: str, told: list[str]) -> None:

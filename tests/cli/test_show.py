@@ -1,4 +1,4 @@
-"""What is printed of a run's metrics."""
+"""How the metrics of a run are printed."""
 
 import pytest
 

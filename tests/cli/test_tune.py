@@ -113,7 +113,7 @@ def test_a_search_from_begin_to_end(searched: Searched) -> None:
 
 
 def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
-    """By the command with the same flags, which goes on with what the function began."""
+    """The command with the same flags continues the search that the function began."""
     out, words = searched.result.out, searched.words
     before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")}
     (out / f".best.yaml.{os.getpid()}.tmp").touch()

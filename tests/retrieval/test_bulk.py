@@ -64,7 +64,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def whole(photos: Path) -> Path:
-    """What an uninterrupted command of one process writes."""
+    """The file of an uninterrupted command in one process."""
     embed_to_file(photos / "model", photos / "photos", photos / "whole.parquet", batch_size=4, workers=0)
     return photos / "whole.parquet"
 
@@ -112,7 +112,7 @@ def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp
 
 
 def _by_hand(model: Path, paths: list[str]) -> torch.Tensor:
-    """One picture after the other; what is not as large as the network wants is of one colour all over."""
+    """Embed picture by picture; pictures of another size than the network's have a single colour."""
     network, rows = load_model(model)[0], []
     for path in paths:
         with Image.open(path) as image:
@@ -207,7 +207,7 @@ def test_the_work_of_another_model_or_precision_is_not_taken(photos: Path, tmp_p
     digests = {Parts(tmp_path, item, pictures, batch_size).digest for item, batch_size in different}
     assert len(digests) == len(different)
     assert Parts(tmp_path, embedder(), pictures, 4).digest in digests
-    # What a function of one's own does cannot be told: nothing is taken for the same.
+    # Two transforms without a description are never equal.
     own = Embedder(torch.nn.Flatten(), lambda _: torch.zeros(3, 8, 8))
     assert Parts(tmp_path, own, pictures, 4).digest != Parts(tmp_path, own, pictures, 4).digest
 
@@ -290,7 +290,7 @@ def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Pa
 def test_what_cannot_be_done_is_one_sentence(photos: Path, tmp_path: Path, here: Here) -> None:
     model, images = photos / "model", photos / "photos"
     for name, command in {
-        "is no model": [tmp_path, images, "--out", "v.npy"],
+        "is not a model": [tmp_path, images, "--out", "v.npy"],
         "does not exist": [model, tmp_path / "none", "--out", "v.npy"],
         "ends in .txt": [model, images, "--out", "v.txt"],
         "--batch-size is 0": [model, images, "--out", "v.npy", "--batch-size", "0"],

@@ -174,7 +174,7 @@ def test_leaving_out_classes_of_the_gallery_foresees_unknown_siblings(tmp_path: 
     assert passed(before.threshold) > 10 * 0.05
     assert passed(after.thresholds[0].threshold) < 2 * 0.05
     assert (after.classes, after.images, after.searched) == (60, 360, 360)
-    # What is replaced is said, and what it would let pass.
+    # The report names the replaced threshold, and how many pictures pass it.
     share = float(said[0].partition("which ")[2].partition(" %")[0]) / 100
     assert share == pytest.approx(passed(before.threshold), abs=0.1)
     assert f"0.05: {before.threshold:.4f}" in said[0]
@@ -227,7 +227,7 @@ def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
 def test_a_damaged_file_is_one_sentence(damage, rows: LabelledEmbeddings, tmp_path: Path) -> None:
     path = calibrate(embedder(), rows, resamples=0).write(tmp_path)
     path.write_text(json.dumps(damage(json.loads(path.read_text()))))
-    with pytest.raises(UserError, match=r"is no calibration that can be read here"):
+    with pytest.raises(UserError, match=r"is not a calibration that this version can read"):
         Calibration.read(tmp_path)
     path.write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
@@ -336,8 +336,8 @@ def test_what_cannot_be_done_is_one_sentence(copy: Path, folder: Path, tmp_path:
     bare.mkdir()
     for name in ("model.safetensors", "model.json"):
         shutil.copy(copy / name, bare)
-    assert_refused(here("calibrate", bare), ["is no run", "--data.root"])
-    assert_refused(here("calibrate", tmp_path), ["is no model"])
+    assert_refused(here("calibrate", bare), ["is not a run", "--data.root"])
+    assert_refused(here("calibrate", tmp_path), ["is not a model"])
     assert_refused(here("calibrate", copy, "--rates", "0.1,2"), ["--rates is 0.1,2"])
     assert_refused(here("calibrate", copy, "--resamples", "-1"), ["--resamples is -1"])
     assert_refused(here("calibrate", copy, "--data.seed", "1"), ["--data.seed is not known here"])

@@ -1,4 +1,4 @@
-"""Contact sheets: what they show, and that names of others are only text in them."""
+"""Contact sheets: their content, and hostile names as text."""
 
 import base64
 import io

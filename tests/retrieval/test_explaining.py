@@ -67,6 +67,16 @@ def test_a_mean_is_subtracted_from_both_embeddings(config: ModelConfig) -> None:
         assert [value.sum().item() for value in why.maps] == pytest.approx([expected] * 2, abs=1e-5)
 
 
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, head="mlp")], ids=["exact", "gradients"])
+def test_a_gallery_of_the_first_numbers_is_explained_by_these(config: ModelConfig) -> None:
+    first = embedder(config).first(3)
+    why = explain_similarity(first, *PICTURES)
+    assert why.similarity == pytest.approx(cosine(first), abs=1e-6)
+    assert why.similarity != pytest.approx(cosine(embedder(config)), abs=1e-5)
+    if why.method == "exact":
+        assert [value.sum().item() for value in why.maps] == pytest.approx([why.similarity] * 2, abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("config", "shape"),
     [

@@ -31,7 +31,7 @@ def test_a_folder_is_embedded_once_and_followed(photos: Path, tmp_path: Path) ->
     assert len(gallery) == 6
     assert gallery.store.address == str(kept_gallery(photos, model))
     assert said == [
-        f"{photos} is no gallery yet: its pictures are embedded once, by {model}, into {gallery.store.address}"
+        f"{photos} is not a gallery yet: its pictures are embedded once, by {model}, into {gallery.store.address}"
     ]
     said.clear()
     assert len(open_gallery(photos, model, report=said.append)) == 6
@@ -51,7 +51,7 @@ def test_a_kept_gallery_that_cannot_be_read_is_made_anew(photos: Path, tmp_path:
     (kept / "gallery.sqlite").write_bytes(b"of another version")
     said: list[str] = []
     assert len(open_gallery(photos, model, report=said.append)) == 6
-    assert said[0] == f"{kept} cannot be read, and is made anew"
+    assert said[0] == f"{kept} cannot be read and is created again"
 
 
 def test_a_gallery_is_opened_as_it_is(photos: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Galleries from Python: what is refused, what is known of their rows, and what is found by definition."""
+"""Galleries from Python: refusals, metadata of rows, and hits by definition."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def shop(shelf: Path, tmp_path: Path) -> Path:
 
 
 def test_hits_are_those_of_the_definition(shelf: Path) -> None:
-    """Nearest by the angle, of embeddings that the model itself makes of one picture after the other."""
+    """The nearest by the angle of embeddings that the model makes picture by picture."""
     shop = Gallery.open(shelf / "shop")
     paths = sorted((shelf / "photos").rglob("*.png"))
     made = Embedder.load(shelf / "model")
@@ -193,7 +193,7 @@ def test_a_picture_that_changed_is_said_and_embedded_again(
 
 
 class Faulty(nn.Module):
-    """Maps dark pictures to zero, and bright ones to what is not finite."""
+    """Map dark pictures to zero, and bright ones to NaN."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         mean = images.mean((2, 3))
@@ -387,7 +387,7 @@ def test_nothing_is_made_of_a_source_that_cannot_be_read(shelf: Path, tmp_path: 
             Gallery.create(tmp_path / "shop", shelf / "model", source)
     with pytest.raises(UserError, match="Nothing says how vectors are made"):
         Gallery.create(tmp_path / "shop")
-    with pytest.raises(UserError, match="is no model"):
+    with pytest.raises(UserError, match="is not a model"):
         Gallery.create(tmp_path / "shop", shelf / "photos", shelf / "photos")
     assert not (tmp_path / "shop").exists()
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.cpu
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_steps() -> Iterator[None]:
-    """Of a training in seven heads, which takes seconds; `test_improvement` tells what it is worth."""
+    """Train seven heads for few steps, as many take seconds; `test_improvement` measures the gain."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxemic.retrieval.improvement._LEAST_STEPS", 40)
         yield
@@ -153,7 +153,7 @@ def test_the_features_of_a_pretrained_network_are_whitened(
     words = "gallery", "create", tmp_path / "shop", shop / "photos", "--no-labels", "--model", f"hf:{tmp_path / 'vit'}"
     said = here(*words)
     assert said.stdout == f"96 added, 96 in {tmp_path / 'shop'}\n"
-    assert "The vectors are whitened, to 24 numbers" in said.stderr
+    assert "The vectors are whitened to 24 numbers" in said.stderr
     gallery = Gallery.open(tmp_path / "shop")
     assert gallery.store.roots == (str(shop / "photos"),)
     vectors, items = next(gallery.store.iterate())
@@ -209,8 +209,17 @@ def test_what_cannot_be_improved_is_refused(shop: Path, tmp_path: Path, here: He
         assert_refused(here("improve", *words), [said])
 
 
+FAST = """
+import sys
+import proxemic.retrieval.improvement as improvement
+from proxemic.retrieval import improve_gallery
+improvement._LEAST_STEPS = 1
+improve_gallery(*sys.argv[1:])
+"""
+
+
 def test_killed_in_the_middle_it_leaves_no_gallery(shop: Path, tmp_path: Path) -> None:
-    process = warm.Process("-m", "proxemic", "improve", str(shop / "shop"), "--out", str(tmp_path / "better"))
+    process = warm.Process("-c", FAST, shop / "shop", tmp_path / "better")
     while not list(tmp_path.glob(".better.*.work")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What a gallery of any size will take, from what smaller ones took."""
+"""Predicted needs of galleries, from measurements of smaller ones."""
 
 import csv
 from collections.abc import Sequence

@@ -80,7 +80,7 @@ def test_what_is_no_threshold_is_refused(shop: Gallery, tmp_path: Path, threshol
 
 
 def calibrated(tmp_path: Path) -> tuple[Embedder, torch.Tensor, list[str]]:
-    """A model of vectors whose thresholds were learnt from 40 classes, and those of 40 others."""
+    """Return a model with thresholds from 40 classes, and vectors of 40 other classes."""
     embedder = Embedder(
         nn.Flatten(), lambda _: torch.zeros(24, 1, 1), checksum="m" * 64, path=tmp_path / "model.safetensors"
     )

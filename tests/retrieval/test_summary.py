@@ -1,4 +1,4 @@
-"""What is said of a gallery."""
+"""Summaries of galleries."""
 
 import json
 import shutil

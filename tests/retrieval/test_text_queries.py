@@ -26,7 +26,7 @@ TEXTS = ["a red car", "blue hat", "hat " * 3 * LENGTH]
 
 @pytest.fixture(scope="module", autouse=True)
 def root(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A folder with photos and networks; what is kept of those lies there, too."""
+    """A folder with photos, networks and the networks' cache."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("towers")
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -43,7 +43,7 @@ def shop(root: Path) -> Path:
 
 
 def features(folder: Path, texts: list[str]) -> torch.Tensor:
-    """What the network itself gives for texts, in float64, by tokens that are put together by hand."""
+    """Compute the network's own features of texts in float64, from tokens made by hand."""
     import transformers
 
     numbers = [[WORDS.index(word) for word in text.split()][: LENGTH - 2] for text in texts]

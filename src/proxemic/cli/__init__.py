@@ -1,4 +1,4 @@
-"""The command line. This file imports nothing heavy: a command's work is imported when it is called."""
+"""The command line. This file imports nothing heavy: a command is imported when it is called."""
 
 import argparse
 import difflib
@@ -25,7 +25,7 @@ from proxemic.safe_path import safe_path
 __all__ = ["main"]
 
 TOGETHER = ("train", "embed")
-"""What several processes, started by torchrun or srun, do together."""
+"""The commands that several processes, started by torchrun or srun, can share."""
 Addresses = Mapping[str, "str | tuple[str, Addresses]"]
 
 
@@ -73,7 +73,7 @@ _GROUPS: Mapping[str, Addresses] = {
 }
 
 COMMANDS: Addresses = {name: address for group in _GROUPS.values() for name, address in group.items()}
-"""The address of the function that each command calls; several actions are described in one line."""
+"""The address of each command's function; or, for a command with actions, its summary and the actions."""
 
 _EXAMPLES = """examples:
   see what it does, in minutes and without a download
@@ -86,12 +86,15 @@ _EXAMPLES = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be.
+    """Run a command; return 0, or 2 after printing one sentence to standard error if the command failed.
+
+    Args:
+        argv: The words of the command; None takes those of this process.
 
     Raises:
-        SystemExit: As argparse; of code 1 where a check was done and has found images that cannot be read.
+        SystemExit: As argparse; with code 1 if a check found damage or unreadable images.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be no text
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be valid text
         sys.stdout.reconfigure(errors="backslashreplace")
     words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
     try:
@@ -105,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if is_out_of_memory(defect):
             reason = " ".join(str(defect).split())[:200].rstrip(".")
             error = OutOfMemory(f"The memory is not enough ({reason}): lower the batch size.")
-        # Ours name what to install, see `proxemic.extras`, and those of pathlib the link.
+        # Our errors name the missing package (`proxemic.extras`), and those of pathlib the link.
         elif "pip install" not in str(defect) and not str(defect).startswith("Symlink loop"):
             raise
     if "--traceback" in words:
@@ -117,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     parser = build_parser()
     if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
-        # Of a shell variable that is not set. As a path it would mean the current folder, which gallery delete deletes.
+        # A shell variable may be unset. As a path, it would mean the current folder, which gallery delete deletes.
         parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
     arguments, rest = parser.parse_known_args(words)
     values = vars(arguments)
@@ -129,15 +132,15 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
             print(completion(build_parser(whole=True), shell))
         return 0
     command = chosen.command
-    if command is None and not rest:  # there are several actions
+    if command is None and not rest:  # no action was chosen
         chosen.print_help()
         return 0
-    # Recipes are text, and libraries that write files into a run take no other names.
+    # Recipes, and libraries that write files into a run, only take names in UTF-8.
     for word in (*flags, str(values.get("out", ""))):
         if readable(word) != word:
             parser.error(f"{readable(word)} is not in UTF-8: give another name, or a link with one.")
     if command is not None:
-        # A class that a flag names comes before the values that other flags give it.
+        # Flags of argparse come first: they may name the class of which recipe flags set values.
         rest = [*_take_words(chosen, rest, values), *flags]
     if command is not None and ("overrides" in command.takes or (rest and "data_root" in command.takes)):
         from proxemic.recipes.flags import read_flags
@@ -160,7 +163,7 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
 
 
 def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) -> list[str]:
-    """Assign words that argparse leaves after the flags to the list that they continue; return the other words."""
+    """Append words after the flags to the list that they continue; return the other words."""
     words: list[str] = []
     others: list[str] = []
     for before, word in pairwise(["", *rest]):
@@ -172,7 +175,7 @@ def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) 
         word = words[0]
         meant = f"--recipe own-pretrained --data.root {word}" if Path(word).is_dir() else f"--recipe {word}"
         parser.error(f"{word} needs its flag: write {parser.prog} {meant}.")
-    # argparse leaves out a list that may be empty once flags follow the word before it.
+    # argparse skips a list that may be empty if flags follow the word before it.
     many = {action.dest for action in parser._actions if action.nargs in ("*", "+")}
     if not words or not many.intersection(command.words[-1:]):
         return words + others
@@ -181,12 +184,12 @@ def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) 
 
 
 def _call(command: Command, values: dict[str, Any], actions: Sequence[str]) -> None:
-    """Call the function of a command; what an analysis returns is printed."""
+    """Call the function of a command; print the result of an analysis."""
     module, _, name = command.address.partition(":")
     words = [values.pop(word) for word in command.words if word in values]
     is_analysis = module == "proxemic.analyze"
     if is_analysis:
-        print(f"Analysing: {actions[0]}", file=sys.stderr, flush=True)  # before what takes seconds to import
+        print(f"Analysing: {actions[0]}", file=sys.stderr, flush=True)  # before seconds of imports
         if "report" in command.takes:
             values["report"] = partial(print, flush=True)  # hours may pass between two lines
     result = getattr(import_module(module), name)(*words, **values)
@@ -197,7 +200,7 @@ def _call(command: Command, values: dict[str, Any], actions: Sequence[str]) -> N
 
 
 def build_parser(*, whole: bool = False) -> "_Parser":
-    """Build the parser of all commands; the flags of each are declared once it is chosen, unless all are wanted."""
+    """Build the parser of all commands; with `whole`, declare all flags at once, not only those of a chosen command."""
     parser = _Parser(prog="proxemic", address=COMMANDS)
     parser.description = "Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes."
     parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
@@ -214,9 +217,9 @@ def build_parser(*, whole: bool = False) -> "_Parser":
 
 
 def _take_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the flags of recipes, such as ``--data.root photos``, from the words that argparse knows.
+    """Separate the flags of recipes, such as ``--data.root photos``, from the words for argparse.
 
-    It would take the value of a flag that it does not know for a word of the command's own.
+    argparse would take the value of an unknown flag for a word of the command.
     """
     own: list[str] = []
     flags: list[str] = []
@@ -230,10 +233,10 @@ def _take_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parses a command, or one of several actions, and says what is wrong in one sentence.
+    """A parser of a command, or of one of its actions, that reports errors in one sentence.
 
     Args:
-        address: The function that the command calls, or its actions.
+        address: The address of the command's function, or its actions.
     """
 
     def __init__(self, *, address: str | Addresses, **settings: Any) -> None:
@@ -243,7 +246,7 @@ class _Parser(argparse.ArgumentParser):
         self._choices: Sequence[argparse.Action] = ()
 
     def format_help(self) -> str:
-        """Format the help; that of the whole program lists the commands by group."""
+        """Format the help; the help of the whole program lists the commands by group."""
         if self.prog != "proxemic":
             return super().format_help()
         formatter, listed = self._get_formatter(), iter(self._choices)
@@ -260,7 +263,7 @@ class _Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def fill(self, *, whole: bool = False) -> None:
-        """Declare the flags of the command, or its actions, and those of each if the whole is wanted."""
+        """Declare the flags of the command, or its actions; with `whole`, also the flags of each action."""
         address, self._address = self._address, None
         if isinstance(address, str):
             self.command = Command(address)
@@ -277,14 +280,14 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse, and keep the parser of the command that was chosen as ``parser``."""
+        """Parse, and store the parser of the chosen command as ``parser``."""
         self.fill()
         namespace, rest = super().parse_known_args(args, namespace)
         vars(namespace).setdefault("parser", self)
         return namespace, rest
 
     def error(self, message: str) -> NoReturn:
-        """End with the message as one sentence, without the usage that ``--help`` prints."""
+        """Exit with one sentence, without the usage that ``--help`` prints."""
         if given := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
             near = difflib.get_close_matches(given[2], re.findall(r"'([^']*)'", given[3]), n=1)
             name = "" if given[1].isupper() else f"{given[1]} "
@@ -295,7 +298,7 @@ class _Parser(argparse.ArgumentParser):
 
 @contextmanager
 def _notes_as_lines() -> Iterator[None]:
-    """Print our own warnings as one line, without the place in the code that Python adds."""
+    """Print our own warnings as one line, without the code line that Python adds."""
 
     def format_note(message: Warning | str, category: type[Warning], *place: Any) -> str:
         is_ours = issubclass(category, UserNote)
@@ -310,9 +313,9 @@ def _notes_as_lines() -> Iterator[None]:
 
 @contextmanager
 def _readers_may_leave() -> Iterator[None]:
-    """End the block without an error when the reader of our output, head for one, has had enough."""
+    """End the block silently if the reader of our output, such as head, closes the pipe."""
     try:
         yield
-        print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
+        print(end="", flush=True)  # otherwise a closed pipe is noticed when the interpreter exits
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

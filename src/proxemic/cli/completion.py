@@ -1,4 +1,4 @@
-"""Completion of commands, flags, recipes and files by a shell."""
+"""Write shell completions of commands, flags, recipes and files."""
 
 import argparse
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ _FILES = (
     *("DIR|FILE", "DIR|TABLE|FILE", "FILE", "FILE.csv|DIR", "GALLERY", "MODEL", "PATH", "PATH|NAME", "QUERY"),
     *("RUN", "RUN|FILE", "RUN|GALLERY|MODEL", "SOURCE", "STEM", "TABLE"),
 )
-"""What arguments are called that take each; a test finds those that are called otherwise."""
+"""Metavars of arguments that take recipes, folders and files; a test finds arguments with other metavars."""
 
-# shtab's own functions part names with blanks; bash appends no blank to what a function of such a name gives.
+# shtab's own functions split names at blanks; bash appends no blank to completions of functions with such a name.
 _BASH = """
 _proxemic_files() { compgen -f -- "$1"; }
 _proxemic_dirs() { compgen -d -- "$1"; }

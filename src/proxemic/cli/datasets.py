@@ -18,10 +18,10 @@ own checksums and the counts are all that is checked. Where to read about each, 
 
 
 def list(*, root: Path | None = None) -> None:
-    """List the data sets: how large they are and how to get them.
+    """List the data sets, with their sizes and how to get them.
 
     Args:
-        root (DIR): Also say what of them is in DIR, or in DIR/NAME.
+        root (DIR): Also show which of them are in DIR, or in DIR/NAME.
     """
     from proxemic.data.benchmarks import list_benchmarks
     from proxemic.tables import Table
@@ -43,11 +43,11 @@ def list(*, root: Path | None = None) -> None:
 
 
 def prepare(name: str, /, *, root: Path | None = None, url: str | None = None) -> None:
-    """Fetch a data set (an interrupted download goes on), check, unpack and count it.
+    """Download a data set (an interrupted download continues), check, unpack and count it.
 
     Args:
         name: The data set, as proxemic datasets list names it.
-        root (DIR): The folder to put it in, or where its archives lie.
+        root (DIR): The folder for the data set, which may hold its archives already.
         url: Fetch it from this mirror: a folder with the original files, or the only file.
     """
     from proxemic.data import GlyphLetters, Glyphs
@@ -71,7 +71,7 @@ def prepare(name: str, /, *, root: Path | None = None, url: str | None = None) -
 def check(path: str, /, *, root: Path | None = None, decode: bool = False, json: bool = False) -> None:
     """Count images and classes; find missing or unreadable files, lone images and exact duplicates.
 
-    The exit code is 1 where images of a folder or a table cannot be read: the report names them.
+    The exit code is 1 if images of a folder or a table cannot be read; the report names them.
 
     Args:
         path (PATH|NAME): A folder of class folders, a CSV or Parquet table, or a data set's name.
@@ -91,11 +91,11 @@ def check(path: str, /, *, root: Path | None = None, decode: bool = False, json:
         raise SystemExit(1)
 
 
-_HELD_OUT = 0.25  # of the recipes own, own-pretrained and own-resnet50, for the test, and of the rest for validation
+_HELD_OUT = 0.25  # share for the test, and of the rest for validation, in recipes own, own-pretrained and own-resnet50
 
 
 def _split_lines(report: "DatasetReport") -> tuple[str, ...]:
-    """Say how the classes will be split, and warn if there are too few of them for intervals."""
+    """Describe how training will split the classes, and warn if there are too few for intervals."""
     from proxemic.cli.show import emphasized
     from proxemic.metrics import FEWEST_CLASSES
     from proxemic.tables import counted
@@ -138,7 +138,7 @@ def _benchmark(name: str, root: Path | None, action: str) -> "Benchmark":
 
     if name not in BENCHMARKS:
         known = ", ".join([*BENCHMARKS, "glyphs", "glyph-letters"])
-        raise UserError(f"{name} is no data set that is known here: give one of {known}.")
+        raise UserError(f"{name} is not a known data set: give one of {known}.")
     if root is None:
         command = f"proxemic datasets {action} {name} --root data/{name}"
         raise UserError(f"--root is missing: give the folder of {name}, as {command}.")

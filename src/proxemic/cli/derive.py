@@ -1,8 +1,8 @@
-"""Derives parsers from the signatures and docstrings of the functions that commands call.
+"""Derive parsers from the signatures and docstrings of the functions that commands call.
 
-The sources are parsed and not imported, because importing torch takes seconds and ``--help`` must answer at once.
-Parameters that can be passed by position are words of the command, keyword-only ones are flags: of a plural name
-with a list with commas, of a singular one that may be repeated. What cannot be written as a word is left out.
+The sources are parsed, not imported, because importing torch takes seconds and ``--help`` must answer at once.
+Positional parameters are words of the command, keyword-only ones are flags. A sequence with a plural name is a list
+with commas, one with a singular name a flag that may be repeated. Parameters that no word can express are left out.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from proxemic.errors import UserError
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _PACKAGE = Path(__file__).parents[1]
-# From the narrowest to the widest. A text may also be an address, where a path alone is one.
+# From the narrowest to the widest. A text may also be an address.
 _TYPES = {"int": int, "float": float, "Stem": str, "Folder": str, "PathLike": str, "str": str, "Path": Path}
 _METAVARS = {"int": "N", "float": "X", "Stem": "STEM", "Folder": "DIR", "PathLike": "FILE", "Path": "FILE"}
 _FLAGS = {"data_root": "--data.root"}
-"""Values of recipes that some commands declare as flags of their own."""
+"""Values of recipes that some commands declare as their own flags."""
 _MOST = 2**31 - 1
 _LEAST = {"batch_size": 1, "workers": 0, "resamples": 0, "worst": 0}
 _SHARED = {
@@ -51,13 +51,13 @@ _SHARED = {
     "vary": ("KEY[,KEY...]=LIST", ""),
     "measure": ("COLUMN", ""),
 }
-"""Metavar and text of parameters that many commands have; the docstring of the command comes first."""
+"""Metavar and text of parameters that many commands share; the docstring of the command takes precedence."""
 _ENTRY = re.compile(r"^    (\w+)(?: \((.+?)\))?(?:: (.*(?:\n {8}.*)*))?$", re.MULTILINE)  # of Args
 _SECTION = re.compile(r"\n(?=(?:Args|Returns|Raises|Example)s?:|Source: |>>> )")
 
 
 def options_of(address: str, *, but: Collection[str] = ()) -> Callable[[_Function], _Function]:
-    """Give a command the keyword-only parameters of another function; it receives them as ``**options``.
+    """Add the keyword-only parameters of another function to a command, which receives them as ``**options``.
 
     Args:
         address: The function, such as ``proxemic.retrieval:Gallery.add``.
@@ -76,7 +76,7 @@ class _Parameter:
 
 
 class Command:
-    """A command: the function that it calls, and the words and flags that the function takes.
+    """A command: its function, with the words and flags that the function takes.
 
     Args:
         address: The function, such as ``proxemic.cli.pictures:search``.
@@ -91,7 +91,7 @@ class Command:
         described: dict[str, tuple[str, str]] = {}
         self._parameters = {parameter.name: parameter for parameter in _parameters(module, function)}
         self.takes = {*self._parameters}
-        """The parameters of the function itself, which may be such as no word gives."""
+        """The names of the function's own parameters, including those that are not words or flags."""
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "options_of":
                 called = _find(ast.literal_eval(decorator.args[0]))
@@ -109,7 +109,7 @@ class Command:
         self.words = [parameter.name for parameter in self._parameters.values() if not parameter.flag]
 
     def fill(self, parser: argparse.ArgumentParser) -> None:
-        """Declare words and flags; what is not given is left to the function's own defaults."""
+        """Declare words and flags without defaults: the function has its own."""
         parser.description = self.description
         flags = {name: flag_of(name) for name, parameter in self._parameters.items() if parameter.flag}
         for parameter in sorted(self._parameters.values(), key=lambda item: item.flag):
@@ -118,7 +118,7 @@ class Command:
 
 
 def summary_of(address: str) -> str:
-    """Return the first sentence about a function."""
+    """Return the summary line of a function."""
     found = _find(address)
     assert found is not None, address
     return _plain((ast.get_docstring(found[1]) or "").partition("\n")[0])
@@ -134,7 +134,7 @@ def flag_of(name: str) -> str:
 
 
 def read_seeds(text: str) -> list[int]:
-    """Read the seeds that a user asks for: how many, or a list.
+    """Parse seeds: their number, or a list.
 
     >>> read_seeds("3"), read_seeds("0,7"), read_seeds("7,")
     ([0, 1, 2], [0, 7], [7])
@@ -163,7 +163,7 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
     settings: dict[str, Any] = {"help": text.replace("%", "%%")}
     if choices := [kind.strip("'") for kind in types if kind.startswith("'")]:
         settings["choices"] = choices
-    elif kind is None:  # which no word can give
+    elif kind is None:  # no word can express it
         return
     elif kind == "bool":
         is_on = isinstance(parameter.default, ast.Constant) and parameter.default.value
@@ -197,7 +197,7 @@ def _at_least(flag: str, least: int) -> Callable[[str], int]:
             raise UserError(f"{flag} is {number}, but must be {_MOST:,} or less.")
         return number
 
-    read.__name__ = "int"  # for the sentence about what is no number
+    read.__name__ = "int"  # argparse names it in its messages
     return read
 
 
@@ -212,14 +212,14 @@ def _list_of(kind: Callable[[str], object]) -> Callable[[str], list[object]]:
 
 
 def _entries(docstring: str) -> dict[str, tuple[str, str]]:
-    """Return the metavar, which may be empty, and the text of each parameter that a docstring describes."""
+    """Return the metavar, which may be empty, and the text of each parameter in a docstring."""
     _, _, section = docstring.partition("\nArgs:\n")
     section = _SECTION.split("\n" + section)[0]
     return {name: (metavar, " ".join(text.split())) for name, metavar, text in _ENTRY.findall(section)}
 
 
 def _merged(*layers: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Combine descriptions, of which later ones replace earlier ones unless they are empty."""
+    """Combine descriptions; later ones replace earlier ones unless they are empty."""
     merged: dict[str, tuple[str, str]] = {}
     for layer in layers:
         for name, (metavar, text) in layer.items():
@@ -229,7 +229,7 @@ def _merged(*layers: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]
 
 
 def _plain(text: str, flags: Mapping[str, str] = {}) -> str:
-    """Write a text for people who know no Python."""
+    """Convert a docstring's text to plain text, for readers who do not know Python."""
     text = re.sub(r"[:,;] see `[^`]*`", "", text)
     text = re.sub(r"(\. )?\bNone\b(?: takes| is|:)?", lambda match: ". By default" if match[1] else "by default", text)
     text = re.sub(r"``?([^`]+)``?", lambda match: flags.get(match[1], match[1]), text)
@@ -247,7 +247,7 @@ def _parameters(module: str, function: ast.FunctionDef) -> Iterator[_Parameter]:
 
 
 def _types(module: str, node: ast.AST | None) -> Iterator[str]:
-    """Name the members of a union; choices are quoted, and ``Sequence`` says that there may be several."""
+    """Yield the names of a union's members, with choices in quotes, and ``Sequence`` before the items of a sequence."""
     match node:
         case ast.BinOp(left=left, right=right):
             yield from _types(module, left)
@@ -270,7 +270,7 @@ def _types(module: str, node: ast.AST | None) -> Iterator[str]:
 
 
 def _constant(module: str, node: ast.expr | None) -> Any:
-    """Return a default that is a constant, by itself or by its name."""
+    """Return the value of a default that is a literal or the name of a constant; None for anything else."""
     if isinstance(node, ast.Name) and (found := _find(f"{module}:{node.id}")) is not None:
         node = getattr(found[1], "value", None)
     try:
@@ -280,7 +280,7 @@ def _constant(module: str, node: ast.expr | None) -> Any:
 
 
 def _find(address: str) -> tuple[str, Any] | None:
-    """Find what defines a name, through imports within the package; None if it is not of the package."""
+    """Find the module and the statement that define a name, following imports; None outside the package."""
     module, _, name = address.partition(":")
     name, _, method = name.partition(".")
     node = _definitions(module).get(name)
@@ -295,7 +295,7 @@ def _find(address: str) -> tuple[str, Any] | None:
 
 @cache
 def _definitions(module: str) -> dict[str, ast.stmt]:
-    """Return what defines each name of a module."""
+    """Return the statement that defines each name of a module."""
     found: dict[str, ast.stmt] = {}
     statements: list[ast.stmt] = [*_tree(module).body]
     for node in statements:

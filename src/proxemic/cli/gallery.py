@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import astuple, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.addresses import without_password
@@ -31,19 +33,19 @@ def create(
     whiten: bool = True,
     **adding: Any,
 ) -> None:
-    """Make a gallery, and add pictures or vectors to it.
+    """Create a gallery, and add pictures or vectors to it.
 
     Args:
         gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
             milvus-lite:FILE.
         model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for
             pictures: timm:tf_efficientnet_lite0, with the weights of the extra pretrained).
-        dim: Keep the first N numbers of an embedding alone, as of a model that was trained by MatryoshkaLoss.
+        dim: Keep only the first N numbers of an embedding, for a model that was trained by MatryoshkaLoss.
         distance: The distance between vectors (default: the model's, or cosine).
-        index: The index, made once all is added.
+        index: The index, built after everything is added.
         whiten: Whiten the features of a pretrained network, for 500 pictures or more and a gallery in a folder.
     """
-    say(f"Creating {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Creating {without_password(gallery)}")
     from proxemic.retrieval import Gallery
 
     made = Gallery.create(
@@ -58,12 +60,12 @@ def create(
 def add(
     gallery: str, source: Sequence[str] = (), /, *, model: str | None = None, root: Sequence[str] = (), **adding: Any
 ) -> None:
-    """Add pictures or vectors; those that the gallery has, by their paths, stay as they are.
+    """Add pictures or vectors; rows whose paths the gallery has stay unchanged.
 
-    If the pictures of a gallery were moved with their folder, give the new one by --root, with or without a source.
-    They are then found there by all commands.
+    If the pictures of a gallery were moved with their folder, give the new folder by --root, with or without a source.
+    All commands then find them there.
     """
-    say(f"Adding to {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Adding to {without_password(gallery)}")
     from proxemic.retrieval import Gallery
 
     if not source and not root:
@@ -93,11 +95,11 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
     """Remove pictures, without asking.
 
     Args:
-        where (COLUMN=VALUE): What is removed, as label=shoe; may be repeated. Values of one column are alternatives;
-            different columns must all match; label= means those without a label.
-        path (PATH): One picture instead of conditions; may be repeated.
+        where (COLUMN=VALUE): A condition on rows, such as label=shoe; may be repeated. Values of one column are
+            alternatives; different columns must all match; label= selects rows without a label.
+        path (PATH): Remove this picture, instead of conditions; may be repeated.
     """
-    say(f"Removing from {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Removing from {without_password(gallery)}")
     conditions = read_conditions(where, "--where")
     if conditions and path:
         raise UserError("--where and --path are both given: remove by one of them, then by the other.")
@@ -106,20 +108,20 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
 
     opened = Gallery.open(gallery)
     if path:
-        # The names of vectors need not be paths.
+        # Names of vectors need not be paths.
         conditions["path"] = [name for item in path for name in (item, absolute(item))]
     removed = opened.remove(conditions)
     print(f"{removed:,} removed, {len(opened):,} in {opened.store.address}")
 
 
 def relabel(gallery: str, labels: str, /) -> None:
-    """Give pictures other labels, by a table with the columns path and label.
+    """Change labels by a table with the columns path and label.
 
     Args:
-        labels (TABLE): A .csv or .parquet table; an empty label takes one away. Pictures that it does not name keep
-            theirs.
+        labels (TABLE): A .csv or .parquet table; an empty label removes the picture's label. Other pictures keep their
+            labels.
     """
-    say(f"Relabelling {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Relabelling {without_password(gallery)}")
     from proxemic.retrieval import Gallery, relabel
 
     opened = Gallery.open(gallery)
@@ -127,39 +129,37 @@ def relabel(gallery: str, labels: str, /) -> None:
 
 
 def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = None) -> None:
-    """List what people have decided in proxemic serve --review, or write it.
+    """List the decisions that people made in proxemic serve --review, or write them to a table.
 
     Args:
         out (FILE): Write the decisions to this .csv table.
-        relabel (FILE): Write a .csv table of all labelled pictures to train on, with the columns path and label, after
-            all decisions; pictures to remove are left out.
+        relabel (FILE): Write a .csv table to train on, with the paths and labels of all labelled pictures after all
+            decisions; pictures to remove are left out.
     """
-    say(f"Reading {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Reading {without_password(gallery)}")
     from proxemic.retrieval import Gallery
-    from proxemic.retrieval.curation.decisions import (
-        decision_table,
-        list_decisions,
-        write_corrected_table,
-        write_decisions,
-    )
+    from proxemic.retrieval.curation import Decision, list_decisions, write_corrected_table
+    from proxemic.tables import Table
 
     for flag, path in {"--out": out, "--relabel": relabel}.items():
         if path is not None and not path.lower().endswith(".csv"):
             raise UserError(f"{flag} is {path}, but must end in .csv.")
     opened = Gallery.open(gallery)
-    found = list_decisions(opened)
+    columns = [column.name for column in fields(Decision)]
+    rows = [astuple(decision) for decision in list_decisions(opened)]
     if out is not None:
-        write_decisions(found, out)
-        print(f"{len(found):,} decisions in {out}")
+        Table(columns, rows).write(Path(out))
+        print(f"{len(rows):,} decisions in {out}")
     if relabel is not None:
         print(f"{write_corrected_table(opened, relabel):,} pictures in {relabel}")
     if out is None and relabel is None:
-        print(decision_table(found).text() if found else "Nobody has decided anything: proxemic serve --review")
+        table = Table(columns[1:], [row[1:] for row in rows], align="l" * (len(columns) - 1))
+        print(table.text() if rows else "Nobody has decided anything: proxemic serve --review")
 
 
 def apply(gallery: str, /) -> None:
-    """Put what people have decided in proxemic serve --review into the labels; no file is moved or deleted."""
-    say(f"Applying the decisions about {without_password(gallery)}")  # before what takes seconds to import
+    """Apply the decisions that people made in proxemic serve --review to the labels; no file is moved or deleted."""
+    say(f"Applying the decisions about {without_password(gallery)}")
     from proxemic.retrieval import Gallery
     from proxemic.retrieval.curation import apply_decisions
 
@@ -177,11 +177,11 @@ def apply(gallery: str, /) -> None:
 
 @options_of("proxemic.retrieval:suggest_labels")
 def suggest(gallery: str, /, **options: Any) -> None:
-    """Say which pictures to label next, as a table with path and label that gallery relabel takes when it is filled in.
+    """Suggest pictures to label next, as a table with path and label to fill in for gallery relabel.
 
-    They are the most typical ones of groups of pictures without a label.
+    They are the most typical pictures of groups of pictures without a label.
     """
-    say(f"Looking at {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Looking at {without_password(gallery)}")
     from proxemic.retrieval import suggest_labels
     from proxemic.tables import Table
 
@@ -189,7 +189,7 @@ def suggest(gallery: str, /, **options: Any) -> None:
 
 
 def info(gallery: str, /, *, format: Literal["table", "json"] = "table") -> None:
-    """Say what is in it."""
+    """Summarise a gallery."""
     from proxemic.retrieval import Gallery, summarize_store
 
     summary = summarize_store(Gallery.open(gallery).store)
@@ -197,13 +197,13 @@ def info(gallery: str, /, *, format: Literal["table", "json"] = "table") -> None
 
 
 def delete(gallery: str, /, *, yes: bool = False) -> None:
-    """Delete it with all its vectors, but none of the pictures themselves.
+    """Delete a gallery with all its vectors, but none of the pictures.
 
     Args:
-        yes: Must be given: there is no way back.
+        yes: Confirm the deletion, which cannot be undone; required.
     """
     address = without_password(gallery)
-    say(f"Deleting {address}")  # before what takes seconds to import
+    say(f"Deleting {address}")
     if not yes:
         raise UserError(f"{address} would be deleted for good: add --yes if that is meant.")
     from proxemic.retrieval import Gallery
@@ -213,8 +213,8 @@ def delete(gallery: str, /, *, yes: bool = False) -> None:
 
 
 def verify(gallery: str, /) -> None:
-    """Read all of it; the exit code is 1 where it is damaged."""
-    say(f"Verifying {without_password(gallery)}")  # before what takes seconds to import
+    """Check a gallery for damage by reading all of it; the exit code is 1 if it is damaged."""
+    say(f"Verifying {without_password(gallery)}")
     from proxemic.retrieval import Gallery
 
     opened = Gallery.open(gallery)
@@ -225,13 +225,13 @@ def verify(gallery: str, /) -> None:
 
 
 def index(gallery: str, kind: Index, /, *, set: Sequence[str] = ()) -> None:
-    """Make another index: exact is slow and finds all, hnsw and ivfpq are approximate.
+    """Build another index: exact is slow and finds all neighbours, hnsw and ivfpq are approximate.
 
     Args:
-        kind: The index.
+        kind: The kind of index.
         set (NAME=NUMBER): A setting of the index; may be repeated.
     """
-    say(f"Indexing {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Indexing {without_password(gallery)}")
     settings: dict[str, int] = {}
     for setting in set:
         name, _, number = setting.partition("=")
@@ -246,14 +246,14 @@ def index(gallery: str, kind: Index, /, *, set: Sequence[str] = ()) -> None:
 
 
 def export(gallery: str, file: str, /) -> None:
-    """Write all of it to a Parquet file: a copy to keep, and the way from one store to another.
+    """Export a gallery to a Parquet file, as a backup or to move it to another store.
 
     The file has paths, labels, all columns and vectors, but neither the pictures nor the model.
 
     Args:
         file (FILE): A .parquet file.
     """
-    say(f"Exporting {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Exporting {without_password(gallery)}")
     from proxemic.retrieval import export_gallery
 
     rows = export_gallery(gallery, file, report=say)
@@ -261,14 +261,14 @@ def export(gallery: str, file: str, /) -> None:
 
 
 def import_(gallery: str, file: str, /) -> None:
-    """Make a gallery of a file that gallery export wrote.
+    """Create a gallery from a file of gallery export.
 
     Args:
         gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
             milvus-lite:FILE.
-        file (FILE): The file; nothing in it is run.
+        file (FILE): The file; nothing in it is executed.
     """
-    say(f"Importing {file}")  # before what takes seconds to import
+    say(f"Importing {file}")
     from proxemic.retrieval import import_gallery
 
     made = import_gallery(gallery, file, report=say)

@@ -1,4 +1,4 @@
-"""The commands that use a trained network: on pictures, and on galleries of them."""
+"""The commands that use a trained network on pictures and galleries."""
 
 import os
 import signal
@@ -22,14 +22,15 @@ _SHOWN = 10
 def embed(model: str, sources: Sequence[str], /, *, out: str, **options: Any) -> None:
     """Embed pictures, with or without labels, into a file of vectors.
 
-    Stopped or killed, the same command goes on from the folder FILE.parts beside the output, and writes the same bytes.
-    Under torchrun, several processes share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
+    After an interruption, the same command continues from the folder FILE.parts beside the output, and writes the same
+    bytes. Under torchrun, several processes share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
 
     Args:
         model (MODEL): A run, a model.safetensors, an .onnx file with a .json beside it; or a pretrained network:
-            timm:NAME, as timm:tf_efficientnet_lite0, hf:NAME, as hf:facebook/dinov2-small, or hf:FOLDER.
+            timm:NAME, such as timm:tf_efficientnet_lite0, hf:NAME, such as hf:facebook/dinov2-small, or hf:FOLDER.
         sources (SOURCE): Folders, .csv or .parquet tables with the column path, pictures, patterns such as
-            'photos/**/*.jpg', or .txt files with a path on each line; for a head alone one file of vectors.
+            'photos/**/*.jpg', or .txt files with a path on each line; for a model that is only a head, one file of
+            vectors.
         out (FILE)
         ray_address (ADDRESS)
     """
@@ -62,21 +63,21 @@ def calibrate(
 ) -> None:
     """Learn from held-out classes how near a picture must be to be recognised.
 
-    The classes are those that a model was not trained on: a run's validation classes, or others. Each picture searches
-    those of all other classes: a false accept is one whose nearest picture there is within the threshold. They are kept
-    in calibration.json beside the model, where proxemic recognize finds them. Intervals come from a bootstrap over
-    classes; with fewer than 20 there are none.
+    The classes must not be in the model's training: a run's validation classes, or others. Each picture searches those
+    of all other classes; it is a false accept if its nearest picture there is within the threshold. The thresholds are
+    written to calibration.json beside the model, where proxemic recognize finds them. Intervals come from a bootstrap
+    over classes, and need at least 20.
 
     Args:
         model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME.
-        gallery (GALLERY): Learn thresholds for this gallery, at its size: each of its classes in turn is the unknown
-            one, or those of --data.root are.
-        data_root (SOURCE): Take other labelled images, a folder or a table, or a file of labelled vectors; classes that
-            the run was trained on are left out, and those of its test if there are others. With --gallery, pictures of
+        gallery (GALLERY): Learn thresholds for this gallery, at its size: each of its classes in turn plays the unknown
+            class, or the classes of --data.root do.
+        data_root (SOURCE): Take other labelled images, a folder or a table, or a file of labelled vectors; classes in
+            the run's training are left out, and those in its test if there are others. With --gallery, pictures of
             unknown classes, with or without labels.
         rates (RATES)
     """
-    say(f"Calibrating {model}")  # before what takes seconds to import
+    say(f"Calibrating {model}")
     from proxemic.retrieval import calibrate
     from proxemic.retrieval.thresholds import calibration_file
     from proxemic.runs.pretrained import model_path
@@ -94,11 +95,11 @@ def calibrate(
 def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any) -> None:
     """Find wrong labels, duplicates and outliers among pictures.
 
-    They are written as tables and as a page with the pictures, worst first; nothing is removed or changed. The model
-    may have been trained on the same labels. Duplicates are exact or near, also across splits. Splits are those of a
-    table's column split, or of folders train, validation and test. Pictures without a label are looked at for
-    duplicates and outliers. Copies that are recompressed, resized, brightened or mirrored are found, cropped and
-    rotated ones are not.
+    The findings are written as tables and as a page with the pictures, worst first; nothing is removed or changed. The
+    model may have been trained on the same labels. Duplicates are exact or near, also across splits, which come from a
+    table's column split, or from folders train, validation and test. Pictures without a label are only examined for
+    duplicates and outliers. Copies that are recompressed, resized, brightened or mirrored are found, but not cropped or
+    rotated ones.
 
     Args:
         source (SOURCE): Folders of pictures, .csv or .parquet tables with the column path and perhaps label and split,
@@ -107,7 +108,7 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
         model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; not needed for vectors.
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.
     """
-    say(f"Looking at {' '.join(map(without_password, source))}")  # before seconds of imports
+    say(f"Looking at {' '.join(map(without_password, source))}")
     from proxemic.retrieval.curation import clean
     from proxemic.retrieval.curation.cleaning import NOT_FOUND
     from proxemic.tables import Table, terminal_text
@@ -139,8 +140,8 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
 def cluster(source: Sequence[str], /, *, model: str | None = None, **options: Any) -> None:
     """Group pictures that have no labels.
 
-    The groups become a table, or a folder of links with a folder for each group. If pictures have labels, how well the
-    groups agree with them is printed.
+    The groups are written as a table, or as a folder of links with a folder for each group. If pictures have labels,
+    the agreement of the groups with them is printed.
 
     Args:
         source (SOURCE)
@@ -148,7 +149,7 @@ def cluster(source: Sequence[str], /, *, model: str | None = None, **options: An
         out (FILE.csv|DIR): A table with the columns path, cluster (-1: none) and distance to the medoid; or a new
             folder of links.
     """
-    say(f"Looking at {' '.join(map(without_password, source))}")  # before seconds of imports
+    say(f"Looking at {' '.join(map(without_password, source))}")
     from proxemic.retrieval.curation.clustering import cluster
 
     print(cluster(source, model, report=say, **options).summary())
@@ -168,18 +169,18 @@ def export(
 ) -> None:
     """Write a model as an ONNX file, or a program of torch, with a model card.
 
-    How pictures are prepared (NAME.json) and a model card (NAME.md) are written beside it. The file is compared with
-    the model on images first: unless embeddings differ by at most 1e-4 and Recall@1 is the same, nothing is written.
-    What --half and --int8 cost in Recall@1 is printed.
+    The preprocessing (NAME.json) and a model card (NAME.md) are written beside it. The file is compared with the model
+    on images first: unless embeddings differ by at most 1e-4 and Recall@1 is the same, nothing is written. The loss of
+    Recall@1 by --half and --int8 is printed.
 
     Args:
         model (MODEL): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
         out (FILE)
-        data_root (SOURCE): Compare on other labelled pictures, a folder or a table, than the run's test images.
+        data_root (SOURCE): Compare on these labelled pictures, a folder or a table, not on the run's test images.
         images: Compare on about N images, of whole classes (default: on all).
         license (NAME): The license for the model card, as hubs name it: mit, cc-by-nc-4.0.
     """
-    say(f"Exporting {model}")  # before what takes seconds to import
+    say(f"Exporting {model}")
     from proxemic.retrieval import export
 
     options |= {"source": data_root, "most_images": images, "licence": license}
@@ -200,16 +201,15 @@ def search(
     model: str | None = None,
     **options: Any,
 ) -> None:
-    """Find the pictures of a gallery that are nearest to others, or to a text.
+    """Find the pictures of a gallery that are nearest to other pictures, or to a text.
 
-    Of a plain folder of pictures a gallery is made first, kept in the user's cache, and brought up to date in later
-    searches. Queries are pictures, vectors or texts. Those that cannot be read are listed; the exit code is 2 if
-    none can.
+    For a plain folder of pictures, a gallery is created in the user's cache first, and updated in later searches.
+    Queries are pictures, vectors or texts. Unreadable queries are listed; the exit code is 2 if no query is readable.
 
     Args:
         text (TEXT)
-        where (COLUMN=VALUE): A condition on hits, as label=shoe; may be repeated. Values of one column are
-            alternatives; different columns must all match; label= means those without a label.
+        where (COLUMN=VALUE): A condition on hits, such as label=shoe; may be repeated. Values of one column are
+            alternatives; different columns must all match; label= selects hits without a label.
         html: Also write a contact sheet: one web page, .html.
         png: Also write a contact sheet as a picture, .png.
     """
@@ -218,7 +218,7 @@ def search(
     for ending, path in sheets.items():
         if path is not None and path.suffix.lower() != ending:
             raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
-    say(f"Searching {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Searching {without_password(gallery)}")
     from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
 
     opened = open_gallery(gallery, model, report=say)
@@ -243,13 +243,13 @@ def recognize(
     model: str | None = None,
     **options: Any,
 ) -> None:
-    """Name what pictures show by a gallery, or say that it is unknown.
+    """Name what pictures show by the labels of a gallery, or report them as unknown.
 
-    A picture gets the label of the nearest labelled picture, if it is near enough: within a threshold that proxemic
+    A picture gets the label of the nearest labelled picture if it is near enough: within a threshold that proxemic
     calibrate has learnt for the gallery's model, or a distance of your own. Queries with labels are counted as right,
-    wrong or unknown. Queries that cannot be read are listed; the exit code is 2 if none can.
+    wrong or unknown. Unreadable queries are listed; the exit code is 2 if no query is readable.
     """
-    say(f"Recognising by {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Recognising by {without_password(gallery)}")
     from proxemic.retrieval import Gallery, recognize
 
     found = recognize(Gallery.open(gallery, model), *query, **options)
@@ -261,16 +261,16 @@ def recognize(
 
 @options_of("proxemic.retrieval:improve_gallery")
 def improve(gallery: str, /, *, out: str | None = None, **options: Any) -> None:
-    """Make a better gallery by the labels of one, in seconds.
+    """Create a better gallery from the labels of a gallery, in seconds.
 
-    A head over its vectors is whitened, which needs no labels, and trained on the labels; what helps on pictures that
-    were held out is kept. The gallery itself stays as it is, and no picture is embedded again. Two labels for a class
-    are few, from five on the gain is large. Correct labels by gallery relabel and improve again.
+    A head over its vectors is whitened, which needs no labels, and trained on the labels; it keeps what helps on
+    held-out pictures. The given gallery is unchanged, and no picture is embedded again. Two labels per class help a
+    little, five or more help much. Correct labels by gallery relabel and improve again.
 
     Args:
         out (DIR): A new folder for the better gallery and its model (default: only measure).
     """
-    say(f"Improving {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Improving {without_password(gallery)}")
     from proxemic.retrieval import improve_gallery
 
     found = improve_gallery(gallery, out, report=say, **options)
@@ -294,20 +294,20 @@ def serve(
 ) -> None:
     """Show a gallery in a browser, and answer searches over HTTP.
 
-    A page takes a picture that is dropped, pasted or chosen, and shows its neighbours; /openapi.json describes the same
-    as JSON. Only this machine reaches it, unless --host is given. With --review, another page shows suspected labels,
-    duplicates and outliers, about which people decide; proxemic gallery apply corrects the labels.
+    Drop, paste or choose a picture on the page to see its neighbours; /openapi.json describes the HTTP interface. Only
+    this machine can reach the server, unless --host is given. With --review, another page shows suspected labels,
+    duplicates and outliers for people to decide about; proxemic gallery apply then corrects the labels.
 
     Args:
-        token: What clients must give, 16 characters or more; the variable PROXEMIC_TOKEN does not show it to others on
-            this machine.
+        token: A secret that clients must send, 16 characters or more; the variable PROXEMIC_TOKEN hides it from other
+            users of this machine.
         name: A further host name of the server; may be repeated.
         max_bytes: Most bytes of a request.
         max_pixels: Most pixels of a picture.
-        max_seconds (S): Seconds for a request to come, and to be answered.
-        max_queue: Most requests that wait.
+        max_seconds (S): Most seconds to receive a request, and to answer it.
+        max_queue: Most waiting requests.
     """
-    say(f"Opening {without_password(gallery)}")  # before what takes seconds to import
+    say(f"Opening {without_password(gallery)}")
     before = signal.getsignal(signal.SIGINT)
 
     def report(line: str) -> None:

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from proxemic.cli.derive import options_of
 from proxemic.errors import UserError
+from proxemic.tables import MISSING, UNITS, Table, size_text
 
-UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_GPU = 80 * 10**9  # bytes, where --memory says nothing
-UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_GPU = 80 * 10**9  # bytes, without --memory
+_UNITS = UNITS | {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @options_of("proxemic:plan", but=["batch", "layouts", "gpu"])
@@ -24,11 +24,11 @@ def plan(
     memory: str | None = None,
     **options: Any,
 ) -> None:
-    """Say what a loss with many classes, or a gallery of many pictures, will take.
+    """Predict the needs of a loss with many classes, or of a gallery of many pictures.
 
-    With --classes, what each process will hold at most and receive in a step for a loss with proxies; the network and
-    its activations come on top (docs/distributed.md). With --gallery, the memory, disk, machines, time to build and
-    queries a second of a gallery in each store (docs/retrieval.md).
+    With --classes, print the memory that each process needs at most for a loss with proxies, and the bytes that it
+    receives in a step; the network and its activations come on top (docs/distributed.md). With --gallery, print the
+    memory, disk, machines, time to build and queries per second of a gallery in each store (docs/retrieval.md).
 
     Args:
         classes (C): Classes of a loss.
@@ -40,10 +40,10 @@ def plan(
         sample_rate (R): Share of the classes in each step.
         optimizer (NAME): sgd, sgd-momentum, adagrad, rmsprop, adam or adamw.
         layout: Layout of the proxies.
-        class_wise: A loss as Proxy-Anchor or MPA, not a softmax.
-        gpu: On GPUs: larger chunks, and the optimiser's fused step.
-        memory (SIZE): Say which settings fit into this memory of each process, as 80GB; for a gallery, of each machine
-            (default: 64GB).
+        class_wise: A loss such as Proxy-Anchor or MPA, not a softmax.
+        gpu: Plan for GPUs: larger chunks, and the optimiser's fused step.
+        memory (SIZE): Show which settings fit into this memory of each process, such as 80GB; for a gallery, of each
+            machine (default: 64GB).
     """
     size = None if memory is None else _bytes(memory)
     if (classes is None) == (gallery is None):
@@ -65,7 +65,6 @@ def plan(
 
 def _plan_loss(classes: int, dim: int, *, memory: int | None, **options: Any) -> None:
     from proxemic import plan
-    from proxemic.tables import Table
 
     planned = plan(classes, dim, memory=memory, **options)
     setting, kind = planned.setting, "class-wise" if options.get("class_wise") else "data-wise"
@@ -87,26 +86,27 @@ def _plan_loss(classes: int, dim: int, *, memory: int | None, **options: Any) ->
     for setting, peak, fits in planned.fitting:
         layout, answer = "sharded" if setting.sharded else "replicated", "yes" if fits else "no"
         rate = f"{setting.sample_rate:g}"
-        rows.append([layout, rate, setting.optimizer, setting.processes, _size(peak), answer])
+        rows.append([layout, rate, setting.optimizer, setting.processes, size_text(peak), answer])
     print(Table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows).text())
     if not any(fits for *_, fits in planned.fitting):
-        print(f"None of these fits into {_size(memory)}: take more processes, fewer proxies a class or a smaller dim.")
+        print(
+            f"None of these fits into {size_text(memory)}: take more processes, fewer proxies a class or a smaller dim."
+        )
 
 
 def _plan_gallery(rows: int, dim: int, memory: int) -> None:
     from proxemic.retrieval.planning import QUANTITIES, plan_gallery
-    from proxemic.tables import MISSING, Table
 
     planned = plan_gallery(rows, dim, machine_memory=memory)
-    print(f"{rows:,} rows of {dim} numbers; machines of {_size(memory)}, of which four fifths are used")
+    print(f"{rows:,} rows of {dim} numbers; machines of {size_text(memory)}, of which four fifths are used")
     columns = ["store", "index", "memory", "machines", "disk", "build", "queries/s", "recall"]
     table = [
         [
             needs.store,
             needs.index,
-            _size(round(needs.memory)),
+            size_text(round(needs.memory)),
             f"{needs.machines:,}",
-            _size(round(needs.disk)),
+            size_text(round(needs.disk)),
             duration(needs.build),
             _two_digits(1 / needs.query),
             f"{needs.recall:.2f}",
@@ -115,10 +115,10 @@ def _plan_gallery(rows: int, dim: int, memory: int) -> None:
     ]
     print(Table(columns, table).text())
     print(
-        "Queries a second are those of one core, for the ten nearest; the recall is that of the largest gallery that "
-        "was measured. More machines than one need a store that divides the rows: Milvus does."
+        "Queries per second are for one core and the ten nearest rows; the recall is that of the largest measured "
+        "gallery. More than one machine needs a store that divides the rows, such as Milvus."
     )
-    print("The laws were fitted to 100,000, 300,000 and 1,000,000 rows. What they say of more, over what it took:")
+    print("The laws were fitted to 100,000, 300,000 and 1,000,000 rows. Predicted over measured values of more rows:")
     checks = [
         [
             needs.store,
@@ -132,7 +132,7 @@ def _plan_gallery(rows: int, dim: int, memory: int) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Write a time in a unit that gives it at most three digits before the point.
+    """Format a time in a unit that leaves at most three digits before the point.
 
     >>> duration(0.00123), duration(90), duration(1500), duration(3e6)
     ('1.2 ms', '90 s', '25 min', '35 days')
@@ -143,30 +143,19 @@ def duration(seconds: float) -> str:
 
 
 def _two_digits(value: float) -> str:
-    """Write a number with at least two significant digits, and all before the point."""
+    """Format a number with at least two significant digits, and all digits before the point."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
 def _table(title: str, columns: Mapping[str, Mapping[str, int]]) -> str:
-    from proxemic.tables import Table
-
     names = dict.fromkeys(name for sizes in columns.values() for name, size in sizes.items() if size)
     total = [*next(iter(columns.values()))][-1]
-    rows = [[name, *(_size(sizes.get(name, 0)) for sizes in columns.values())] for name in names if name != total]
-    return Table([title, *columns], [*rows, [total, *(_size(sizes[total]) for sizes in columns.values())]]).text()
+    rows = [[name, *(size_text(sizes.get(name, 0)) for sizes in columns.values())] for name in names if name != total]
+    return Table([title, *columns], [*rows, [total, *(size_text(sizes[total]) for sizes in columns.values())]]).text()
 
 
 def _bytes(text: str) -> int:
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)", text)
     if size is None or float(size[1]) == 0:
         raise UserError(f"--memory is {text}, but must be a number with a unit, as 80GB or 24GiB.")
-    return int(float(size[1]) * UNITS[size[2]])
-
-
-def _size(size: int) -> str:
-    """Format a size in the unit that leaves one to three digits before the point; 0 is a dash."""
-    if size == 0:
-        return "–"
-    unit = next(unit for unit in ("TB", "GB", "MB", "KB", "B") if size >= UNITS[unit])
-    value = size / UNITS[unit]
-    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+    return int(float(size[1]) * _UNITS[size[2]])

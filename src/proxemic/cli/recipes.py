@@ -16,14 +16,14 @@ _STARTERS = (
     *("glyphs", "glyphs-small/proxy-anchor", "own-pretrained", "own-resnet50", "own", "own-vectors"),
     *("cub/proxy-anchor", "cars/proxy-anchor", "sop/proxy-anchor", "faces/small"),
 )
-"""What most people begin with: drawn characters, their own data, and the benchmarks."""
+"""The recipes to begin with: drawn characters, your own data, and benchmarks."""
 
 
 def list(patterns: Sequence[str] = (), /) -> None:
-    """List recipes with what they are for: ten to begin with and a count for each data set, or those of a pattern.
+    """List recipes with their purpose: ten to begin with and a count per data set, or those that match a pattern.
 
     Args:
-        patterns (PATTERN): A data set, as cars, or a pattern of names, as 'glyphs-small/*-anchor' or '**' for all.
+        patterns (PATTERN): A data set, such as cars, or a pattern, such as 'glyphs-small/*-anchor' or '**' for all.
     """
     from proxemic.recipes import is_match, list_recipes, recipe_summary
 
@@ -42,7 +42,7 @@ def list(patterns: Sequence[str] = (), /) -> None:
 
 
 def show(name: str, /, *, overrides: "Flags") -> None:
-    """Show a recipe in full, defaults included; also with flags applied.
+    """Show a recipe in full, with its defaults and the given flags.
 
     Args:
         name (NAME|FILE): The name of a recipe, or a YAML file.
@@ -64,7 +64,7 @@ def show(name: str, /, *, overrides: "Flags") -> None:
 
 
 def explain(key: str, /) -> None:
-    """Explain a key of recipes: what it is for, what it may be and what it is by default.
+    """Explain a key of recipes: its purpose, its allowed values and its default.
 
     Args:
         key: A key, such as optim.lr, or the last part of one, such as lr.

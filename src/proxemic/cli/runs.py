@@ -36,15 +36,15 @@ def train(
 ) -> None:
     """Train an embedding and evaluate it on unseen classes.
 
-    The recipe says how; the epoch is chosen on held-out classes, and the test classes are evaluated once. Every value
-    of a recipe is a flag: --data.root DIR, --training.epochs 20, --loss.alpha 16, --loss ProxyAnchorLoss, ... See them
-    all with: proxemic recipes show NAME.
+    A recipe describes the training. The epoch is chosen on held-out classes, and the test classes are evaluated once.
+    Every value of a recipe is a flag: --data.root DIR, --training.epochs 20, --loss.alpha 16, --loss ProxyAnchorLoss,
+    ... See them all with: proxemic recipes show NAME.
 
     Args:
         out (DIR): The run directory (default: runs/RECIPE-DATE-TIME).
-        resume (RUN): Continue this run from its last checkpoint; with --training.epochs N, extend it to N epochs; with
-            --data.root DIR, its data were moved there.
-        strict: An unreadable image is an error, not skipped.
+        resume (RUN): Continue this run from its last checkpoint; --training.epochs N extends it to N epochs;
+            --data.root DIR tells where its data were moved.
+        strict: Fail if an image is unreadable, instead of skipping it.
         no_validation: Train on all training classes and choose the epoch on the test classes, as many papers do; the
             results say so.
     """
@@ -55,7 +55,7 @@ def train(
         if os.environ.get(tasks, "1") != "1":
             from proxemic.runs.processes import join_processes
 
-            # First of all, so that one process says what is wrong.
+            # First of all, so that only one process reports errors.
             options["processes"] = held.enter_context(join_processes())
         if resume is not None:
             if recipe or out or strict or no_validation or not overrides.keys() <= {"training.epochs", "data.root"}:
@@ -76,7 +76,7 @@ def train(
                 raise UserError(
                     f"--recipe is missing: {own}name one that proxemic recipes list prints, or give a YAML file."
                 )
-            find_recipe(recipe)  # before what takes seconds to import
+            find_recipe(recipe)  # before seconds of imports
             if strict:
                 overrides["data.strict"] = "true"
             if no_validation:
@@ -87,14 +87,14 @@ def train(
                 if strict and "data.strict" in str(error):
                     raise UserError("--strict is for recipes of own images: leave it out here.") from error
                 raise
-    if result.metrics:  # of the first process, when the others need not wait any more
+    if result.metrics:  # only in the first process, after the others have ended
         _report_at_the_end(result)
 
 
 def demo(*, out: Path | None = None, overrides: "Flags") -> None:
-    """Train on pictures of characters that are drawn here, in a few minutes and without a download.
+    """Train on pictures of drawn characters, in a few minutes and without a download.
 
-    Train the recipe glyphs, print the results on characters that were never seen, and say what to try next.
+    Train the recipe glyphs, print the results on unseen characters, and suggest what to try next.
 
     Args:
         out (DIR): The run directory (default: runs/demo-DATE-TIME).
@@ -108,11 +108,11 @@ def demo(*, out: Path | None = None, overrides: "Flags") -> None:
 
 
 def _train(recipe: str | None, out: Path | None, overrides: "Flags", **options: Any) -> "TrainingResult":
-    """Train as `proxemic.train`, and print what it reports and its metrics."""
+    """Call `proxemic.train`, and print its notes and metrics."""
     from proxemic.files import new_directory
 
     path = out or new_directory(str(recipe))
-    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # before what takes seconds to import
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # before seconds of imports
         print(f"Resuming {path}" if recipe is None else f"Training {recipe}", flush=True)
     with optional_dependency("train"):
         from tqdm import tqdm
@@ -124,7 +124,7 @@ def _train(recipe: str | None, out: Path | None, overrides: "Flags", **options: 
 
     def report(line: str) -> None:
         nonlocal is_named
-        if not is_named and path.exists():  # once nothing that was given can be refused any more
+        if not is_named and path.exists():  # once all arguments are accepted
             is_named = True
             tqdm.write(f"Run directory: {path}")
         tqdm.write(emphasized(line))  # above the progress bar
@@ -150,24 +150,24 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on images, or embeddings made elsewhere; compare two.
 
-    A run is evaluated on its own test classes, or on another folder or table: on the test split that it gives, or on
-    all images. Two are compared on the same queries. A table has the columns path and label and perhaps those of Open
-    Metric Learning: split, is_query, is_gallery, sequence (rows of one burst or video are not hits of each other),
-    category, and a box x_1, y_1, x_2, y_2. The run's data and evaluation settings are flags: --data.root DIR,
-    --evaluation.recall_at [1,10,100], --evaluation.precision_at [10], --evaluation.map_at [10],
+    A run is evaluated on its own test classes, or on another folder or table: on its test split if it has one, or on
+    all its images. Two models are compared on the same queries. A table has the columns path and label and perhaps
+    those of Open Metric Learning: split, is_query, is_gallery, sequence (rows of one burst or video are not hits of
+    each other), category, and a box x_1, y_1, x_2, y_2. The run's data and evaluation settings are flags: --data.root
+    DIR, --evaluation.recall_at [1,10,100], --evaluation.precision_at [10], --evaluation.map_at [10],
     --evaluation.map_divisors [min,hits], --evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true,
     --evaluation.nmi true, --evaluation.average classes, --evaluation.distance euclidean, --evaluation.precision
-    bf16-mixed (float32 unless it is given), --batches.workers 4. Intervals come from a bootstrap over classes; with
-    fewer than 20 there are none.
+    bf16-mixed (default: float32), --batches.workers 4. Intervals come from a bootstrap over classes, and need at least
+    20.
 
     Args:
         targets (RUN|FILE)
-        query (DIR|TABLE|FILE): Images that search those of --gallery; for a model of vectors, a file of these.
-        gallery (DIR|TABLE|FILE): Images or vectors to search; or embeddings that those of the target search.
+        query (DIR|TABLE|FILE): Images that search those of --gallery; for a model of vectors, a file of vectors.
+        gallery (DIR|TABLE|FILE): Images or vectors to search; or embeddings that the target's embeddings search.
         worst: Show the N worst classes and queries.
-        pictures: Draw the queries of --worst, or of --chosen, with their neighbours: a page, .html.
-        chosen (PATH): A query that --pictures draws, by its path or the end of it; may be repeated.
-        json: The same as --format json.
+        pictures: Write an .html page with the queries of --worst, or of --chosen, and their neighbours.
+        chosen (PATH): A query for --pictures, by its path or the end of its path; may be repeated.
+        json: Short for --format json.
     """
     form = "json" if json else format
     one = "is for one model: leave it out, or evaluate the two one by one."
@@ -187,7 +187,7 @@ def evaluate(
         from proxemic.pages.page import check_page
 
         check_page(pictures, "--pictures")
-    say(f"Evaluating {' and '.join(targets)}")  # before what takes seconds to import
+    say(f"Evaluating {' and '.join(targets)}")
     from proxemic import evaluate
 
     evaluation = evaluate(targets, overrides=overrides or None, report=say, **options)
@@ -213,15 +213,15 @@ def verify(
 ) -> None:
     """Evaluate a model by pairs: LFW, CFP-FP, AgeDB-30, CALFW, CPLFW, or your own.
 
-    Whether a pair shows one person, or is the same, is decided in each of ten folds by the threshold that is best on
-    the other nine. A run's table is kept in its verification.json, unless --out names another file.
+    Each of ten folds decides whether a pair shows the same person or thing by the threshold that is best on the other
+    nine. A run's table is written to its verification.json, unless --out names another file.
 
     Args:
         target (RUN|FILE)
         sets (NAMES)
         pairs (TABLE)
         data (DIR|FILE)
-        against: Also print what the paper prints (Table V), and what differs in protocol.
+        against: Also print the paper's figures (Table V), and how its protocol differs.
     """
     from proxemic.studies.targets import is_run
 
@@ -231,7 +231,7 @@ def verify(
         raise UserError("--against is about published sets, but --pairs is a table of your own: leave out one of them.")
     if against and format in ("json", "csv"):
         raise UserError(f"--against prints for people, but --format is {format}: leave out one of them.")
-    say(f"Verifying {target}")  # before what takes seconds to import
+    say(f"Verifying {target}")
     from proxemic import verify
 
     verification = verify(target, report=say, **options)
@@ -251,25 +251,24 @@ def report(
 ) -> None:
     """Write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe.
 
-    The page is one HTML file, which opens without a network: metrics with intervals beside those of the network before
-    training, queries with their neighbours, confused classes, distances, a map, why pictures are near, curves, data,
-    recipe and environment. Further runs are compared with the first on its pictures. Of a gallery it has a summary,
-    duplicates, and as much of these as there are labels and a model for; a pretrained network or an ONNX file makes one
-    of the folder --data.root.
+    The page is one HTML file, which works offline: metrics with intervals beside those of the network before training,
+    queries with their neighbours, confused classes, distances, a map, why pictures are near, curves, data, recipe and
+    environment. Further runs are compared with the first on its pictures. The page of a gallery has a summary,
+    duplicates, and those other parts for which there are labels and a model. For a pretrained network or an ONNX file,
+    the page is about the pictures of --data.root.
 
     Args:
-        targets (RUN|GALLERY|MODEL): A finished run, and others beside it; or a gallery: a directory, postgresql://...,
+        targets (RUN|GALLERY|MODEL): A finished run, and others to compare; or a gallery: a directory, postgresql://...,
             milvus://...; or timm:NAME, hf:NAME or an .onnx file.
         out: The page (default: report.html in the run, or here for a gallery).
         model (RUN|FILE): The gallery's model, if it has moved.
-        data_root (SOURCE): Show other labelled pictures than those that the run held out: a folder or a table, as for
-            evaluate.
-        map: How the map of pictures is made; umap needs the extra umap (default: tsne above two dozen classes, else
-            pca).
+        data_root (SOURCE): Show these labelled pictures, a folder or a table, instead of the run's test pictures.
+        map: The projection of the map of pictures; umap needs the extra umap (default: tsne above two dozen classes,
+            else pca).
     """
     first, *others = targets
     shown = without_password(first)
-    say(f"Reporting on {shown}")  # before what takes seconds to import
+    say(f"Reporting on {shown}")
     from proxemic.report import write_gallery_report, write_report
 
     named = is_pretrained_name(first) or first.lower().endswith(".onnx")
@@ -281,7 +280,7 @@ def report(
         )
     elif ":" in first or (Path(first) / GALLERY_FILE).is_file():
         if others:
-            raise UserError(f"{shown} is a gallery, of which a report is about one: leave {others[0]} out.")
+            raise UserError(f"{shown} is a gallery, and a report is about one gallery: leave {others[0]} out.")
         if data_root is not None:
             raise UserError(f"--data.root is for a run, but {shown} is a gallery: leave it out.")
         page = write_gallery_report(first, out=out or Path("report.html"), model=model, projection=map, report=say)
@@ -299,9 +298,9 @@ def report(
 
 
 def _report_at_the_end(result: "TrainingResult") -> None:
-    """Write the report of a run that has just been trained, and print where it is, what follows, and the seconds."""
+    """Write the report of a new run, and print its path, the next commands, and the seconds of each step."""
     out, metrics = result.path / "report.html", result.path / "metrics.json"
-    if out.exists() and out.stat().st_mtime_ns >= metrics.stat().st_mtime_ns:  # a finished run that was resumed
+    if out.exists() and out.stat().st_mtime_ns >= metrics.stat().st_mtime_ns:  # a finished run was resumed
         return
     from proxemic.files import read_json
     from proxemic.runs.verdict import next_commands
@@ -320,7 +319,7 @@ def _report_at_the_end(result: "TrainingResult") -> None:
 
 
 def print_report(write: Callable[[], Path], command: str) -> None:
-    """Write a report and print where it is, or why there is none: what it is about is finished all the same."""
+    """Write a report and print its path, or why there is none: the run that it describes is finished all the same."""
     try:
         print(f"Report: {write()}")
     except Exception as error:

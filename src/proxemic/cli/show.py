@@ -1,4 +1,4 @@
-"""Tables on the terminal."""
+"""Print results on the terminal."""
 
 import os
 import sys
@@ -12,15 +12,15 @@ from proxemic.tables import MISSING, Table, percent
 
 
 def emphasized(line: str) -> str:
-    """Return a line in bold yellow if it is a warning and a terminal shows it, otherwise as it is."""
+    """Return a warning in bold yellow if the output is a terminal, and any other line unchanged."""
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     return f"\033[1;33m{line}\033[0m" if colours and line.startswith("WARNING") else line
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
-    """Print the verdict of ``metrics.json``, warnings, and the metrics beside those before training and by chance.
+    """Print the verdict, warnings, and the metrics of ``metrics.json`` beside those before training and by chance.
 
-    Where there are no test classes, print those of the validation.
+    Without test classes, print the metrics of the validation.
     """
     if "phases" in result:
         ends = {"plateau": "to a plateau", "epochs": "all that there may be"}
@@ -51,7 +51,7 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 
 def _chosen(result: Mapping[str, Any]) -> str:
-    """Say which network was kept; results of earlier versions give only the epoch."""
+    """Name the network that was kept; results of earlier versions state only the epoch."""
     starts = {"start": "the network before training, without a head", "untrained": "the network before training"}
     kept, epoch = result.get("kept", ""), f"epoch {result['epoch']}"
     if kept == "interpolation":

@@ -27,20 +27,20 @@ def compare(
 ) -> None:
     """Compare recipes over seeds: tables with intervals, paired differences, plots.
 
-    Every recipe is trained with every seed, and compared on each data set: means with 95% intervals, differences paired
-    by seed. Finished runs are kept: the same command with the same --out goes on, and with more recipes or seeds it
-    adds them. Every value of a recipe is a flag, for all of them: --data.root DIR, --training.epochs 5, ...
+    Every recipe is trained with every seed and compared on each data set: means with 95% intervals, differences paired
+    by seed. Finished runs are reused: the same command with the same --out continues, and more recipes or seeds are
+    added. Every value of a recipe is a flag, for all recipes: --data.root DIR, --training.epochs 5, ...
 
     Args:
         recipes (RECIPE)
-        seeds (N|LIST): How many, as 5 for 0 to 4, or which: 0,1,2 (default: 5).
+        seeds (N|LIST): Their number, such as 5 for 0 to 4, or a list, such as 0,1,2 (default: 5).
         out (DIR)
         resume (DIR)
         baseline (RECIPE)
         metrics (LIST)
     """
-    if what := ", ".join(recipes) or options.get("resume"):
-        _say(f"Comparing {what}")  # before what takes seconds to import
+    if studied := ", ".join(recipes) or options.get("resume"):
+        _say(f"Comparing {studied}")  # before seconds of imports
     from proxemic import compare
     from proxemic.studies.comparison import against_paper, markdown
 
@@ -76,26 +76,25 @@ def reality_check(
     overrides: "Flags",
     **options: Any,
 ) -> None:
-    """Tune losses alike by cross-validation and evaluate them on unseen classes, many times.
+    """Tune losses with the same budget by cross-validation, and evaluate them on unseen classes, many times.
 
-    For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; where it has a
+    For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; if it has a
     second phase, as many trials of that phase, each from the best of the first; then repetitions with the best values,
     evaluated on the test classes: the folds' models (separated), their joined embeddings (concatenated), and one model
-    on all training classes (complete). Every value of a recipe is a flag, for all of them: --data.root DIR,
-    --training.epochs 20, ... The same command with the same --out, or --resume, goes on where it was, after Ctrl-C or a
-    kill.
+    on all training classes (complete). Every value of a recipe is a flag, for all recipes: --data.root DIR,
+    --training.epochs 20, ... After Ctrl-C or a kill, the same command with the same --out, or --resume, continues.
 
     Args:
         recipes (RECIPE)
         out (DIR)
         resume (DIR)
-        space (NAME|FILE): What is searched: a loss's name, or a YAML file (default: that of the loss); once, or once
+        space (NAME|FILE): The search space: a loss's name, or a YAML file (default: that of the loss); once, or once
             for each recipe.
     """
-    if what := ", ".join(recipes) or resume:
-        _say(f"Checking {what}")  # before what takes seconds to import
+    if studied := ", ".join(recipes) or resume:
+        _say(f"Checking {studied}")  # before seconds of imports
     if resume is not None and (recipes or space or options):
-        raise UserError("--resume takes everything but --workers and --against from the check that it goes on with.")
+        raise UserError("--resume takes everything but --workers and --against from the check that it continues.")
     from proxemic import reality_check
 
     options |= {"out": out, "resume": resume, "workers": workers, "against": against}
@@ -120,10 +119,10 @@ def tune(
 ) -> None:
     """Search for a recipe's hyper-parameters on validation classes.
 
-    Optuna searches on classes held out from training; the test classes are never looked at. The same command with --out
-    in several terminals, or with the same --storage and --study on several machines, shares the trials; a search that
-    was stopped goes on with --resume. Every value of the recipe is a flag: --data.root DIR, --training.epochs 20,
-    --loss ProxyAnchorLoss, ...
+    Optuna searches on classes held out from training; the test classes are never used. The same command with --out in
+    several terminals, or with the same --storage and --study on several machines, shares the trials; --resume continues
+    an interrupted search. Every value of the recipe is a flag: --data.root DIR, --training.epochs 20, --loss
+    ProxyAnchorLoss, ...
 
     Args:
         space (NAME|FILE)
@@ -135,13 +134,13 @@ def tune(
         resume (DIR)
     """
     if resume is not None and (recipe or around or options):
-        raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+        raise UserError("--resume takes everything from the search that it continues: give it alone.")
     if recipe is not None:
         from proxemic.recipes import find_recipe
 
         find_recipe(recipe)
-    if what := recipe or resume:
-        _say(f"Searching for the hyper-parameters of {what}")  # before what takes seconds to import
+    if studied := recipe or resume:
+        _say(f"Searching for the hyper-parameters of {studied}")  # before seconds of imports
     from proxemic import tune
 
     options |= {"around": around, "out": out, "storage": storage, "workers": workers, "resume": resume}

@@ -1,7 +1,6 @@
-"""Using an embedding: pictures become vectors, which are kept in galleries and searched.
+"""Use a trained embedding: embed pictures, store them in galleries, search, recognise, clean and export.
 
-`Embedder` turns pictures into vectors; `Gallery` keeps them with their metadata, in one of the `stores`: a folder,
-PostgreSQL or Milvus.
+`Embedder` turns pictures into vectors; `Gallery` stores them with their metadata in a folder, PostgreSQL or Milvus.
 """
 
 from proxemic.extras import optional_dependency

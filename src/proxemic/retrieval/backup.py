@@ -1,4 +1,4 @@
-"""A gallery as one Parquet file: to back it up, and to move it from one store to another."""
+"""Export galleries to a Parquet file and import them, as a backup or to move to another store."""
 
 import json
 import os
@@ -26,8 +26,8 @@ from proxemic.retrieval.thresholds import Calibration, calibration_file
 from proxemic.runs.pretrained import kept_at
 
 _KEY = "proxemic_gallery"
-"""The key of the metadata of a file whose JSON says what a gallery knows besides its rows."""
-_ROWS = 8192  # of a row group
+"""The metadata key of a file, whose JSON describes the gallery besides its rows."""
+_ROWS = 8192  # rows of a row group
 
 
 def export_gallery(
@@ -36,16 +36,16 @@ def export_gallery(
     *,
     report: Callable[[str], object] | None = None,
 ) -> int:
-    """Write a gallery to a Parquet file, from which `import_gallery` makes it again in any store.
+    """Write a gallery to a Parquet file, from which `import_gallery` recreates it in any store.
 
-    It has the columns ``path`` and ``label``, all further ones, ``embedding`` and, where the gallery keeps them,
-    ``features``; its metadata say as JSON what model
-    made the vectors and where that was, the distance, the index, the folders of pictures and, if the model has any,
-    its thresholds. `read_embeddings` and other programs read it, too. Neither the pictures nor the model are in it.
+    The file has the columns ``path`` and ``label``, all further ones, ``embedding`` and, if the gallery stores them,
+    ``features``. Its metadata describe as JSON the model that made the vectors, the distance, the index, the folders of
+    pictures and the calibrated thresholds of the model. `read_embeddings` and other programs can read the file. It
+    contains neither the pictures nor the model.
 
     Args:
         gallery: The gallery, or its address.
-        out: A file, .parquet, which is there when it is whole.
+        out: A .parquet file, which is written atomically.
         report: Called with notes for the user. None logs them.
 
     Returns:
@@ -53,6 +53,15 @@ def export_gallery(
 
     Raises:
         UserError: If the gallery cannot be read, or the file cannot be written.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> gallery = Gallery.create(folder / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0]], ["hat.jpg"], ["hat"])
+    >>> export_gallery(gallery, folder / "shop.parquet")
+    1
+    >>> len(import_gallery(folder / "copy", folder / "shop.parquet"))
+    1
     """
     path = Path(out)
     if path.suffix.lower() != ".parquet":
@@ -90,15 +99,22 @@ def export_gallery(
 def import_gallery(
     address: str | os.PathLike[str], file: str | os.PathLike[str], *, report: Callable[[str], object] | None = None
 ) -> Gallery:
-    """Make a gallery of a file that `export_gallery` wrote; it finds the same, and numbers its rows anew.
+    """Create a gallery from a file that `export_gallery` wrote; searches find the same, and rows get new ids.
 
     Args:
-        address: Where, in any store: a new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``.
-        file: The file. It may come from a stranger: nothing in it is run.
+        address: A new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``.
+        file: The file, which may come from a stranger: nothing in it is executed.
         report: Called with notes for the user. None logs them.
 
+    Returns:
+        The new gallery.
+
     Raises:
-        UserError: If the file is not such a file, or is damaged, or there is a gallery already; nothing is made then.
+        UserError: If the file is damaged or does not hold a gallery, or the address is taken; nothing is created then.
+
+    Example::
+
+        import_gallery("postgresql://host/base/shop", "shop.parquet")
     """
     path = Path(file)
     if not path.is_file():
@@ -128,7 +144,7 @@ def import_gallery(
 
 
 def _facts(schema: pa.Schema, path: Path) -> tuple[GalleryInfo, dict[str, Any]]:
-    """Check the columns and the metadata of a file; `ValueError` if they are not those of a gallery."""
+    """Read the description of a gallery and check the columns; `ValueError` if the file does not hold a gallery."""
     try:
         content = json.loads((schema.metadata or {})[_KEY.encode()])
         info = GalleryInfo.from_json(content["info"], path)
@@ -151,13 +167,13 @@ def _facts(schema: pa.Schema, path: Path) -> tuple[GalleryInfo, dict[str, Any]]:
     ):
         raise ValueError(
             f"{path} has other columns than texts (path, label and further ones) and the lists of float32 that it "
-            "names: export the gallery anew."
+            "names: export the gallery again."
         )
     return info, {"roots": roots, "index": index, "calibration": calibration}
 
 
 def _lists(info: GalleryInfo) -> dict[str, pa.DataType]:
-    """Return the columns of numbers that a file of a gallery has, with their types."""
+    """Return the names and types of the columns of numbers in the file of a gallery."""
     sizes = {"embedding": info.dim, "features": info.features}
     return {name: pa.list_(pa.float32(), size) for name, size in sizes.items() if size is not None}
 
@@ -174,17 +190,17 @@ def _batches(
         items = table.select(range(table.num_columns - len(lists)))
         paths = items["path"].to_pylist()
         if any(column.null_count for column in (*lists, *numbers)) or None in paths or "" in paths:
-            raise ValueError(f"{path} lacks a path or a number from row {before + 1:,} on: export the gallery anew.")
+            raise ValueError(f"{path} lacks a path or a number from row {before + 1:,} on: export the gallery again.")
         seen.update(paths)
         if len(seen) < before + len(paths):
-            raise ValueError(f"{path} names a picture twice, up to row {before + len(batch):,}: export it anew.")
+            raise ValueError(f"{path} names a picture twice, up to row {before + len(batch):,}: export it again.")
         vectors, *features = [number.to_numpy(zero_copy_only=False).reshape(len(batch), -1) for number in numbers]
         lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
         if not all(np.isfinite(feature).all() for feature in (lengths, *features)) or (
             info.distance == "cosine" and (abs(lengths - 1) > 1e-3).any()
         ):
-            raise ValueError(f"{path} has vectors that no gallery has from row {before + 1:,} on: export it anew.")
+            raise ValueError(f"{path} has vectors that no gallery has from row {before + 1:,} on: export it again.")
         yield vectors, items, features[0] if features else None
         before += len(batch)
     if before != opened.metadata.num_rows:
-        raise ValueError(f"{path} has {before:,} rows of {opened.metadata.num_rows:,}: export the gallery anew.")
+        raise ValueError(f"{path} has {before:,} rows of {opened.metadata.num_rows:,}: export the gallery again.")

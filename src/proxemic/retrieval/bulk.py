@@ -1,4 +1,4 @@
-"""Embedding of many pictures into a file: by one process or several, going on where it was killed."""
+"""Embed many pictures into a file, by one process or several, and resume after a kill."""
 
 import csv
 import hashlib
@@ -34,17 +34,17 @@ Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class EmbeddedFile:
-    """Result of embedding to a file or a table.
+    """Result of embedding to a file.
 
     Args:
         path: The file of the embeddings, or its address.
-        rows: Embeddings in it.
-        dim: Dimension of each.
-        precision: Precision in which they were computed.
+        rows: Number of embeddings in the file.
+        dim: Numbers of an embedding.
+        precision: Precision in which the embeddings were computed.
         unreadable: Why pictures could not be read, by their names.
-        others: Files beside it: the paths, if the format has none, and the pictures that could not be read.
-        embedded: Pictures embedded by this command, not by an earlier one that was stopped.
-        seconds: Time that this took, including the writing of the file.
+        others: Files beside it: the paths, if the format has none, and the list of unreadable pictures.
+        embedded: Pictures embedded by this call, not by an interrupted one before.
+        seconds: Time of embedding and writing.
     """
 
     path: Path | str
@@ -71,36 +71,36 @@ def embed_to_file(
     ray_address: str | None = None,
     report: Callable[[str], object] | None = None,
 ) -> EmbeddedFile | None:
-    """Embed pictures, which need no labels, and write the embeddings to a file.
+    """Embed pictures, with or without labels, and write the embeddings to a file.
 
-    What is embedded is kept part by part in the folder ``OUT.parts`` beside the file, so that the same call goes on
-    where another one was killed, and removed at the end; a picture that has changed meanwhile is embedded anew. The
-    bytes of the file are the same whether the work was interrupted or not, and done by one process or by several.
+    Finished parts are stored in the folder ``OUT.parts`` beside the file until the file is written, so that the same
+    call continues after a kill; pictures that have changed meanwhile are embedded again. The file has the same bytes
+    whether the work was interrupted or not, and with one process or several.
 
     Args:
         model: A run, a ``model.safetensors``, or an ONNX file; see `Embedder.load`.
-        sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a head alone one
-            file of vectors.
-        out: The file: .parquet or .safetensors, with paths and, where there are any, labels; or .npy, with these
-            in ``OUT.paths.csv`` beside it. ``OUT`` is the name without its ending. May be an address, such as
-            ``s3://bucket/vectors.parquet``; what is embedded is then kept in the user's cache folder meanwhile.
-        batch_size: Pictures that the network sees at once, in each process.
-        workers: Processes that read the pictures, of each process; None takes as many as there are cores.
-        precision: ``32-true``, or ``bf16-mixed``, which may be faster; the file then says so.
+        sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a model that is
+            only a head, one file of vectors.
+        out: A .parquet or .safetensors file, with paths and, if there are any, labels; or a .npy file, with these in
+            ``OUT.paths.csv`` beside it. ``OUT`` is the name without its ending. May be an address, such as
+            ``s3://bucket/vectors.parquet``; finished parts are then stored in the user's cache folder.
+        batch_size: Pictures per batch of the network, in each process.
+        workers: Processes that read pictures for each process; None takes as many as there are cores.
+        precision: ``32-true``, or ``bf16-mixed``, which may be faster and is noted in the file.
         device: Where to compute: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        strict: A picture that cannot be read is an error when all others are embedded; by default it is left out. Such
-            pictures are listed in ``OUT.unreadable.csv`` beside the file.
+        strict: Fail if a picture cannot be read, after embedding all others; by default it is left out. Such pictures
+            are listed in ``OUT.unreadable.csv`` beside the file.
         engine: ``local``, the processes of this command; or ``ray``, the nodes of a cluster, which must see the model
             and the pictures under the same names.
         ray_address: Address of the cluster, such as ``auto`` or ``ray://head:10001``; None starts Ray on this machine.
         report: Called with notes for the user. None logs them.
 
     Returns:
-        What was written; None in processes other than the first.
+        The result; None in processes other than the first.
 
     Raises:
-        UserError: If the model or the sources cannot be read, no picture can be, or the file cannot be written.
-        ValueError: If a file is malformed, or an argument out of its range.
+        UserError: If the model or the sources cannot be read, no picture is readable, or the file cannot be written.
+        ValueError: If a file is malformed, or an argument is out of its range.
         ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
 
     Example::
@@ -126,7 +126,7 @@ def embed_to_file(
         pictures = _list(embedder, sources)
         if pictures.ignored:
             say(f"{len(pictures.ignored):,} files are not pictures by their names, such as {pictures.ignored[0]}.")
-        # The first process holds the folder for all of them.
+        # The first process locks the folder for all processes.
         with exclusive_lock(folder) if processes.is_first else nullcontext():
             processes.wait()
             if workers is None:
@@ -147,7 +147,7 @@ def embed_to_file(
 
 
 def working_folder(target: Path | str) -> Path:
-    """Return the folder that holds embedded parts until all are complete."""
+    """Return the folder that stores finished parts until the file is written."""
     if isinstance(target, Path):
         return target.with_name(f"{target.name}.parts")
     known = hashlib.sha256(target.encode()).hexdigest()[:16]
@@ -180,7 +180,7 @@ def _embed(
     on_ray: tuple[str | None, str] | None,
     say: Callable[[str], object],
 ) -> int:
-    """Embed what is not there yet, each process its share; give the number of pictures of all."""
+    """Embed the missing parts, each process its share; return the number of pictures of all processes."""
     missing = parts.missing()
     digests = processes.all_gather(f"{parts.digest} {missing}")
     if len(set(digests)) > 1:
@@ -218,7 +218,7 @@ def _write(
     strict: bool,
     say: Callable[[str], object],
 ) -> tuple[Path | str, ...]:
-    """Write all files, that of the embeddings last; give the others."""
+    """Write all files, the embeddings last; return the other files."""
     listed, named = _beside(out, "unreadable.csv"), _beside(out, "paths.csv")
     others: list[Path | str] = []
     if unreadable:
@@ -242,7 +242,7 @@ def _write(
     else:
         remove_file(listed)
     shown = parts.pictures.take(places) if len(places) < len(parts.pictures) else parts.pictures
-    if not parts.embedder.takes_vectors:  # rows of a file have names of other kinds
+    if not parts.embedder.takes_vectors:  # names of vectors need not be paths
         shown = shown.with_texts(path=[absolute(name) for name in shown.names])
     rows = RowLabels.of(shown)
     if Path(out).suffix.lower() == ".npy":

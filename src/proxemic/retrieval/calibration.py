@@ -1,4 +1,4 @@
-"""Learn thresholds on the distance from classes that a model was not trained on."""
+"""Learn thresholds on the distance from classes on which a model was not trained."""
 
 import math
 import os
@@ -30,17 +30,16 @@ from proxemic.retrieval.stores.store import Distance
 from proxemic.retrieval.thresholds import RATES, CalibratedThreshold, Calibration, calibration_file, format_threshold
 from proxemic.runs.directory import RunDirectory, split_fingerprint
 from proxemic.runs.embed import embed_images
-from proxemic.tables import percent
 
 HeldOutSplit = Literal["validation", "test"]
 
-_MOST = 10_000  # queries out of a gallery, whose neighbours are computed exactly
-_GROUPED = 5_000  # pictures whose groups are compared with classes: 200 MB of distances
+_MOST = 10_000  # most queries from a gallery, as neighbours are computed exactly
+_GROUPED = 5_000  # most pictures that learn the threshold for groups: 200 MB of distances
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Vectors with their classes that are searched, and which of them search, or `unknown` ones with their classes."""
+    """Vectors and classes to search; `queries` are the rows that search (None: all), or else `unknown` vectors are."""
 
     vectors: Float[Tensor, "rows dim"]
     labels: Int64[Tensor, " rows"]
@@ -52,7 +51,7 @@ class HeldOut:
 
     @property
     def images(self) -> int:
-        """How many pictures search as pictures of an unknown class."""
+        """How many pictures search as if their class were unknown."""
         if self.unknown is not None:
             return len(self.unknown[1])
         return len(self.labels if self.queries is None else self.queries)
@@ -73,37 +72,40 @@ def calibrate(
     keep: bool = True,
     report: Callable[[str], object] | None = None,
 ) -> Calibration:
-    r"""Learn thresholds on the distance from classes that a model was not trained on.
+    r"""Learn thresholds on the distance from classes on which a model was not trained.
 
-    Each picture searches the pictures of all *other* classes, as a picture of an unknown class does: $d^-$ is its
-    distance to the nearest of these. It is a false accept at a threshold $\tau$ if $d^- \le \tau$, and the threshold
-    for a rate is the largest with at most that share of false accepts:
+    Each picture searches the pictures of all *other* classes, as a picture of an unknown class would: $d^-$ is the
+    distance to its nearest neighbour among them. It is a false accept at a threshold $\tau$ if $d^- \le \tau$. The
+    threshold for a false accept rate r is the largest with at most this share of false accepts among N pictures:
 
     $$\tau_r = \max \{\tau : |\{i : d^-_i \le \tau\}| \le r N\}$$
 
-    So rates are those of queries that search as many pictures as here, not of pairs of pictures: of the nearest of n
-    pictures, n pairs could have been accepted. In a larger gallery there are more false accepts, and pictures that
-    resemble known classes are accepted more often. With `gallery`, thresholds are learnt by searching that gallery.
+    The rates count queries that search as many pictures as here, not pairs of pictures. In a larger gallery there are
+    more false accepts, and pictures that resemble known classes are accepted more often. With `gallery`, thresholds are
+    learnt by searching that gallery.
 
     Args:
-        model: The model, or the path of one.
+        model: The model, or its path.
         source: Labelled pictures (a folder or a table), or a file of labelled vectors, or its content; None takes the
-            validation classes of the run. Classes that the run was trained on are left out, by their names, and those
-            of its test if there are others. With `gallery`, pictures of unknown classes; those without a label count as
-            one class.
+            validation classes of the run. Classes in the run's training are left out, and those in its test if there
+            are others. With `gallery`, pictures of unknown classes; those without a label count as one class.
         gallery: A gallery of the model, whose labelled pictures are searched. Without `source`, each of its classes in
-            turn is the unknown one, except those that the run was trained on; of many pictures, 10,000 are queries.
-        split: ``validation`` or ``test`` takes these classes of the run alone. What is measured on the test classes
-            afterwards is too good.
-        rates: False accept rates, each in (0, 1). If there are too few pictures to measure any, the smallest rate that
-            they can measure is added.
+            turn plays the unknown class, except those in the run's training; at most 10,000 random pictures are
+            queries.
+        split: ``validation`` or ``test`` takes only these classes of the run. After calibration on the test classes,
+            results on them are too good.
+        rates: False accept rates, each in (0, 1). If the pictures are too few to measure any of them, the smallest rate
+            that they can measure is added.
         level: Confidence level of the intervals.
-        resamples: Resamples of the bootstrap over classes; 0 leaves intervals out.
+        resamples: Resamples of the bootstrap over classes; 0 computes no intervals.
         seed: Seed of the bootstrap.
-        batch_size: Pictures that the network sees at once.
+        batch_size: Pictures per batch of the network.
         workers: Processes that read pictures.
-        keep: Write ``calibration.json`` beside the model, where that has a path.
-        report: Is told what the user should know, such as which thresholds are replaced. None logs it.
+        keep: Write ``calibration.json`` beside the model if that has a path.
+        report: Called with notes for the user, such as on replaced thresholds. None logs them.
+
+    Returns:
+        The thresholds, also of groups for `cluster`.
 
     Raises:
         UserError: If there are no held-out classes, or a file cannot be read or written.
@@ -166,7 +168,7 @@ def calibrate(
 
 
 def _grouping(held_out: HeldOut) -> float:
-    """Learn the mean distance of groups, from some of the pictures of known classes."""
+    """Learn the distance at which groups agree best with classes, from some pictures of known classes."""
     rows = torch.arange(len(held_out.labels)) if held_out.queries is None else held_out.queries
     if len(rows) > _GROUPED:
         rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_GROUPED]]
@@ -196,7 +198,7 @@ def _thresholds(
 
 
 def _replaced(model: Path, found: OpenSetIdentification) -> str | None:
-    """Say which thresholds are replaced, and how many unknown pictures pass them; None if there are none."""
+    """Describe the thresholds to be replaced, and how many unknown pictures pass them; None without any."""
     path = calibration_file(model)
     if not path.exists():
         return None
@@ -204,11 +206,11 @@ def _replaced(model: Path, found: OpenSetIdentification) -> str | None:
         old = Calibration.read(model)
     except UserError as error:
         return f"Replaced: {error}"
-    known = [item for item in old.thresholds if not math.isnan(item.threshold)]
-    passed = [percent(float((found.non_mated.distances <= item.threshold).double().mean())) for item in known]
     values = "; ".join(
-        f"{item.rate:g}: {format_threshold(item.threshold)}, which {share} % of the unknown pictures here pass"
-        for item, share in zip(known, passed, strict=True)
+        f"{item.rate:g}: {format_threshold(item.threshold)}, which "
+        f"{100 * (found.non_mated.distances <= item.threshold).double().mean():.2f} % of the unknown pictures here pass"
+        for item in old.thresholds
+        if not math.isnan(item.threshold)
     )
     return (
         f"Replaced: the thresholds that were learnt from {old.images:,} pictures of {old.classes:,} classes "
@@ -225,13 +227,13 @@ def _embed_held_out(
     workers: int,
     report: Callable[[str], object],
 ) -> HeldOut:
-    """Embed a run's own classes of a split, or those of a source that it was not trained on."""
+    """Embed the classes of a run's split, or those classes of a source that are not in the run's training."""
     run = run_of(embedder)
     if source is None:
         split = split or "validation"
         if run is None:
             raise UserError(
-                f"{embedder.path or 'The model'} is no run, whose held-out classes are known: give labelled pictures "
+                f"{embedder.path or 'The model'} is not a run with known held-out classes: give labelled pictures "
                 "of classes that it was not trained on (--data.root)."
             )
         splits = own_splits(run, report, test=split == "test")
@@ -290,7 +292,7 @@ def _embed_against(
     workers: int,
     report: Callable[[str], object],
 ) -> HeldOut:
-    """Read the labelled pictures of a gallery, and embed pictures of unknown classes if a source has some."""
+    """Read the labelled pictures of a gallery, and embed pictures of unknown classes if a source is given."""
     run = run_of(embedder)
     address, classes = gallery.store.address, None if run is None else run.read_classes()
     trained = frozenset[str]() if classes is None else classes.trained
@@ -338,14 +340,12 @@ def _embed_against(
 
 def run_of(embedder: Embedder) -> RunDirectory | None:
     """Return the run that the embedder was loaded from, or None."""
-    if embedder.path is None:
-        return None
-    folder = embedder.path if embedder.path.is_dir() else embedder.path.parent
-    return RunDirectory(folder) if (folder / "recipe.yaml").is_file() else None
+    run = None if embedder.path is None else RunDirectory.of_model(embedder.path)
+    return run if run is not None and run.recipe.is_file() else None
 
 
 def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool) -> Splits:
-    """Load the images of a run as split when it began; `test` refuses runs whose test must not be seen."""
+    """Load a run's images with their original split; with `test`, refuse runs whose test must not be seen."""
     run.check_run(test=test)
     from proxemic.recipes.reader import read_evaluation  # which imports much
 
@@ -359,7 +359,7 @@ def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool
 def _allowed(
     run: RunDirectory | None, names: set[str], split: HeldOutSplit | None, report: Callable[[str], object]
 ) -> set[str]:
-    """Choose classes that the run was not trained on; those of its test only if there are no others."""
+    """Choose classes that are not in the run's training; those of its test only if there are no others."""
     classes = None if run is None else run.read_classes()
     if classes is None:
         return names

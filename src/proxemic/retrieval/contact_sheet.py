@@ -1,4 +1,4 @@
-"""Contact sheets: each query beside the pictures that were found, as a web page or as a picture."""
+"""Contact sheets: each query beside its hits, as a web page or as a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _SIDE, _GAP, _LINE = 160, 12, 16  # pixels
-_MOST_SHOWN = 500  # pictures of a web page, some 5 MB
-_MOST_DRAWN = 300  # and of a drawn one
+_MOST_SHOWN = 500  # most pictures of a web page, about 5 MB
+_MOST_DRAWN = 300  # most pictures of a drawn sheet
 _SAME, _OTHER, _INK, _MUTED = "#1a7f37", "#cf222e", "#1f2328", "#59636e"
 
 
 def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
-    """Show the first queries, each beside its hits with their labels and distances.
+    """Write a contact sheet: the first queries, each beside its hits with their labels and distances.
 
-    Vectors without a picture, and pictures that are gone, cannot be reached or lie outside the folders and addresses
-    that the gallery was given, are shown by their names. If a query has a label, hits of the same label are marked.
+    Rows without a readable picture below the gallery's roots are shown by their names. If a query has a label, hits
+    with the same label are marked.
 
     Args:
-        result: What was found.
-        path: A page, ``.html``, which holds all it shows and works without a network; or a picture, ``.png``.
+        result: The result of a search.
+        path: An ``.html`` page, which contains its pictures and works offline, or a ``.png`` picture.
 
     Raises:
-        UserError: If the name ends in anything else, or the file cannot be written.
+        UserError: If the name has another ending, or the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() not in (".html", ".png"):
-        raise UserError(f"The contact sheet is {path}, but must end in .html or .png, which says what it is.")
+        raise UserError(f"The contact sheet is {path}, but must end in .html or .png.")
     page = path.suffix.lower() == ".html"
     shown = _first(result, _MOST_SHOWN if page else _MOST_DRAWN)
     note = "" if len(shown) == len(result.answers) else f"the first {len(shown):,} of {len(result.answers):,} queries"
@@ -53,7 +53,7 @@ def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
 
 
 def _first(result: SearchResult, most: int) -> list[Answer]:
-    """Take as many queries as fit the number of pictures, but at least one."""
+    """Take as many queries as `most` pictures allow, but at least one."""
     shown, pictures = [], 0
     for answer in result.answers:
         pictures += 1 + len(answer.hits)
@@ -72,7 +72,7 @@ def _page(result: SearchResult, answers: list[Answer], note: str) -> str:
         return picture(_thumbnail(name, result.roots), _SIDE, alt)
 
     def link(name: str) -> str:
-        """Return the address of the original, if it is one of the pictures that may be opened."""
+        """Return the address of the original if it may be opened, else an empty text."""
         path = path_and_box(name)[0]
         return "" if not is_below(path, result.roots) else path if is_address(path) else Path(path).absolute().as_uri()
 
@@ -82,7 +82,7 @@ def _page(result: SearchResult, answers: list[Answer], note: str) -> str:
 
 
 def first_right(answers: Sequence[Answer]) -> str:
-    """Say for how many queries with a label the first hit has the same; empty without such queries.
+    """Say for how many labelled queries the first hit has the same label; return an empty text without such queries.
 
     >>> hit = Hit(0, "a.jpg", "hat", 0.1, {})
     >>> first_right([Answer("b.jpg", "hat", [hit]), Answer("c.jpg", "shoe", [hit]), Answer("d.jpg", None, [hit])])
@@ -118,7 +118,9 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
         top = head + tall * row
         for column, shown in enumerate((answer, *answer.hits)):
             left = _GAP + step * column + (_GAP if column else 0)
-            name, colour = (shown.path, _colour(answer, shown)) if isinstance(shown, Hit) else (shown.query, _MUTED)
+            name, colour = (shown.path, _INK) if isinstance(shown, Hit) else (shown.query, _MUTED)
+            if isinstance(shown, Hit) and answer.label is not None:
+                colour = _SAME if shown.label == answer.label else _OTHER
             picture = _thumbnail(name, result.roots)
             if picture is None:
                 draw.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), outline=_MUTED)
@@ -132,11 +134,7 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
     return sheet
 
 
-def _colour(answer: Answer, hit: Hit) -> str:
-    return _INK if answer.label is None else _SAME if hit.label == answer.label else _OTHER
-
-
 def _thumbnail(name: str, roots: Sequence[str]) -> Image.Image | None:
-    """Read a picture by its name, in the size of the sheet; return None if there is none below the roots."""
+    """Read a picture in the size of the sheet; return None if it is unreadable or not below the roots."""
     picture = picture_named(name, _SIDE, roots)
     return None if picture is None else ImageOps.contain(cut_thin(picture).convert("RGB"), (_SIDE, _SIDE))

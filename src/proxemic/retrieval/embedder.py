@@ -1,4 +1,4 @@
-"""A trained network with the preprocessing of its images: what turns pictures into vectors."""
+"""Embed pictures and texts with a trained network and the preprocessing of its images."""
 
 import hashlib
 import json
@@ -44,18 +44,18 @@ from proxemic.runs.pretrained import model_path
 from proxemic.runs.workers import worker_settings
 
 Transform = Callable[[Image.Image], Any]
-"""To a floating tensor `[C, H, W]`, or a mapping that has it as `pixel_values`."""
+"""Maps an image to a floating tensor `[C, H, W]`, or to a mapping with this tensor as `pixel_values`."""
 
 Picture = ImageInput | Tensor
-"""What `Embedder.embed` takes: what `read_image` does, or a prepared tensor `[C, H, W]`."""
+"""A picture for `Embedder.embed`: any input of `read_image`, or a prepared tensor `[C, H, W]`."""
 
 Prepared = tuple[Tensor, list[int], dict[int, str]]
-"""A batch: what could be read, its places, and why the others cannot be read, by their places."""
+"""A batch: the readable pictures, their places, and by place why the others cannot be read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Embeddings of the pictures at `places`, and why others could not be read, by their places."""
+    """Embeddings of the pictures at `places`, and by place why the others could not be read."""
 
     embeddings: Float32[Tensor, "readable dim"]
     places: list[int]
@@ -66,7 +66,7 @@ class Embedded:
 
     @classmethod
     def join(cls, parts: Sequence["Embedded"]) -> "Embedded":
-        """Put parts one after another."""
+        """Concatenate parts."""
         return cls(
             torch.cat([part.embeddings for part in parts]),
             [place for part in parts for place in part.places],
@@ -75,11 +75,11 @@ class Embedded:
 
 
 class Preparation:
-    """From a picture to the tensor ``[C, H, W]`` that a network is given; it is pickled without the network.
+    """Prepare a picture as the input tensor ``[C, H, W]`` of a network, in processes that do not hold the network.
 
     Args:
-        transform: `Preprocessing`, or any function of an RGB image; of a mapping that it gives, as processors of
-            transformers do, ``pixel_values`` are taken.
+        transform: `Preprocessing`, or any function of an RGB image. If it returns a mapping, as processors of
+            transformers do, its ``pixel_values`` are the tensor.
     """
 
     def __init__(self, transform: Preprocessing | Transform) -> None:
@@ -110,24 +110,25 @@ class Preparation:
         strict: bool,
         pin: bool = False,
     ) -> Iterator[Prepared]:
-        """Prepare batch by batch; with `strict`, a picture that cannot be read is an `UnreadableImageError`."""
-        if batch_size < 1 or workers < 0:
-            raise ValueError(f"batch_size is {batch_size} and workers {workers}, but must be 1 or more, and 0 or more.")
+        """Prepare batch by batch; with `strict`, raise `UnreadableImageError` for a picture that cannot be read."""
+        for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
+            if value < least:
+                raise ValueError(f"{name} is {value}, but must be {least} or more.")
         if isinstance(pictures, Vectors):
             for first in range(0, len(pictures), batch_size):
                 places = [*range(first, min(first + batch_size, len(pictures)))]
                 yield pictures.fetch(places), places, {}
             return
         settings = worker_settings(workers)
-        # A loader draws a seed, which is not to change that of the caller.
+        # A loader draws a seed: not from the caller's generator.
         settings |= {"generator": torch.Generator(), "pin_memory": pin}
         try:
             loader = DataLoader(_Pictures(self, pictures, strict), batch_size, collate_fn=_collate, **settings)
             for batch, places, failures in loader:
                 yield pickle.loads(batch) if isinstance(batch, bytes) else batch, places, failures
         except UnreadableImageError as error:
-            # torch's frames hold the loading processes and the error, which holds the frames. Left to the garbage
-            # collector, the processes would be waited for in vain, for five seconds.
+            # The error holds torch's frames, which hold the loading processes. The garbage collector would wait for
+            # these processes for five seconds, in vain.
             traceback.clear_frames(error.__traceback__)
             raise
 
@@ -161,33 +162,33 @@ def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor | bytes,
         )
     batch: Tensor | bytes = torch.stack([*prepared.values()]) if prepared else torch.empty(0)
     if get_worker_info() is not None:
-        # Here, as the queue between the processes does the same later, but hangs where that fails.
+        # The queue between the processes would share the memory later, but hangs if that fails.
         try:
             batch.share_memory_()
-        except RuntimeError:  # a container has little to share: send a copy, which is slower
+        except RuntimeError:  # a container has little shared memory: send a copy, which is slower
             batch = pickle.dumps(batch)
     return batch, [*prepared], failures
 
 
 class Embedder:
-    """A network that embeds pictures, with what is done to them before.
+    """A network that embeds pictures, with the preprocessing of its images.
 
     Args:
-        model: From prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``: any module, which is used in evaluation
-            mode, on the device where it is. Of a tuple, a mapping or an output of transformers the embeddings are taken
-            as in `embed_dataset`; to choose another value, wrap the model in a module of your own.
-        transform: What prepares a picture: `Preprocessing`, or any function of an upright RGB image of Pillow that
-            gives a tensor ``[C, H, W]``, such as timm's ``create_transform``, or a mapping with ``pixel_values``, as an
-            image processor of transformers does.
-        distance: By which its embeddings are compared.
+        model: Any module that maps prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``. It runs in evaluation
+            mode, on its own device. If it returns a tuple, a mapping or an output of transformers, the embeddings are
+            chosen as in `embed_dataset`; to choose another value, wrap the model in a module of your own.
+        transform: `Preprocessing`, or any function that maps an upright RGB image of Pillow to a tensor ``[C, H, W]``,
+            such as timm's ``create_transform``, or to a mapping with ``pixel_values``, as image processors of
+            transformers do.
+        distance: ``cosine`` or ``euclidean``: how embeddings are compared.
         checksum: Identifies the model that made embeddings; None computes it from the weights.
-        path: The path that it was loaded from, if it was.
+        path: The path from which the model was loaded, or None.
         precision: ``32-true``, or ``bf16-mixed``.
-        dim: Keep the first numbers of an embedding alone, as many as this; None keeps all. With cosine, they are scaled
-            to unit length again. See `proxemic.losses.MatryoshkaLoss`.
+        dim: Keep only this many of the first numbers of an embedding, scaled to unit length again with cosine; None
+            keeps all. See `proxemic.losses.MatryoshkaLoss`.
 
     Raises:
-        ValueError: If an argument is none of these.
+        ValueError: If the model is not a module, or the transform is not a function.
 
     >>> from torchvision.transforms.v2.functional import pil_to_tensor
     >>> embedder = Embedder(nn.Flatten(), lambda image: pil_to_tensor(image.resize((4, 4))) / 255)
@@ -232,12 +233,12 @@ class Embedder:
 
         Args:
             path: The directory or the file; or ``timm:NAME``, ``hf:NAME`` or ``hf:FOLDER`` for a pretrained network,
-                see `proxemic.runs.pretrained.model_path`. Beside ``model.onnx``, ``model.json`` has the
-                ``preprocessing`` and perhaps the ``distance``; where there is none, what `export` has noted in the file
-                itself is taken.
-            device: Where to compute; auto takes an accelerator where there is one.
+                see `proxemic.runs.pretrained.model_path`. ``model.json`` beside ``model.onnx`` states the
+                ``preprocessing`` and perhaps the ``distance``; without it, the note that `export` wrote into the ONNX
+                file counts.
+            device: A device of torch, or auto, which takes an accelerator if there is one.
             precision: ``32-true``, or ``bf16-mixed``.
-            backbone: The class of the backbone, where that is a class of your own; of a run it is found.
+            backbone: The class of the backbone if it is a class of your own; a run names it itself.
 
         Raises:
             UserError: If there is no such model, or it needs `backbone`.
@@ -253,7 +254,7 @@ class Embedder:
         folder = path if path.is_dir() else path.parent
         if not (path / "model.safetensors" if path.is_dir() else path).is_file():
             raise UserError(
-                f"{path} is no model: give the directory of a finished run, a model.safetensors, an .onnx file, or "
+                f"{path} is not a model: give the directory of a finished run, a model.safetensors, an .onnx file, or "
                 "timm:NAME or hf:NAME for a pretrained network."
             )
         if backbone is None and has_own_backbone(folder):
@@ -270,10 +271,13 @@ class Embedder:
     def first(self, dim: int) -> "Embedder":
         """Return an embedder that keeps the first numbers of each embedding.
 
-        Its checksum is another, as neither its vectors nor its thresholds are those of all numbers.
+        It has a checksum of its own, as its vectors and thresholds differ from those of whole embeddings.
+
+        Args:
+            dim: How many numbers to keep.
 
         Raises:
-            ValueError: If there are not so many.
+            ValueError: If an embedding has fewer numbers.
         """
         if not 1 <= dim <= self.dim:
             raise ValueError(f"dim is {dim}, but must be from 1 to {self.dim}, the numbers of an embedding.")
@@ -284,12 +288,12 @@ class Embedder:
         return Embedder(self.model, self.transform, checksum=checksum, dim=dim, **facts)
 
     def as_in(self, info: GalleryInfo) -> "Embedder":
-        """Return this embedder, or what keeps the first numbers of its embeddings if a gallery has these alone."""
+        """Return this embedder, cut to the first numbers of an embedding if the gallery keeps only these."""
         return self.first(info.dim) if info.embedder == first_checksum(self.checksum, info.dim) else self
 
     @property
     def takes_texts(self) -> bool:
-        """Whether the model has a text tower, so that texts are embedded among the pictures."""
+        """Whether the model has a text tower, which embeds texts in the space of the pictures."""
         return self._tokenizer is not None
 
     @cached_property
@@ -299,7 +303,7 @@ class Embedder:
 
     @cached_property
     def checksum(self) -> str:
-        """Identifies the model that made embeddings: SHA-256 of the weights, unless it was given."""
+        """Identifier of the model that made embeddings: SHA-256 of the weights, unless it was given."""
         if self._checksum is not None:
             return self._checksum
         digest = hashlib.sha256(type(self.model).__qualname__.encode())
@@ -310,17 +314,17 @@ class Embedder:
 
     @property
     def stopped(self) -> str | None:
-        """Where the run that it was loaded from stopped, if that is unfinished: "stopped in epoch 1 of 30"."""
+        """When the model's run stopped, such as "stopped in epoch 1 of 30"; None if the run is finished."""
         return None if self.path is None else RunDirectory.of_model(self.path).stopped
 
     @property
     def device(self) -> torch.device:
-        """Where it computes; ONNX Runtime decides for itself."""
+        """The device of the model; ONNX Runtime chooses its own."""
         return next((part.device for part in self.model.parameters()), torch.device("cpu"))
 
     @cached_property
     def network(self) -> nn.Module:
-        """The model as a module from prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``, a tensor."""
+        """The model as a module that maps prepared images ``[B, C, H, W]`` to a tensor of embeddings ``[B, D]``."""
         return _Tensors(self.model, self._keep)
 
     def _keep(self, embeddings: Tensor) -> Tensor:
@@ -331,7 +335,7 @@ class Embedder:
 
     @cached_property
     def dim(self) -> int:
-        """Numbers of an embedding."""
+        """How many numbers an embedding has."""
         if self._dim is not None:
             return self._dim
         if isinstance(self.model, EmbeddingModel):
@@ -345,18 +349,18 @@ class Embedder:
         batch_size: int = 64,
         workers: int = 0,
     ) -> Float32[Tensor, "images dim"]:
-        """Embed pictures, in order, as float32 on the CPU.
+        """Embed pictures in order, and return float32 embeddings ``[pictures, dim]`` on the CPU.
 
         Args:
-            pictures: Paths, bytes of files, PIL images, arrays ``[H, W]`` or ``[H, W, C]`` of uint8, or prepared
-                tensors ``[C, H, W]``; or a batch of these, ``[B, C, H, W]``; for a head alone vectors ``[B, F]``. One
-                picture is a list of one.
-            batch_size: Pictures that the network sees at once.
-            workers: Processes that read and prepare them.
+            pictures: One or several paths, bytes of files, PIL images, arrays ``[H, W]`` or ``[H, W, C]`` of uint8, or
+                prepared tensors ``[C, H, W]``; or a batch of prepared tensors, ``[B, C, H, W]``. A model that is only
+                a head takes vectors ``[B, F]``.
+            batch_size: Pictures per batch of the network.
+            workers: Processes that read and prepare pictures.
 
         Raises:
-            UnreadableImageError: If one cannot be read as an image.
-            ValueError: If there is something else among them.
+            UnreadableImageError: If a picture cannot be read.
+            ValueError: If something else is among the pictures.
         """
         if isinstance(pictures, Tensor) and pictures.ndim in (2, 4):
             batches: Iterable[Tensor] = pictures.float().split(batch_size)
@@ -364,17 +368,17 @@ class Embedder:
             one = isinstance(pictures, str | os.PathLike | bytes | Image.Image | np.ndarray | Tensor)
             listed = cast("Sequence[Picture]", [pictures] if one else pictures)
             batches = (batch for batch, _, _ in self.prepare.batches(listed, batch_size, workers, strict=True))
-        return torch.cat([torch.empty(0, 0), *self.embed_prepared(batches)][1:] or [torch.empty(0, self.dim)])
+        return torch.cat([*embed_batches(self.network, batches, self.precision)] or [torch.empty(0, self.dim)])
 
     def embed_texts(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Float32[Tensor, "texts dim"]:
-        """Embed texts, in order, in the space of the pictures, as float32 on the CPU.
+        """Embed texts in the space of the pictures, and return float32 embeddings ``[texts, dim]`` on the CPU.
 
         Args:
-            texts: One or several; what exceeds the length that the model takes (CLIP: 77 tokens) is left out.
-            batch_size: Texts that the network sees at once.
+            texts: One or several texts; a text is cut to the length that the model takes (CLIP: 77 tokens).
+            batch_size: Texts per batch of the network.
 
         Raises:
-            UserError: If the model has no text tower; CLIP and SigLIP (``hf:NAME``) have one.
+            UserError: If the model has no text tower, as CLIP and SigLIP (``hf:NAME``) have.
             ValueError: If a text is empty.
         """
         texts = [texts] if isinstance(texts, str) else [*texts]
@@ -388,10 +392,6 @@ class Embedder:
         tokens = tokenize(self._tokenizer, texts).split(batch_size)
         return self._keep(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
 
-    def embed_prepared(self, batches: Iterable[Tensor]) -> Iterator[Float32[Tensor, "batch dim"]]:
-        """Embed one batch of prepared images after the other."""
-        return embed_batches(self.network, batches, self.precision)
-
     def embed_readable(
         self,
         pictures: Sequence[Picture] | Pixels | Vectors,
@@ -401,7 +401,7 @@ class Embedder:
         workers: int = 0,
         description: str | None = None,
     ) -> Iterator[Embedded]:
-        """Embed what can be read, in parts of at least so many pictures, with a progress bar if that has a text."""
+        """Embed the readable pictures in parts of `at_least` pictures; a `description` shows a progress bar."""
         if self.takes_vectors != isinstance(pictures, Vectors):
             takes, came = ("vectors", "pictures") if self.takes_vectors else ("pictures", "vectors")
             raise UserError(f"{self.path or 'The model'} takes {takes}, but {came} are given.")
@@ -417,7 +417,7 @@ class Embedder:
                     yield batch
 
         def embedded() -> Iterator[Embedded]:
-            for embeddings in self.embed_prepared(batches()):
+            for embeddings in embed_batches(self.network, batches(), self.precision):
                 while not begun[0][0]:  # the network has not seen batches of which nothing could be read
                     yield Embedded(torch.empty(0, self.dim), *begun.popleft())
                 yield Embedded(embeddings, *begun.popleft())
@@ -438,7 +438,7 @@ class Embedder:
 
 
 class _Tensors(nn.Module):
-    """Return the embeddings in what a model returns."""
+    """Pick the embeddings out of the output of a model."""
 
     def __init__(self, model: nn.Module, keep: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -449,7 +449,7 @@ class _Tensors(nn.Module):
 
 
 class _Texts(nn.Module):
-    """From tokens to embeddings: the head is that of the images."""
+    """Map tokens to embeddings, with the head that images pass through, too."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -462,21 +462,21 @@ class _Texts(nn.Module):
 def _device(named: str | torch.device) -> torch.device:
     try:
         device = pick_device(named) if isinstance(named, str) else named
-        torch.empty(1, device=device).item()  # which the device meta cannot do
+        torch.empty(1, device=device).item()  # fails on the device meta
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"The device {named} is not there, or none that torch {torch.__version__} computes on: take cpu, or auto."
+            f"The device {named} is not there, or torch {torch.__version__} cannot use it: take cpu, or auto."
         ) from error
     return device
 
 
 def first_checksum(checksum: str, dim: int) -> str:
-    """Return the checksum of the embedder that keeps the first numbers of another's embeddings."""
+    """Return the checksum of an embedder that keeps only the first `dim` numbers of an embedding."""
     return hashlib.sha256(f"{checksum}:{dim}".encode()).hexdigest()
 
 
 def _distance_of(folder: Path) -> Distance:
-    """Return the distance by which the run of a model was evaluated; cosine if it is not a run."""
+    """Return the distance with which the run of a model was evaluated; cosine if the folder is not a run."""
     from proxemic.recipes.yaml_files import read_yaml
 
     recipe = folder / "recipe.yaml"
@@ -492,5 +492,5 @@ def _checked_distance(named: Any, file: Path) -> Distance:
 
 
 def enough_workers(processes: int = 1) -> int:
-    """Share the cores among ``processes`` as workers that read images; none where workers start slowly."""
+    """Return how many reading workers each of `processes` should start: its share of the cores, 0 except on Linux."""
     return max(1, len(os.sched_getaffinity(0)) // processes) if sys.platform == "linux" else 0

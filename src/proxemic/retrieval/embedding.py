@@ -1,4 +1,4 @@
-"""From a source of any kind to embedded rows: pictures that a model embeds, or vectors in files."""
+"""Turn any source into embedded rows: pictures, which a model embeds, or vectors in files."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,16 +20,16 @@ from proxemic.retrieval.embedder import Embedded, Embedder
 from proxemic.retrieval.stores.store import Distance
 
 Source = str | os.PathLike[str] | Rows | LabelledEmbeddings | Sequence[str | os.PathLike[str] | Rows]
-"""What `list_pictures` takes, or files of vectors, one or several; or the content of these."""
+"""One or several sources of `list_pictures` or files of vectors, or their content."""
 
-_AT_ONCE = 65_536  # vectors that are read at once
+_AT_ONCE = 65_536  # vectors read at once
 
 
 def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
-    """Open what a source names: all pictures together, and each file of vectors by itself.
+    """Open a source: all its pictures together, and each file of vectors by itself.
 
-    Rows of vectors that have no path are known by their file and their number. With `missing`, a path where there is
-    nothing is listed, too, as a picture that cannot be read.
+    Vectors without a path are named by their file and number. With `missing`, paths that do not exist are listed as
+    unreadable pictures.
 
     Raises:
         UserError: If a source does not exist, or has no pictures.
@@ -37,7 +37,7 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
     """
     if isinstance(source, LabelledEmbeddings):
         if source.rows.paths is None:
-            raise ValueError("rows has no paths, by which a gallery knows its rows: give them, or use add_vectors.")
+            raise ValueError("rows has no paths, but a gallery needs them as names: give paths, or use add_vectors.")
         vectors = Vectors(VectorArray(source.embeddings.detach().float().cpu()))
         return [replace(source.rows.as_rows(), pixels=vectors).without("is_query", "is_gallery")]
     sources = [source] if isinstance(source, str | os.PathLike | Rows) else [*source]
@@ -72,14 +72,14 @@ def is_vector_file(source: str | os.PathLike[str]) -> bool:
     try:
         return "embedding" in pyarrow.parquet.read_schema(path).names
     except (pyarrow.ArrowException, OSError):
-        return False  # what reads it says so
+        return False  # reading it as a table of pictures reports the error
 
 
 def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner: object) -> Embedder | None:
-    """Return the model that rows go through; None for vectors that the model with this checksum has made already.
+    """Return the model that must embed rows; None for vectors that the model with this checksum made already.
 
     Raises:
-        UserError: If pictures come without a model or to one that takes vectors, or another model made the vectors.
+        UserError: If pictures come without a model or the model takes vectors, or another model made the vectors.
     """
     takes_vectors = embedder is not None and embedder.takes_vectors
     if not isinstance(rows.pixels, Vectors):
@@ -107,20 +107,20 @@ def embed_rows(
     batch_size: int = 64,
     workers: int = 0,
 ) -> Iterator[Rows]:
-    """Embed rows in parts of `at_least` rows, but for the last, so that each part can be kept when it is done.
+    """Embed rows in parts of at least `at_least` rows, so that each part can be stored when it is done.
 
-    Without a model, vectors are taken as they are. Rows that cannot be read, and those whose embedding nothing can be
-    compared with, are in ``unreadable``.
+    Without a model, the rows are vectors, which are checked and otherwise unchanged. The ``unreadable`` of a part names
+    the rows that cannot be read, and those whose embedding cannot be compared.
 
     Raises:
-        ValueError: If vectors that are taken as they are hold numbers that are not finite, or with cosine are zero.
+        ValueError: If a vector is not finite, or is zero although the distance is cosine.
     """
     if embedder is None:
         for first in range(0, len(rows), _AT_ONCE):
             places = range(first, min(first + _AT_ONCE, len(rows)))
             vectors = rows.pixels.fetch(places)
             for row, why in useless_vectors(vectors, distance).items():
-                raise ValueError(f"{rows.names[first + row]}: its vector {why}: leave it out, or make it anew.")
+                raise ValueError(f"{rows.names[first + row]}: its vector {why}: leave it out, or compute it again.")
             yield replace(rows.take(places), embeddings=vectors)
         return
     names = rows.names
@@ -146,17 +146,14 @@ def gather(
     batch_size: int = 64,
     workers: int = 0,
 ) -> Rows:
-    """Embed all rows of what `open_sources` gives; those that cannot be embedded are in ``unreadable``.
+    """Embed all rows of opened sources; ``unreadable`` names those that cannot be embedded.
 
-    `checksum` is that of the model, if that is not given, and `owner` what it belongs to, as messages call it.
+    Without an embedder, `checksum` identifies the model of the vectors, and messages call its gallery `owner`.
 
     Raises:
         UserError: If nothing can be read, pictures come without a model, or another model made the vectors.
         ValueError: If vectors are not finite, or a number is out of its range.
     """
-    for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
-        if value < least:
-            raise ValueError(f"{name} is {value}, but must be {least} or more.")
     if embedder is not None:
         checksum, owner = embedder.checksum, owner or embedder.path
     opened, parts = [*opened], list[Rows]()
@@ -180,7 +177,7 @@ def gather(
 
 
 def useless_vectors(vectors: Float32[Tensor, "rows dim"], distance: str) -> dict[int, str]:
-    """Return the row numbers, from 0, of vectors that cannot be compared, and why."""
+    """Return which vectors cannot be compared, by their row from 0, and why."""
     whole = vectors.isfinite().all(1)
     why = dict.fromkeys((~whole).nonzero()[:, 0].tolist(), "has a number that is not finite")
     if distance == "cosine":
@@ -196,7 +193,22 @@ def embed_pictures(
     workers: int = 0,
     description: str = "embedding",
 ) -> Embedded:
-    """Embed all pictures that can be read, in order, with a progress bar on terminals."""
+    """Embed all readable pictures in order, with a progress bar on terminals.
+
+    Args:
+        embedder: The model.
+        pictures: The pictures, or vectors for a model that is only a head.
+        batch_size: Pictures per batch of the network, 1 or more.
+        workers: Processes that read pictures, 0 or more.
+        description: Text of the progress bar.
+
+    Returns:
+        Embeddings ``[readable, dim]`` with their places, and why other pictures could not be read.
+
+    Raises:
+        UserError: If the model takes vectors and these are pictures, or the other way round.
+        ValueError: If a number is out of its range.
+    """
     parts = embedder.embed_readable(
         pictures.pixels, at_least=len(pictures), batch_size=batch_size, workers=workers, description=description
     )

@@ -43,19 +43,23 @@ def explain_similarity(
     """Divide the similarity of two pictures among their places.
 
     With average or max pooling and a linear head, the similarity is a sum over pairs of places: the maps are exact.
-    With other networks they are gradients times activations of the last feature map, or of the pixels in places of
-    1/14 of each side where there is none. Those of a network of your own that scales embeddings to unit length itself
-    add up to zero.
+    For other networks, they are gradients times activations of the last feature map. A network without a feature map is
+    explained by its pixels, in a grid of 14 by 14 places. If a network of your own scales embeddings to unit length
+    itself, its maps add up to zero.
 
     Args:
-        embedder: What embeds them; in float32, whatever its precision.
-        first: A picture, as `Embedder.embed` takes them.
-        second: The other.
+        embedder: The model. It computes in float32, whatever its precision; an embedder that keeps the first numbers of
+            an embedding (`Embedder.first`) compares these alone.
+        first: A picture, as `Embedder.embed` takes it.
+        second: The other picture.
         mean: Mean of unit embeddings. It is subtracted from both embeddings, so that the maps show what the two have in
             common beyond what all pictures have; None explains the cosine itself.
 
+    Returns:
+        The similarity, and a map of contributions for each picture.
+
     Raises:
-        UnreadableImageError: If one cannot be read as an image.
+        UnreadableImageError: If a picture cannot be read.
         UserError: If the model takes vectors, or runs in ONNX Runtime, which has no gradients.
 
     >>> from torchvision.transforms.v2.functional import pil_to_tensor
@@ -73,7 +77,7 @@ def explain_similarity(
         with torch.no_grad():
             grids = [_as_grid(model.backbone(image)) for image in images]
         if grids[0] is not None and grids[1] is not None:
-            one, other = (place_embeddings(model, grid)[0].cpu() for grid in grids if grid is not None)
+            one, other = (place_embeddings(model, grid)[0, : embedder.dim].cpu() for grid in grids if grid is not None)
             if mean is not None:
                 one, other = (_centred(value, mean) for value in (one, other))
             exact = similarity_maps(one, other)
@@ -82,7 +86,7 @@ def explain_similarity(
         (one_map, one), (other_map, other) = (_embed_with_map(embedder, image) for image in images)
         if not (one.requires_grad and other.requires_grad):
             raise UserError(
-                f"{embedder.path or 'The model'} gives no gradients, as one that runs in ONNX Runtime: explain with "
+                f"{embedder.path or 'The model'} gives no gradients, as in ONNX Runtime: explain with "
                 "the run that it was exported from."
             )
         targets = [
@@ -117,8 +121,10 @@ def _embed_with_map(
     hooks = [layer.register_forward_hook(keep) for layer in model.modules()]
     try:
         # Of unit length, its gradient along itself would be zero, and the contributions would cancel.
-        ours = isinstance(model, EmbeddingModel)
-        embedding = (model.head(model.features(image)) if ours else embedder.network(image))[0].float()
+        if isinstance(model, EmbeddingModel):
+            embedding = model.head(model.features(image))[0, : embedder.dim].float()
+        else:
+            embedding = embedder.network(image)[0].float()
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,4 +1,4 @@
-"""Galleries of plain folders of pictures, which are kept in the user's cache."""
+"""Search plain folders of pictures: their galleries lie in the user's cache."""
 
 import hashlib
 import os
@@ -24,17 +24,23 @@ def open_gallery(
     report: Callable[[str], object],
     **reading: Any,
 ) -> Gallery:
-    """Open a gallery, or that of a folder of pictures, which is made or brought up to date first.
+    """Open a gallery, or create or update the gallery of a plain folder of pictures.
 
-    The gallery of a folder is kept in the user's cache folder, one for each model. Pictures that are new or have
-    changed are embedded, and those that are gone leave it; stopped in the middle, the next call goes on from there.
+    The gallery of a folder lies in the user's cache folder, one for each model. New and changed pictures are embedded,
+    and missing ones are removed; after an interruption, the next call continues.
 
     Args:
         address: A gallery, see `open_store`, or a folder of pictures.
-        model: The path or the name of a model, see `Embedder.load`. None takes that of the gallery, or
+        model: The path or the name of a model, see `Embedder.load`. None takes the gallery's model, or
             EfficientNet-Lite0 with ImageNet's weights for a folder.
-        report: Is told what is made, and where.
+        report: Called with notes on what is created or updated, and where.
         reading: The arguments ``batch_size`` and ``workers`` of `Gallery.add`.
+
+    Returns:
+        The gallery.
+
+    Raises:
+        UserError: If there is neither a gallery nor a folder of pictures, or the model cannot be loaded.
     """
     folder = Path(address)
     if _is_gallery(folder) or not (folder.is_dir() and any(map(is_picture_name, files_below(folder, {})))):
@@ -44,11 +50,13 @@ def open_gallery(
     if _is_gallery(kept):
         try:
             gallery = Gallery.open(kept)
-        except Damaged:  # as one of another version is
-            report(f"{kept} cannot be read, and is made anew")
+        except Damaged:  # such as a gallery of another version
+            report(f"{kept} cannot be read and is created again")
             shutil.rmtree(kept)
     if gallery is None:
-        report(f"{folder} is no gallery yet: its pictures are embedded once, by {model or DEFAULT_MODEL}, into {kept}")
+        report(
+            f"{folder} is not a gallery yet: its pictures are embedded once, by {model or DEFAULT_MODEL}, into {kept}"
+        )
         gallery = Gallery.create(kept, model or DEFAULT_MODEL, folder, **reading)
         added = gallery.added
     else:
@@ -64,7 +72,7 @@ def open_gallery(
 
 
 def kept_gallery(folder: Path, model: str | os.PathLike[str]) -> Path:
-    """Return where the gallery of a folder is kept, for a model."""
+    """Return the path of the cached gallery of a folder and a model."""
     named = str(model) if is_pretrained_name(model) else absolute(str(model))
     digest = hashlib.sha256("\n".join((absolute(str(folder)), named)).encode(errors="surrogateescape"))
     return (

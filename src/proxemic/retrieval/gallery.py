@@ -1,4 +1,4 @@
-"""Galleries: pictures that are searched by the vectors that a model makes of them."""
+"""Galleries: pictures, searched by the vectors that a model makes from them."""
 
 import math
 import os
@@ -44,22 +44,22 @@ from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, how_to_m
 from proxemic.runs.embed import load_embedder
 from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at, sees_only
 
-_MORE = 16  # times as many neighbours are looked at where the nearest have no label
-_AT_ONCE = 65_536  # rows that are handed to a store
-_PICTURES_AT_ONCE = 4096  # no more are embedded a second time where an addition was killed
-_FEW = 1024  # hits for which it is not worth to ask how many rows there are
+_MORE = 16  # factor by which a search widens if the nearest neighbours have no label
+_AT_ONCE = 65_536  # rows handed to a store at once
+_PICTURES_AT_ONCE = 4096  # most pictures that are embedded again after an addition was killed
+_FEW = 1024  # hits below which counting the rows costs more than it saves
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A picture of the gallery that was found.
+    """A picture that a search found.
 
     Args:
-        id: Its number in the gallery.
-        path: Its path, or another name that it was added by.
+        id: Number of its row in the gallery.
+        path: Its path, or another name under which it was added.
         label: Its label, or None.
-        distance: To the query: 1 - cos, in [0, 2], or Euclidean.
-        columns: Further metadata.
+        distance: Distance to the query: 1 - cos, in [0, 2], or Euclidean.
+        columns: Values of the gallery's further columns.
     """
 
     id: int
@@ -71,12 +71,12 @@ class Hit:
 
 @dataclass(frozen=True)
 class Recognition:
-    """What one query shows.
+    """Answer to what one query shows.
 
     Args:
-        label: The label of the nearest labelled picture within the threshold; None is *unknown*.
-        distance: To `nearest`; infinite if the gallery is empty.
-        nearest: The picture whose label it is, or else the nearest one of the gallery; None if that is empty.
+        label: The label of the nearest labelled picture within the threshold; None means *unknown*.
+        distance: Distance to `nearest`; infinite if the gallery is empty.
+        nearest: The picture that gave the label, or else the nearest picture; None if the gallery is empty.
     """
 
     label: str | None
@@ -90,12 +90,12 @@ class Added:
 
     Args:
         rows: Number of new rows.
-        known: Number of rows that the gallery had already, by their names; they stay as they are.
+        known: Number of rows whose names the gallery had already; they are unchanged.
         unreadable: Why pictures could not be added, by their names.
-        ignored: Files that were found, but are not pictures by their names.
+        ignored: Files in the source whose names are not those of pictures.
         changed: Number of known rows whose files have changed since they were embedded.
-        updated: Number of rows whose files had changed, and which were embedded again.
-        notes: What the user should know about the source.
+        updated: Number of rows that were embedded again because their files had changed.
+        notes: Notes for the user about the source.
     """
 
     rows: int = 0
@@ -115,15 +115,15 @@ class Added:
 
 
 class Gallery:
-    """Pictures that are searched by the vectors that a model makes of them, in a store.
+    """Pictures in a store, searched by the vectors that a model makes from them.
 
     Args:
-        store: The store that holds them.
-        embedder: The model that embeds queries and new pictures; None loads that which the gallery was created with,
-            when it is needed.
+        store: The store that holds the rows.
+        embedder: The model that embeds queries and new pictures; None loads the model that created the gallery when it
+            is first needed.
 
     Raises:
-        UserError: If the embedder is not that of the gallery.
+        UserError: If the embedder is not the gallery's model.
 
     >>> import tempfile
     >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
@@ -136,7 +136,7 @@ class Gallery:
     def __init__(self, store: Store, embedder: Embedder | None = None) -> None:
         self.store = store
         self.added = Added()
-        """Result of the addition that `create` made."""
+        """Result of the addition made by `create`."""
         if embedder is not None:
             self.embedder = _checked(embedder, store.info, store.address)
 
@@ -152,26 +152,26 @@ class Gallery:
         whiten: bool = True,
         **adding: Any,
     ) -> Self:
-        """Make a gallery, and add pictures or vectors to it.
+        """Create a gallery, and add pictures or vectors to it.
 
         Args:
-            address: Where: a new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``, see
+            address: A new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``, see
                 `open_store`.
-            embedder: What makes the vectors, or the path or name of such a model, see `Embedder.load`. None where
-                vectors are given; for pictures it then is EfficientNet-Lite0 with ImageNet's weights.
-            source: What is added at once, as by `add`; None begins with none. If it cannot be read, nothing is made; if
-                its addition stops in the middle, `add` goes on from there.
-            dim: Numbers of a vector, where neither the embedder nor a file of vectors says so; or how many of an
-                embedding are kept, the first ones, scaled to unit length again (nested embeddings, as
+            embedder: The model, or its path or name, see `Embedder.load`. None takes EfficientNet-Lite0 with
+                ImageNet's weights for pictures, and no model for vectors.
+            source: Pictures or vectors to add at once, as by `add`; None adds nothing. If the source cannot be read, no
+                gallery is created; if the addition stops in the middle, `add` continues it.
+            dim: Numbers of a vector, if neither the embedder nor a file of vectors states them; or how many of the
+                first numbers of an embedding to keep, scaled to unit length again (nested embeddings, as
                 `proxemic.losses.MatryoshkaLoss` trains them).
-            distance: ``cosine`` or ``euclidean``; None takes the embedder's, or else cosine.
+            distance: ``cosine`` or ``euclidean``; None takes the embedder's, or cosine without an embedder.
             whiten: Whether to whiten the features of a pretrained network that is given by its name, for 500 pictures
                 or more and a gallery in a folder, which then also holds the model with its whitening.
             adding: Arguments of `add`.
 
         Raises:
-            UserError: If there is a gallery, the source cannot be read, or the store cannot be reached.
-            ValueError: If vectors are not finite, or of several lengths.
+            UserError: If the address holds a gallery, the source cannot be read, or the store cannot be reached.
+            ValueError: If vectors are not finite or differ in length.
         """
         given, nested = [] if source is None else open_sources(source), dim is not None
         vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
@@ -208,7 +208,7 @@ class Gallery:
 
     @classmethod
     def _create_whitened(cls, target: Path, embedder: Embedder, rows: Rows, **adding: Any) -> Self:
-        """Whiten the features of a random part of the pictures, and add these as they are embedded, then the others."""
+        """Learn whitening from a random sample of the pictures; add the sample as it is embedded, then the rest."""
         check_new_folder(target)
         reading = {name: adding[name] for name in ("batch_size", "workers") if name in adding}
         order = np.random.default_rng(0).permutation(len(rows))[:_PICTURES_AT_ONCE]
@@ -222,32 +222,32 @@ class Gallery:
         gallery = cls.open(target)
         added = gallery.add([replace(sample, unreadable={}, folders=(), notes=()), rows], **adding)
         note = (
-            f"The vectors are whitened, to {head.config.embedding_size} numbers, by which searches find more; {target} "
-            "has their model, too (--no-whiten leaves them as they are)."
+            f"The vectors are whitened to {head.config.embedding_size} numbers, so that searches find more; {target} "
+            "also holds their model (--no-whiten skips whitening)."
         )
         gallery.added = replace(added, known=added.known - len(sample), notes=(*added.notes, note))
         return gallery
 
     @classmethod
     def open(cls, address: str | os.PathLike[str], embedder: Embedder | str | os.PathLike[str] | None = None) -> Self:
-        """Open a gallery; see `open_store`. With an embedder, or the path of one, that must be the gallery's."""
+        """Open the gallery at an address of `open_store`; an embedder, or its path, must be the gallery's model."""
         store = open_store(os.fspath(address))
         return cls(store, _load(embedder, store.info) if isinstance(embedder, str | os.PathLike) else embedder)
 
     @classmethod
     def delete(cls, address: str | os.PathLike[str]) -> None:
-        """Delete a gallery for good: of a folder, the gallery's own files, and the folder if it then is empty.
+        """Delete a gallery for good, and its folder if that then is empty; foreign files stay.
 
-        A process that is killed meanwhile leaves the gallery whole, or none.
+        If the process is killed, the gallery is either whole or gone.
 
         Raises:
-            UserError: If there is none, another process writes to it, or the store cannot be reached.
+            UserError: If there is no gallery, another process writes to it, or the store cannot be reached.
         """
         delete_store(os.fspath(address))
 
     @cached_property
     def embedder(self) -> Embedder:
-        """The model of the gallery's vectors; `UserError` if it is unknown or has moved."""
+        """The model that made the gallery's vectors; `UserError` if it is unknown or has moved."""
         info, address = self.store.info, self.store.address
         if info.model is None:
             raise UserError(
@@ -270,28 +270,28 @@ class Gallery:
         roots: Sequence[str | os.PathLike[str]] = (),
         update: bool = False,
     ) -> Added:
-        """Embed pictures and add them, or add vectors; names that the gallery has are left as they are.
+        """Add pictures, which are embedded, or vectors; rows whose names the gallery has stay unchanged.
 
-        With `update`, pictures whose files have another size or time than when they were embedded are embedded again.
-        They get new ids, and keep labels and columns that the source does not give. Vectors that came from a file, and
-        pictures behind an address, are not known to have changed.
+        With `update`, pictures whose files have changed in size or time since they were embedded are embedded again.
+        They get new ids, and keep labels and columns that the source does not give. Changes of vectors that came from a
+        file, and of pictures behind an address, are not noticed.
 
-        Pictures are kept some thousands at a time: an addition that was stopped, or killed, goes on from there when it
-        is begun again. Where the model takes vectors, those of files that it has not made itself go through it.
+        Pictures are stored some thousands at a time: after an interruption, the same call continues from there. If the
+        model takes vectors, it embeds the vectors of files that it has not made itself.
 
         Args:
-            source: What `list_pictures` takes, or files of vectors, one or several; or the content of these. None only
-                adds `roots`.
-            batch_size: Pictures that the network sees at once.
+            source: One or several sources of `list_pictures` or files of vectors, or their content. None only adds
+                `roots`.
+            batch_size: Pictures per batch of the network.
             workers: Processes that read pictures.
             labels: Whether names of folders, and a column `label`, are the labels.
-            roots: Folders or addresses where further pictures lie: those that files of vectors name, or that were moved
-                there with the folder that they were added from. Pages and `proxemic serve` open no others.
+            roots: Folders or addresses of further pictures: of those that files of vectors name, or that were moved
+                with the folder from which they were added. Pages and `proxemic serve` open no others.
             update: Whether to embed pictures again whose files have changed.
 
         Raises:
-            UserError: If the source cannot be read, or not all could be written; it says what was.
-            ValueError: If vectors are not finite, or of another length, or a name comes twice.
+            UserError: If the source cannot be read, or not all rows could be written; the message counts those written.
+            ValueError: If vectors are not finite or of another length, or a name comes twice.
         """
         given = [] if source is None else open_sources(source)
         given_roots = [*map(as_root, roots), *(root for rows in given for root in roots_of_rows(rows))]
@@ -312,7 +312,7 @@ class Gallery:
             stamps = [None if size < 0 else f"{size} {time}" for _, size, time in stamps_of(rows)]
             rows = rows.with_texts(path=self._as_known([*map(absolute, given)], stamps), **{STAMP: stamps})
         names = rows.names
-        as_given = dict(zip(names, given, strict=True))  # by which messages name them
+        as_given = dict(zip(names, given, strict=True))  # messages name pictures as the user did
         if len({*names}) < len(names):
             raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
         known, stamps = self._stamps_of(names), rows.texts(STAMP)
@@ -320,7 +320,7 @@ class Gallery:
             name for name, stamp in zip(names, stamps, strict=True) if stamp and (known.get(name) or stamp) != stamp
         }
         chosen = [place for place, name in enumerate(names) if name not in known or (update and name in changed)]
-        # Of the gallery's own folder nobody needs to hear.
+        # A gallery may lie in its own source: do not report its files.
         own = Path(address).absolute()
         ignored = tuple(readable(path) for path in rows.ignored if own not in path.absolute().parents)
         added = Added(0, len(known), rows.unreadable, ignored, len(changed), notes=rows.notes)
@@ -359,7 +359,7 @@ class Gallery:
         return replace(added, **facts, unreadable=unreadable)
 
     def _as_known(self, paths: list[str], stamps: Sequence[str | None]) -> list[str]:
-        """Return the paths by which the gallery knows pictures; unchanged ones may have been moved to another root."""
+        """Return the paths under which the gallery knows pictures, which may since have moved to another root."""
         roots = self.store.roots
         former = {
             other: place
@@ -373,7 +373,7 @@ class Gallery:
         return [moved.get(place, path) for place, path in enumerate(paths)]
 
     def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
-        """Return the model that rows need: none for vectors made by the gallery's model, or if that is absent."""
+        """Return the model that must embed some rows; None for vectors of the gallery's model, or if it is absent."""
         if "embedder" in vars(self) or any(not isinstance(rows.pixels, Vectors) for rows in given):
             return self.embedder
         info = self.store.info
@@ -381,13 +381,13 @@ class Gallery:
         return self.embedder if is_needed and info.model is not None and kept_at(info.model).exists() else None
 
     def _stamps_of(self, names: Sequence[str]) -> dict[str, str | None]:
-        """Return the stamps of those names that the gallery has."""
+        """Return the file stamps of the given names that the gallery has."""
         known, stamps, after = self.store.known_paths(names), dict[str, str | None](), -1
         if STAMP not in self.store.columns:
             return dict.fromkeys(known)
         if len(known) <= _PICTURES_AT_ONCE:
             return {path: row[STAMP] for path, row in self._rows_of([*known]).items()}
-        # To go through all rows takes less time than to look for very many paths.
+        # Reading all rows takes less time than looking up very many paths.
         while len(ids := self.store.next_ids(after, _PICTURES_AT_ONCE)):
             items, after = self.store.items(ids), int(ids[-1])
             stamps.update(zip(items["path"].to_pylist(), items[STAMP].to_pylist(), strict=True))
@@ -404,14 +404,20 @@ class Gallery:
         labels: Sequence[str | None] | None = None,
         columns: Mapping[str, Sequence[str | None]] | None = None,
     ) -> Added:
-        """Add embeddings as they are, by the names of their rows; rows that the gallery has already stay.
+        """Add embeddings under the names of their rows; rows whose names the gallery has stay unchanged.
 
-        Their pictures are not opened, unless they lie below `roots` that `add` or `create` was given.
+        Their pictures are opened only if they lie below the `roots` of `add` or `create`.
+
+        Args:
+            vectors: One vector per row, ``[rows, dim]``, finite.
+            paths: Names of the rows.
+            labels: Labels of the rows; None leaves them empty.
+            columns: Values of further columns.
 
         Raises:
-            UserError: If not all could be written; it says what was.
-            ValueError: If vectors are not finite or of another length, or with cosine zero, a name comes twice, or
-                lengths differ.
+            UserError: If not all rows could be written; the message counts those written.
+            ValueError: If vectors are not finite, have another length, or are zero although the gallery is searched by
+                cosine; if a name comes twice, or the arguments differ in length.
         """
         checked = torch.from_numpy(check_vectors(vectors, self.store.info, self.store.address))
         columns = {"label": [None] * len(paths) if labels is None else labels, **(columns or {})}
@@ -422,7 +428,7 @@ class Gallery:
         return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {}, embedded=True)
 
     def remove(self, where: Where) -> int:
-        """Remove the rows that meet all conditions, at least one, and give their number."""
+        """Remove the rows that meet all conditions, of which there must be at least one, and return their number."""
         if not where:
             raise UserError("Nothing says which rows to remove: give a condition, such as label=shoe.")
         return self.store.remove(where)
@@ -437,23 +443,23 @@ class Gallery:
         batch_size: int = 64,
         workers: int = 0,
     ) -> list[list[Hit]]:
-        """Find the k nearest pictures to each query, of those that meet the conditions, nearest first.
+        """Find the k pictures nearest to each query among those that meet the conditions, nearest first.
 
         Args:
             queries: One or several pictures, as `Embedder.embed` takes them.
-            k: Hits of each, 1 or more; a gallery of fewer gives fewer.
-            where: Values that columns must have, all of them; of several values for a column one is enough.
+            k: Hits per query, 1 or more; fewer if fewer rows meet the conditions.
+            where: Filter: the allowed values of each column; all columns must match.
             text: One or several texts, whose hits follow those of the pictures; see `Embedder.embed_texts`.
             batch_size: Queries that are embedded at once.
-            workers: Processes that read them.
+            workers: Processes that read queries.
 
         Returns:
-            Of each query its hits; of one query, a list of one.
+            The hits of each query, also of a single one.
 
         Raises:
             UnreadableImageError: If a query cannot be read; `search_gallery` leaves these out.
-            UserError: If there are texts, but the model has no text tower.
-            ValueError: If k is out of range, or there is no such column.
+            UserError: If `text` is given, but the model has no text tower.
+            ValueError: If k is out of range, or `where` names an unknown column.
         """
         self.check_question(k, where)
         texts = self.embedder.embed_texts(text, batch_size=batch_size)
@@ -466,7 +472,7 @@ class Gallery:
         k: int = 10,
         where: Where | None = None,
     ) -> list[list[Hit]]:
-        """Find the k nearest rows to each vector, as `search`."""
+        """Find the k rows nearest to each vector, as `search` does for pictures."""
         return self.hits(self.neighbours(queries, k, where))
 
     def recognize(
@@ -482,16 +488,16 @@ class Gallery:
 
         Args:
             queries: One or several pictures, as `Embedder.embed` takes them.
-            rate: The false accept rate whose threshold is taken from the calibration of the model; None takes 0.01, or
-                the smallest that was learnt. A caution about the threshold is logged.
-            threshold: A distance instead.
+            rate: Take the model's calibrated threshold for this false accept rate; None takes 0.01, or the smallest
+                that was learnt. A caution about the threshold is logged.
+            threshold: A distance to use instead of a calibrated threshold.
             batch_size: Queries that are embedded at once.
-            workers: Processes that read them.
+            workers: Processes that read queries.
 
         Raises:
             UnreadableImageError: If a query cannot be read; `recognize` leaves these out.
             UserError: If there is no threshold.
-            ValueError: If `threshold` is no distance.
+            ValueError: If `threshold` is not a distance.
         """
         chosen = self.settle_threshold(rate, threshold)
         for note in chosen.notes:
@@ -502,7 +508,7 @@ class Gallery:
     def recognize_vectors(
         self, vectors: Float[Tensor, "queries dim"] | np.ndarray, threshold: float
     ) -> list[Recognition]:
-        """Name what queries show by their vectors, within a threshold."""
+        """Name what queries show by the nearest labelled row of their vectors, within a threshold."""
         found: dict[int, Recognition] = {}
         left, k, rows = np.arange(len(vectors)), 1, len(self)
         while len(left):
@@ -520,7 +526,7 @@ class Gallery:
         return [found[place] for place in range(len(vectors))]
 
     def settle_threshold(self, rate: float | None, threshold: float | None) -> ChosenThreshold:
-        """Take the given threshold, or choose that of the gallery's model for a false accept rate."""
+        """Return the given threshold, or the model's calibrated threshold for a false accept rate."""
         if threshold is not None and rate is not None:
             raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
         if threshold is not None:
@@ -556,17 +562,17 @@ class Gallery:
         k: int = 10,
         where: Where | None = None,
     ) -> Neighbours:
-        """Find distances and ids ``[queries, k]`` of the nearest rows; infinity and -1 where there are fewer.
+        """Find distances and ids ``[queries, k]`` of the nearest rows, filled up with infinity and -1.
 
-        Of more than 1,024 only as many are given as the gallery has rows.
+        A k above 1,024 is reduced to the number of rows.
         """
         self.check_question(k, where)
-        if k > _FEW:  # memory is asked for as many
+        if k > _FEW:  # the result takes memory for k hits
             k = min(k, max(len(self.store), _FEW))
         return self.store.search(check_vectors(queries, self.store.info, self.store.address), k, where)
 
     def check_question(self, k: int, where: Where | None) -> None:
-        """Raise `ValueError` where k is out of range, or there is no such column, before queries are embedded."""
+        """Validate `k` and `where` before queries are embedded."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"k is {k!r}, but must be a whole number of 1 or more.")
         if where:
@@ -581,22 +587,22 @@ class Gallery:
             [
                 Hit(row["id"], row["path"], row["label"], distance, {name: row[name] for name in further})
                 for distance, number in zip(distances, numbers, strict=True)
-                # What another process has removed in the meantime is no longer known.
+                # Another process may have removed a row in the meantime.
                 if (row := rows.get(number)) is not None
             ]
             for distances, numbers in zip(neighbours.distances.tolist(), neighbours.ids.tolist(), strict=True)
         ]
 
     def build_index(self, kind: IndexKind, **settings: int) -> None:
-        """Make an index; see `Store.build_index`."""
+        """Build an index; see `Store.build_index`."""
         self.store.build_index(kind, **settings)
 
     def verify(self) -> list[str]:
-        """Read all of the gallery, and say what is damaged, one sentence each."""
+        """Read the whole gallery, and describe each damage in a sentence."""
         return self.store.verify()
 
     def close(self) -> None:
-        """Give back connections and files."""
+        """Close connections and files."""
         self.store.close()
 
 
@@ -609,7 +615,7 @@ def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
     if info.embedder is not None and embedder.checksum != info.embedder:
         raise UserError(
             f"{embedder.path or 'The model'} (checksum {embedder.checksum[:12]}) is not the model of {address} "
-            f"({info.embedder[:12]}), whose vectors mean nothing to it: give that one, or make a gallery anew."
+            f"({info.embedder[:12]}), which made its vectors: give that model, or create another gallery."
         )
     if info.precision not in (None, embedder.precision):
         raise UserError(
@@ -625,7 +631,7 @@ def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
 
 
 def _check(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder | None) -> Embedder | None:
-    """Refuse what could not be added, before anything is changed; return the model that the rows go through."""
+    """Refuse rows that cannot be added before anything is changed; return the model that must embed them."""
     model = model_for(rows, embedder, info.embedder, address)
     if model is not None:
         return model
@@ -642,7 +648,7 @@ def _check(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder | Non
 
 
 def _keep(part: Rows, before: Mapping[str, Mapping[str, str | None]]) -> Rows:
-    """Keep labels and columns of the rows that are replaced, where the new ones have none."""
+    """Fill empty labels and columns of new rows from the rows that they replace."""
     if not before:
         return part
     names = dict.fromkeys(["label", *(name for row in before.values() for name in further_columns(row))])
@@ -654,7 +660,7 @@ def _keep(part: Rows, before: Mapping[str, Mapping[str, str | None]]) -> Rows:
 
 
 def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.ndarray, "rows dim"]:
-    """Return finite float32 vectors of the gallery's length, of unit length if it is searched by cosine."""
+    """Validate vectors; return them in float32, scaled to unit length if the gallery is searched by cosine."""
     tensor = as_tensor("vectors", vectors).detach().cpu()
     if tensor.ndim != 2 or tensor.shape[1] != info.dim or not tensor.is_floating_point():
         raise ValueError(
@@ -663,14 +669,14 @@ def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.n
         )
     numbers = tensor.float()
     for row, why in useless_vectors(numbers, info.distance).items():
-        raise ValueError(f"vector {row} {why}: leave it out, or make it anew.")
+        raise ValueError(f"vector {row} {why}: leave it out, or compute it again.")
     return _as_kept(numbers, info)
 
 
 def _as_kept(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
-    """Return vectors as a gallery keeps them, of unit length if it is searched by cosine."""
+    """Return vectors as a gallery stores them: of unit length if it is searched by cosine."""
     assert vectors is not None
     if info.distance == "cosine":
-        # In float64: a length whose square is too large for float32 is none that should be lost.
+        # In float64, as the square of a large length overflows float32.
         vectors = torch.nn.functional.normalize(vectors.double(), dim=1, eps=0.0)
     return vectors.float().contiguous().numpy()

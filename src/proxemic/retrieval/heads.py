@@ -1,16 +1,17 @@
-"""A network and a head over its features: as one model, which lies in the folder of the gallery that it fills."""
+"""Join a network and a head over its features to one model, and keep it in the folder of a gallery."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
 
 from proxemic.data import Preprocessing
-from proxemic.files import working_folder
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, read_checksum, save_model
 from proxemic.models.model import without_head
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.stores import GalleryInfo, Store, create_store
+from proxemic.retrieval.stores import GalleryInfo, Store, create_whole_store
 from proxemic.retrieval.stores.store import OWN_MODEL
 
 Network = tuple[EmbeddingModel, Preprocessing]
@@ -46,7 +47,7 @@ def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
 
 
 def take_apart(embedder: Embedder) -> tuple[Embedder | None, EmbeddingModel]:
-    """Return what makes the features that a model's head takes, None if it takes vectors, and the head alone."""
+    """Split a model into the embedder of its features (None if it takes vectors) and its head."""
     model = embedder.model
     assert isinstance(model, EmbeddingModel)
     if model.config.takes_vectors:
@@ -68,20 +69,15 @@ def take_apart(embedder: Embedder) -> tuple[Embedder | None, EmbeddingModel]:
 def create_with_head(
     target: Path, head: EmbeddingModel, network: Network | None, precision: str | None
 ) -> Iterator[Store]:
-    """Make a gallery, and its model beside it, in a folder that is there when the block is done.
+    """Create a gallery that keeps features beside its vectors, with its model in the same folder.
 
-    The gallery keeps features beside its vectors. Without a network, the model is the head alone.
+    The folder appears when the block ends without an error. Without a network, the model is the head alone.
     """
     model = head if network is None else with_head(network[0], head)
-    with working_folder(target) as folder:
-        save_model(folder / "made", model, {} if network is None else network[1].as_dict())
-        size, made_by = head.config.embedding_size, read_checksum(folder / "made")
+    with TemporaryDirectory() as folder:
+        save_model(Path(folder), model, {} if network is None else network[1].as_dict())
+        size, made_by = head.config.embedding_size, read_checksum(Path(folder))
         info = GalleryInfo(size, "cosine", made_by, OWN_MODEL, precision, features=head.backbone.num_features)
-        store = create_store(str(folder / "gallery"), info)
-        yield store
-        store.close()
-        for file in (folder / "gallery").iterdir():
-            file.rename(folder / "made" / file.name)
-        if target.is_dir():
-            target.rmdir()
-        (folder / "made").rename(target)
+        with create_whole_store(str(target), info) as store:
+            copytree(folder, store.address, dirs_exist_ok=True)
+            yield store

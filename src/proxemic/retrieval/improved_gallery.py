@@ -1,4 +1,4 @@
-"""Improving a gallery: a new one, whose vectors come from a head that was trained on the labels of the first."""
+"""Create an improved gallery, whose vectors come from a head trained on the labels of another gallery."""
 
 import math
 import os
@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
-from torch import Tensor
+from jaxtyping import Float32
 from torch.nn.functional import normalize
 
 from proxemic.addresses import without_password
-from proxemic.arrays import number_texts
 from proxemic.data.formats.tables import read_table
+from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, read_picture_table
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
@@ -33,7 +32,7 @@ with optional_dependency("train"):
     import pyarrow as pa
 
 _TITLES = {
-    "stock": "features as they are",
+    "stock": "features without a head",
     "whitened": "whitened, without labels",
     "trained 1/2": "trained on the labels, half of the way",
     "trained 3/4": "trained on the labels, three quarters",
@@ -46,9 +45,9 @@ class ImprovedGallery:
 
     Args:
         improvement: The head, and Recall@1 with and without it.
-        labelled: Labelled rows.
-        classes: Their labels.
-        address: The new gallery; None where none was made.
+        labelled: Number of labelled rows.
+        classes: Number of distinct labels.
+        address: The address of the new gallery; None if none was created.
     """
 
     improvement: Improvement
@@ -89,23 +88,30 @@ def improve_gallery(
     seed: int = 0,
     report: Callable[[str], object] | None = None,
 ) -> ImprovedGallery:
-    """Train a head over the vectors of a gallery on its labels, in seconds, and make a better gallery of it.
+    """Train a head over the vectors of a gallery on its labels, in seconds, and create a better gallery with it.
 
-    The vectors are whitened, which needs no labels, and a linear head is trained from there by the normalised softmax
-    loss, see `improve`; what helps on pictures that were held out is kept. The gallery itself stays as it is. No
-    picture is embedded again: the new gallery keeps the features beside its vectors. Correct labels by `relabel`, add
-    pictures, and improve either gallery anew.
+    `improve` whitens the vectors, which needs no labels, and then trains a linear head by the normalised softmax loss;
+    it keeps what helps on held-out pictures. The given gallery is unchanged. No picture is embedded again: the new
+    gallery stores the features beside its vectors. You can correct labels by `relabel`, add pictures, and improve
+    either gallery again.
 
     Args:
-        gallery: With labels; its vectors best come from a pretrained network, or from elsewhere.
-        out: A new or empty folder for the better gallery, which then also holds the model that makes its vectors, for
-            pictures and for all other commands. None only measures.
-        dim: Numbers of a vector in the new gallery; at most those in the first.
+        gallery: A gallery with labels, whose vectors come from a pretrained network or from elsewhere.
+        out: A new or empty folder for the better gallery, which also holds the model that makes its vectors, for all
+            other commands. None only measures.
+        dim: Numbers of a vector in the new gallery; at most those in the given gallery.
         seed: Seed of all random choices.
-        report: Is told what the user should know. None logs it.
+        report: Called with notes for the user. None logs them.
+
+    Returns:
+        The head with its Recall@1, and the address of the new gallery.
 
     Raises:
-        UserError: If there are too few labels, or the model of the gallery has a trained head of its own.
+        UserError: If there are too few labels, or the model of the gallery has a trained head already.
+
+    Example::
+
+        print(improve_gallery("shop", "better").text())
     """
     report = report or getLogger("proxemic").info
     if not isinstance(gallery, Gallery):
@@ -117,16 +123,18 @@ def improve_gallery(
             raise UserError(f"{shown} is not a folder: improve into one, then export and import it (proxemic gallery).")
         check_new_folder(target)
     network = _network(gallery)
-    vectors, labels, classes = _read(gallery)
+    rows = read_rows(gallery)
+    assert rows.embeddings is not None
+    labels, classes = rows.numbers("label")
     try:
-        found = improve(vectors, labels, dim=dim, seed=seed)
+        found = improve(rows.embeddings, labels, dim=dim, seed=seed)
     except ValueError as error:
         raise UserError(f"{address} cannot be improved: {error}, by proxemic gallery relabel.") from error
     labelled = int((labels >= 0).sum())
     if found.head is None or target is None:
         if target is not None:
-            report(f"No head is better than the features as they are: {target} is not made.")
-        return ImprovedGallery(found, labelled, classes, None)
+            report(f"No head is better than the features themselves: {target} is not created.")
+        return ImprovedGallery(found, labelled, len(classes), None)
     with create_with_head(target, found.head, network, gallery.store.info.precision) as store:
         store.add_roots(gallery.store.roots)
         for features, items in iterate_features(gallery):
@@ -135,11 +143,11 @@ def improve_gallery(
             store.add(vectors, items.drop_columns(["id"]), features)
     learn = f"learn them by proxemic calibrate {target} --gallery {target}"
     report(f"Thresholds on the distances of {address} do not hold in {target}: {learn}.")
-    return ImprovedGallery(found, labelled, classes, str(target))
+    return ImprovedGallery(found, labelled, len(classes), str(target))
 
 
 def _network(gallery: Gallery) -> Network | None:
-    """Return the network under the vectors, without a head; None if vectors came without a model."""
+    """Return the network that makes the features, without a head; None if vectors came without a model."""
     if gallery.store.info.model is None:
         return None
     embedder = gallery.embedder
@@ -164,73 +172,84 @@ def _network(gallery: Gallery) -> Network | None:
 
 
 def iterate_features(gallery: Gallery) -> Iterator[tuple[Float32[np.ndarray, "rows features"], pa.Table]]:
-    """Yield features, which are the vectors if the gallery keeps no others, and items."""
+    """Yield features, or vectors if the gallery stores no features, with their items."""
     for vectors, items in gallery.store.iterate():
         features = gallery.store.features(items["id"].to_numpy())
         yield np.array(vectors if features is None else features), items
 
 
-def _read(gallery: Gallery) -> tuple[Float32[Tensor, "rows dim"], Int64[Tensor, " rows"], int]:
-    parts, texts = [], list[str | None]()
-    for features, items in iterate_features(gallery):
-        parts.append(torch.from_numpy(features))
-        texts += items["label"].to_pylist()
+def read_rows(gallery: Gallery) -> Rows:
+    """Read all rows of a gallery; their embeddings are the features, or the vectors if it stores no features."""
+    parts = [*iterate_features(gallery)]
     if not parts:
         raise UserError(f"{gallery.store.address} is empty: add pictures first.")
-    numbers, names = number_texts(texts)
-    return torch.cat(parts), numbers, len(names)
+    table = pa.concat_tables([items for _, items in parts]).drop_columns(["id"])
+    return Rows(table, embeddings=torch.from_numpy(np.concatenate([features for features, _ in parts])))
 
 
 def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20, seed: int = 0) -> list[str]:
-    """Choose pictures to label next: the most typical one of each of some groups of those without a label.
+    """Choose pictures to label next: group those without a label, and take the most typical one of each group.
 
-    Groups are made by k-means of the features. A label for one picture of each group tells more than as many for
-    pictures at random.
+    The groups come from k-means on the features. Labelling one picture per group helps more than labelling as many
+    random pictures.
 
     Args:
         gallery: The gallery, or its address.
-        count: Pictures to choose, 1 or more; there may be fewer.
-        seed: Seed of the groups.
+        count: Pictures to choose, 1 or more; the result may have fewer.
+        seed: Seed of k-means.
 
     Returns:
-        Their paths, those of large groups first.
+        The paths of the pictures, those of large groups first.
 
     Raises:
         UserError: If all pictures have a label, or the gallery is empty.
         ValueError: If `count` is less than 1.
+
+    >>> import tempfile
+    >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0], [0.0, 1.0]], ["hat.jpg", "shoe.jpg"], ["hat", None])
+    >>> suggest_labels(gallery)
+    ['shoe.jpg']
     """
     if count < 1:
         raise ValueError(f"count is {count!r}, but must be 1 or more.")
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
-    features, labels, _ = _read(gallery)
-    left = (labels < 0).nonzero().squeeze(1)
+    rows = read_rows(gallery)
+    left = rows.take([row for row, label in enumerate(rows.labels) if label is None])
     if not len(left):
         raise UserError(f"All pictures of {gallery.store.address} have a label: add others first.")
-    rows = normalize(features[left], dim=1)
-    groups = kmeans_clusters(rows, min(count, len(rows)), seed=seed)
-    chosen = []
+    assert left.embeddings is not None
+    x, names, chosen = normalize(left.embeddings, dim=1), left.names, list[str]()
+    groups = kmeans_clusters(x, min(count, len(x)), seed=seed)
     for group in groups.bincount().argsort(descending=True, stable=True).tolist():
         own = (groups == group).nonzero().squeeze(1)
         if len(own):
-            chosen.append(int(left[own[(rows[own] @ rows[own].mean(0)).argmax()]]))
-    paths = [path for _, items in gallery.store.iterate() for path in items["path"].to_pylist()]
-    return [paths[row] for row in chosen]
+            chosen.append(names[int(own[(x[own] @ x[own].mean(0)).argmax()])])
+    return chosen
 
 
 def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
-    """Give pictures other labels.
+    r"""Change the labels of pictures.
 
     Args:
-        gallery: It changes in one step, in a folder and in PostgreSQL.
-        labels: A .csv or .parquet table with the columns ``path``, relative to its folder, and ``label``, where an
-            empty cell takes a label away.
+        gallery: A gallery; in a folder or in PostgreSQL, the change is atomic.
+        labels: A .csv or .parquet table with the columns ``path``, relative to the table's folder, and ``label``; an
+            empty label removes the picture's label.
 
     Returns:
-        The number of pictures whose label is another now.
+        The number of pictures whose label changed.
 
     Raises:
         UserError: If the gallery lacks a picture of the table.
         ValueError: If the table is not valid.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> gallery = Gallery.create(folder / "shop", dim=2)
+    >>> _ = gallery.add_vectors([[1.0, 0.0]], ["hat.jpg"], ["shoe"])
+    >>> _ = (folder / "labels.csv").write_text("path,label\nhat.jpg,hat\n")
+    >>> relabel(gallery, folder / "labels.csv")
+    1
     """
     file = Path(labels)
     names = read_table(file, ("path", "label"), ("path", "label")).names
@@ -246,7 +265,7 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
 
 
 def set_labels(gallery: Gallery, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
-    """Give rows other labels, by their paths, and remove further ones; return how many labels changed."""
+    """Change the labels of rows, by path, and remove the rows `removed`; return how many labels changed."""
     vectors, tables, features = [], [], []
     for some, items in gallery.store.iterate():
         paths, before = items["path"].to_pylist(), items["label"].to_pylist()

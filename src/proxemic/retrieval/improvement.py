@@ -1,4 +1,4 @@
-"""A linear head over stored features: whitened from all rows, trained on labels, and kept only where it helps."""
+"""Train a linear head over stored features: whiten all rows, train on labels, and keep only what helps."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -15,28 +15,28 @@ from proxemic.models import EmbeddingModel, ModelConfig, begin_at_principal_comp
 
 FOLDS = 3
 FEW_LABELS = 5
-"""From so many labels for each class on, three quarters of the way that training takes the head are tried, too."""
+"""With this many labels per class or more, three quarters of the trained step are tried, too."""
 ENOUGH_TO_WHITEN = 500
-"""From so many rows on, labelled or not, whitening is kept unless it surely loses: a few labels say little about it."""
+"""With this many rows or more, whitening is kept unless it surely loses: few labels say little about it."""
 _SHARES = {"trained 1/2": 0.5, "trained 3/4": 0.75}
-_SURELY = 1.64  # standard deviations: a loss of that many happens by chance once in twenty times
-# Chosen on the training classes of Cars196 alone (benchmarks/improve.py measures them on others).
+_SURELY = 1.64  # standard deviations: chance causes such a loss once in twenty times
+# Chosen on the training classes of Cars196 alone; benchmarks/improve.py measures them on other data.
 _BATCH, _SCALE, _RATE = 256, 8.0, 1e-2
 _LEAST_STEPS, _EPOCHS = 200, 5
 
 
 @dataclass(frozen=True)
 class Improvement:
-    """A head, and how often the nearest row is right with and without it, on rows that it was not trained on.
+    """A head, and Recall@1 with and without it on rows that it was not trained on.
 
     Args:
-        head: From features to vectors of unit length, a model that takes vectors; None where the features themselves
-            are best.
-        kept: What is kept: ``stock`` (the features), ``whitened``, ``trained 1/2`` or ``trained 3/4``.
-        on_pictures: Recall@1, from 0 to 1, of held-out rows of labelled classes among the other labelled rows, for each
-            that was tried.
-        on_classes: Recall@1 of the rows of held-out classes among each other: an estimate for classes like these.
-        per_class: The mean number of labelled rows of a class.
+        head: A model that maps features to vectors of unit length; None if the features themselves are best.
+        kept: The best candidate: ``stock`` (the features), ``whitened``, ``trained 1/2`` or ``trained 3/4``.
+        on_pictures: Recall@1, from 0 to 1, of each candidate for held-out rows of labelled classes, among the other
+            labelled rows.
+        on_classes: Recall@1 of each candidate for rows of held-out classes, among each other: an estimate for new
+            classes like these.
+        per_class: Mean number of labelled rows per class.
     """
 
     head: EmbeddingModel | None
@@ -49,11 +49,17 @@ class Improvement:
 def whitened_head(features: Float[Tensor, "rows features"], dim: int = 512) -> EmbeddingModel:
     """Return a head that whitens features: their first principal components, each divided by its standard deviation.
 
-    No labels are needed. Rows are scaled to unit length before and after.
+    It needs no labels, and scales rows to unit length before and after.
 
     Args:
-        features: At least two rows.
-        dim: Numbers of a vector; at most those of the features are used.
+        features: At least two rows ``[rows, features]``.
+        dim: Numbers of a vector; at most as many as the features have.
+
+    Returns:
+        A model that maps features ``[rows, features]`` to unit vectors ``[rows, dim]``.
+
+    >>> whitened_head(torch.randn(20, 4), dim=2)(torch.randn(3, 4)).shape
+    torch.Size([3, 2])
     """
     size = features.shape[1]
     head = build_model(
@@ -68,13 +74,20 @@ def whitened_head(features: Float[Tensor, "rows features"], dim: int = 512) -> E
 def trained_head(
     start: EmbeddingModel, features: Float[Tensor, "rows features"], labels: Int64[Tensor, " rows"], *, seed: int = 0
 ) -> EmbeddingModel:
-    """Train a head by the normalised softmax loss, from a given one.
+    """Train a copy of a head by the normalised softmax loss.
 
     Args:
-        start: As `whitened_head` returns; it stays as it is.
-        features: Labelled rows.
-        labels: Their classes, from 0, without gaps.
+        start: The initial head, such as from `whitened_head`; it is unchanged.
+        features: Labelled rows ``[rows, features]``.
+        labels: Class numbers ``[rows]`` from 0, without gaps.
         seed: Seed of the proxies and of the order of the rows.
+
+    Returns:
+        The trained head.
+
+    >>> rows, labels = torch.randn(20, 4), torch.arange(20) % 2
+    >>> trained_head(whitened_head(rows), rows, labels)(rows).shape
+    torch.Size([20, 4])
     """
     head = deepcopy(start)
     generator = torch.Generator().manual_seed(seed)
@@ -96,7 +109,7 @@ def trained_head(
 
 
 def between(start: EmbeddingModel, end: EmbeddingModel, share: float) -> EmbeddingModel:
-    """Return the head that lies at a share, from 0 to 1, of the way from one to another."""
+    """Interpolate between two heads: a share of 0 returns the first, 1 the second."""
     head = deepcopy(start)
     with torch.no_grad():
         for value, other in zip(head.parameters(), end.parameters(), strict=True):
@@ -107,26 +120,32 @@ def between(start: EmbeddingModel, end: EmbeddingModel, share: float) -> Embeddi
 def improve(
     features: Float[Tensor, "rows features"], labels: Int64[Tensor, " rows"], *, dim: int = 512, seed: int = 0
 ) -> Improvement:
-    """Find the head that serves best for the features of a gallery.
+    """Find the best head for the features of a gallery.
 
-    These are compared: none (``stock``), `whitened_head`, which needs no labels, and a head that `trained_head` makes
-    of it, moved half of that way, or, from `FEW_LABELS` labels for each class on, three quarters. A third of the
-    labelled rows, and then a third of the classes, are held out in turn. In this order, what gains on held-out rows and
-    classes together is kept, unless it surely loses on one of them (by McNemar's test); from `ENOUGH_TO_WHITEN` rows
-    on, whitening need not gain, and where there are no two classes of two labels, it is kept without a test. The head
-    that is kept is then made again of all labels.
+    The candidates are the features themselves (``stock``), `whitened_head`, and `trained_head` of that, half of the way
+    from the whitened head or, with `FEW_LABELS` labels per class or more, also three quarters. A third of the labelled
+    rows, and then a third of the classes, are held out in turn. In this order, a candidate replaces the one before if
+    it gains on held-out rows and classes together, and does not surely lose on either (by McNemar's test). With
+    `ENOUGH_TO_WHITEN` rows or more, whitening need not gain; without two classes of two labels, it is kept untested.
+    The best head is then trained again on all labels.
 
-    Only the gain on labelled classes is promised. That on held-out classes is an estimate for classes like these, and
-    with few labels an optimistic one. One label for each class is too little to train on.
+    Only the gain on labelled classes is measured for your use; the gain on held-out classes is an estimate for classes
+    like these, and optimistic if labels are few. One label per class is too little to train on.
 
     Args:
-        features: At least two finite rows.
-        labels: The class of each row; below 0 where there is none.
+        features: At least two finite rows ``[rows, features]``.
+        labels: The class of each row; below 0 for rows without a label.
         dim: Numbers of a vector of the head.
         seed: Seed of all random choices.
 
+    Returns:
+        The best head, and Recall@1 of all candidates.
+
     Raises:
-        ValueError: If fewer than two classes have two labels, and there are too few rows to whiten without.
+        ValueError: If fewer than two classes have two labels, and there are too few rows to whiten.
+
+    >>> improve(torch.eye(4).repeat_interleave(4, dim=0), torch.arange(4).repeat_interleave(4)).kept
+    'stock'
     """
     rows = (labels >= 0).nonzero().squeeze(1)
     classes, places, counts = labels[rows].unique(return_inverse=True, return_counts=True)
@@ -172,7 +191,7 @@ class _Hits:
     def count(
         self, features: Tensor, labels: Tensor, heads: Mapping[str, EmbeddingModel], gallery: Tensor, queries: Tensor
     ) -> None:
-        """Search the rows of a gallery for queries, which may be among them."""
+        """Search the rows of a gallery for queries, which may be among these rows."""
         exclude = torch.where(gallery, gallery.long().cumsum(0) - 1, -1)[queries]
         for name, head in {"stock": normalize, **heads}.items():
             with torch.no_grad():
@@ -185,7 +204,7 @@ class _Hits:
         return {name: torch.cat(hits).double().mean().item() for name, hits in self._of.items()}
 
     def gain(self, name: str, over: str) -> tuple[float, float]:
-        """Return by how much Recall@1 is higher with one head than with another, and that in standard deviations."""
+        """Return the difference of Recall@1 between two heads, and the same in standard deviations."""
         if not self._of:
             return 0.0, 0.0
         changes = torch.cat(self._of[name]).double() - torch.cat(self._of[over]).double()
@@ -193,7 +212,7 @@ class _Hits:
 
 
 def _thirds(labels: Int64[Tensor, " rows"], generator: torch.Generator) -> list[Tensor]:
-    """Return masks of about a third of the rows of each class; a class keeps at least one row in each."""
+    """Return masks that each hold out about a third of the rows of each class, and leave at least one row of it."""
     order = torch.randperm(len(labels), generator=generator)
     place = torch.empty_like(labels)
     for label in labels.unique():

@@ -1,4 +1,4 @@
-"""Metadata of a gallery's images: a table, and conditions on it."""
+"""Metadata of a gallery's rows: a table of texts, and conditions on its columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,30 +15,30 @@ with optional_dependency("train"):
     from pyarrow.compute import is_in  # pyright: ignore[reportAttributeAccessIssue]
 
 Where = Mapping[str, str | Sequence[str | None] | None]
-"""The value, or the values one of which is enough, that columns must have; None is an empty cell. All must hold."""
+"""Filter: the allowed value or values of each column (None for an empty cell); all columns must match."""
 
 OWN = ("id", "path", "label")
 """The columns that every gallery has; only a label may be empty."""
 
 STAMP = "file_stamp"
-"""The column with the size and time of each picture's file when it was embedded, which users do not see."""
+"""A hidden column: size and time of each picture's file when it was embedded."""
 
-_TAKEN = ("id", "distance", STAMP)  # of which distance stands beside the columns in what is found
+_TAKEN = ("id", "distance", STAMP)  # search results have a distance beside the columns
 
 
 def further_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns that a user gave, in their order."""
+    """Return the columns that the user added, in order."""
     return [name for name in names if name not in (*OWN, STAMP)]
 
 
 def check_columns(names: Iterable[str]) -> None:
-    """Raise `ValueError` if a column that a user gives has a name of the gallery's own."""
+    """Raise `ValueError` if a user's column has a name that the gallery itself uses."""
     if taken := [name for name in names if name in _TAKEN or not name]:
         raise ValueError(f"a further column is named {taken[0]!r}, but {', '.join(_TAKEN)} are taken: rename it.")
 
 
 def make_items(rows: Rows) -> pa.Table:
-    """Return the columns of rows as a gallery keeps them: texts, `path` and `label` first.
+    """Return the columns of rows as a gallery stores them: as texts, `path` and `label` first.
 
     Raises:
         ValueError: If a path is empty.
@@ -55,7 +55,7 @@ def make_items(rows: Rows) -> pa.Table:
 
 
 def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
-    """Turn each condition into a tuple of values; raise `ValueError` for an unknown column or without values."""
+    """Return the allowed values of each column as tuples; `ValueError` for an unknown column or no values."""
     conditions = {}
     for name, value in (where or {}).items():
         if name not in columns or name == "id":
@@ -77,7 +77,7 @@ def matching(table: pa.Table, conditions: Mapping[str, Sequence[str | None]]) ->
     """
     mask = np.ones(len(table), bool)
     for name, values in conditions.items():
-        # Rows that were added before a column was there have none of it.
+        # Rows that are older than a column have no value in it.
         column: Any = table[name] if name in table.column_names else pa.nulls(len(table), pa.string())
         mask &= is_in(column, value_set=pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
     return mask

@@ -1,4 +1,4 @@
-"""Embedding that goes on where it was killed: in parts, each of which is a file in a working folder when it is done."""
+"""Resumable embedding: each finished part is a file in a working folder."""
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ from proxemic.data.sources.listing import stamps_of
 from proxemic.files import write_atomically
 from proxemic.retrieval.embedder import Embedded, Embedder
 
-_IMAGES = 1024  # of a part, or one batch where that is larger
+_IMAGES = 1024  # pictures of a part, unless a batch has more
 _FORMAT = 1
 _UNREADABLE = "unreadable"
 
 
 class Parts:
-    """The pictures in parts of whole batches, so that they are embedded in the batches in which all at once would be.
+    """Pictures in parts of whole batches, so that an interrupted embedding has the batches of an uninterrupted one.
 
-    The name of a part's file is a checksum of all that its content depends on, above all names, sizes and times of its
-    pictures: what was embedded is found again by whoever wants the same, and by nobody else.
+    The name of a part's file is a checksum of everything that its content depends on, above all names, sizes and times
+    of its pictures: a finished part is reused by a command that wants the same, and by no other.
     """
 
     def __init__(self, folder: Path, embedder: Embedder, pictures: Rows, batch_size: int) -> None:
@@ -50,7 +50,7 @@ class Parts:
 
     @property
     def digest(self) -> str:
-        """A checksum of all that is embedded, and how."""
+        """A checksum of all pictures, the model and its settings."""
         return hashlib.sha256(repr([path.name for path in self._paths]).encode()).hexdigest()
 
     def count(self, number: int) -> int:
@@ -72,10 +72,10 @@ class Parts:
         return dim == self.embedder.dim and rows == places == self.count(number) - len(unreadable)
 
     def embed(self, numbers: Sequence[int], workers: int, advance: Callable[[int], object]) -> None:
-        """Embed some parts, in ascending order; `advance` is told of each batch how many pictures it had.
+        """Embed parts in ascending order, and call `advance` with the number of pictures of each batch.
 
         Raises:
-            ValueError: If the model gives numbers that are not finite.
+            ValueError: If an embedding is not finite.
             UserError: If a part cannot be written.
         """
         if not numbers:
@@ -100,7 +100,7 @@ class Parts:
                 held.clear()
 
     def pictures_of(self, number: int) -> Rows:
-        """Return the pictures of a part, by paths from the root, as other machines need them."""
+        """Return the pictures of a part with absolute paths, as other machines need them."""
         chosen = self.pictures.take(range(self._ends[number], self._ends[number + 1]))
         pixels = chosen.pixels
         if isinstance(pixels, FilePixels):
@@ -109,13 +109,13 @@ class Parts:
         return replace(chosen, pixels=pixels)
 
     def write(self, number: int, part: Embedded) -> None:
-        """Keep a part, whose places count from its own first picture."""
+        """Write a part, whose places count from its own first picture."""
         arrays = {"embeddings": part.embeddings.contiguous(), "places": torch.tensor(part.places, dtype=torch.int64)}
         with write_atomically(self._paths[number]) as temporary:
             safetensors.torch.save_file(arrays, temporary, {_UNREADABLE: json.dumps(part.unreadable)})
 
     def read(self, number: int) -> Embedded:
-        """Read a part that exists; places count from the first picture of all."""
+        """Read a part; its places count from the first picture of all parts."""
         with safe_open(self._paths[number], framework="pt") as file:
             unreadable = {int(place): why for place, why in json.loads(file.metadata()[_UNREADABLE]).items()}
             part = Embedded(file.get_tensor("embeddings"), file.get_tensor("places").tolist(), unreadable)
@@ -144,7 +144,7 @@ class Parts:
             yield np.concatenate(held)
 
     def forget_unreadable(self) -> None:
-        """Remove the parts of which not all could be read, to try again: behind an address, a change is not seen."""
+        """Remove the parts with unreadable pictures, to embed them again: changes behind an address are not noticed."""
         for number, path in enumerate(self._paths):
             if self.read(number).unreadable:
                 path.unlink()
@@ -155,12 +155,12 @@ class Parts:
 
 
 def _moved(part: Embedded, by: int) -> Embedded:
-    """Count the places of a part from another picture."""
+    """Shift the places of a part."""
     unreadable = {place + by: why for place, why in part.unreadable.items()}
     return Embedded(part.embeddings, [place + by for place in part.places], unreadable)
 
 
 def _described(embedder: Embedder) -> str:
-    """Describe how pictures are prepared; a transform without a description never equals another one."""
+    """Describe the preprocessing as a text; a transform without a description gets a random one."""
     text = repr(embedder.transform)
     return text if isinstance(embedder.transform, Preprocessing) or " at 0x" not in text else os.urandom(16).hex()

@@ -1,4 +1,4 @@
-"""Predict the memory, disk and time of a gallery of any size, from measurements of smaller ones."""
+"""Predict memory, disk and time of a gallery of any size from measurements of smaller galleries."""
 
 import csv
 import math
@@ -12,10 +12,10 @@ import numpy as np
 from proxemic.errors import UserError
 
 MEASURED = "measured_galleries.csv"
-"""What `benchmarks/galleries.py` wrote."""
+"""The file of measurements, written by `benchmarks/galleries.py`."""
 
 FITTED = (100_000, 300_000, 1_000_000)
-"""The rows of galleries that the laws are fitted to; larger ones measure their error."""
+"""Sizes of the galleries to which the laws are fitted; larger galleries measure the error of the prediction."""
 
 QUANTITIES = ("memory", "disk", "build", "query")
 
@@ -32,9 +32,9 @@ def _constant(_: float) -> float:
 _LINEAR: Law = (lambda n: n,)
 _WITH_BASE: Law = (_constant, lambda n: n)
 
-# What a quantity grows with, by the index. Bytes grow with the rows and little else, as does a comparison with all of
-# them. A graph's search grows with the logarithm: a line that crosses 0 left of all sizes, as of a small graph more is
-# in the processor's caches. The lists of ivfpq, 2√n, have √n rows each.
+# The terms of each quantity, by index. Bytes, and a comparison with all rows, grow linearly. Searching a graph grows
+# with the logarithm; its constant may be negative, as the processor's caches hold more of a small graph. The 2√n lists
+# of ivfpq have about √n/2 rows each.
 _LAWS: Mapping[str, Mapping[str, Law]] = {
     "exact": {"memory": _WITH_BASE, "disk": _LINEAR, "build": _LINEAR, "query": _WITH_BASE},
     "hnsw": {
@@ -56,18 +56,18 @@ _MAY_FALL = ("hnsw", "query", _constant)  # the only factor that may be below 0
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a gallery took.
+    """Measured needs of a gallery.
 
     Args:
         store: ``folder``, ``postgresql`` or ``milvus-lite``.
         index: ``exact``, ``hnsw`` or ``ivfpq``.
-        rows: Its rows.
+        rows: Number of rows.
         dim: Numbers of a vector.
-        memory: Bytes that searching holds, or that a server should hold, of vectors and index.
-        disk: Bytes.
-        build: Seconds to add all rows and to make the index.
-        query: Seconds of one query for the ten nearest, by one thread.
-        recall: Share of the ten nearest that were found.
+        memory: Bytes of vectors and index that a search, or a server, holds in memory.
+        disk: Bytes on disk.
+        build: Seconds to add all rows and to build the index.
+        query: Seconds of one query for the ten nearest rows, on one thread.
+        recall: Share of the ten nearest rows that a query finds.
     """
 
     store: str
@@ -83,20 +83,20 @@ class Measurement:
 
 @dataclass(frozen=True)
 class GalleryNeeds:
-    """What a gallery will take in one store and index.
+    """Predicted needs of a gallery in one store with one index.
 
     Args:
-        store: As of `Measurement`.
-        index: As of `Measurement`.
-        memory: Bytes that searching holds.
-        disk: Bytes.
-        machines: So many whose memory holds it together; above 1 a store must divide it, as Milvus does.
-        build: Seconds to add all rows and to make the index, on one machine as the measured one.
-        query: Seconds of one query, by one thread.
-        recall: Share of the ten nearest that were found at the largest size that was measured.
-        errors: Predicted over measured, of each quantity, at the largest size beyond those that were fitted; nothing
-            where none was measured.
-        checked_at: That size.
+        store: The store, as in `Measurement`.
+        index: The index, as in `Measurement`.
+        memory: Bytes in memory.
+        disk: Bytes on disk.
+        machines: Machines whose memory holds the gallery together; more than 1 need a store that divides it, as Milvus
+            does.
+        build: Seconds to add all rows and to build the index, on a machine like the measured one.
+        query: Seconds of one query, on one thread.
+        recall: Share of the ten nearest rows found at the largest measured size.
+        errors: Predicted over measured value of each quantity at `checked_at`; empty if no larger size was measured.
+        checked_at: The largest measured size beyond those fitted, or None.
     """
 
     store: str
@@ -112,17 +112,19 @@ class GalleryNeeds:
 
 
 def plan_gallery(rows: int, dim: int, *, machine_memory: int = 64 * 10**9) -> list[GalleryNeeds]:
-    """Say what a gallery takes in each store with each index, from a model fitted to smaller ones.
+    """Predict the needs of a gallery in each store with each index, by laws fitted to smaller galleries.
 
-    Each quantity is a sum of one or two terms of the rows n (bytes: 1 and n; exact search: 1 and n; hnsw: n·log n to
-    build and 1 and log n to search; ivfpq: n and n√n to build and 1 and √n to search). Their factors are fitted to what
-    galleries of 10⁵, 3·10⁵ and 10⁶ vectors took, relative to it. Bytes and seconds of comparisons grow with dim as the
-    bytes of a vector do.
+    Each quantity is a sum of one or two terms of the number of rows n (bytes: 1 and n; exact search: 1 and n; hnsw:
+    n·log n to build, 1 and log n to search; ivfpq: n and n√n to build, 1 and √n to search). Their factors minimise the
+    relative error for galleries of 10⁵, 3·10⁵ and 10⁶ vectors. All quantities are proportional to `dim`.
 
     Args:
         rows: Rows of the gallery, from 1.
         dim: Numbers of a vector, from 1.
         machine_memory: Bytes of memory of a machine, of which four fifths are used.
+
+    Returns:
+        The needs for each combination of store and index that was measured.
 
     Raises:
         UserError: If a number is out of range.
@@ -151,7 +153,7 @@ def plan_gallery(rows: int, dim: int, *, machine_memory: int = 64 * 10**9) -> li
 
 
 def read_measurements() -> dict[tuple[str, str], list[Measurement]]:
-    """Read the measurements of each store and index."""
+    """Read the measurements, grouped by store and index."""
     measured: dict[tuple[str, str], list[Measurement]] = {}
     with (files("proxemic.retrieval") / MEASURED).open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -169,6 +171,6 @@ def _predict(fitted: Sequence[Measurement], index: str, name: str, rows: int, di
 
     least = [-np.inf if (index, name, term) == _MAY_FALL else 0.0 for term in law]
     factors = lsq_linear(terms / values[:, None], np.ones(len(fitted)), (least, np.inf), method="bvls").x
-    # A line that falls is none of galleries smaller than those that it was fitted to.
+    # A law with a negative constant does not hold below the fitted sizes.
     predicted = float(factors @ [term(rows) for term in law])
     return max(predicted, min(values) if min(least) < 0 else 0.0) * dim / fitted[0].dim

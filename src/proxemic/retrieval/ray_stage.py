@@ -1,4 +1,4 @@
-"""Embedding on a cluster of Ray: as a stage of Ray Data, and of pictures in parts."""
+"""Embed on a Ray cluster: as a stage of Ray Data, and for `embed_to_file`."""
 
 import contextlib
 import os
@@ -17,18 +17,18 @@ from proxemic.retrieval.embedder import Embedded, Embedder
 from proxemic.retrieval.parts import Parts
 from proxemic.safe_path import safe_path
 
-_STARTING = 300  # seconds in which a worker must have loaded the model
+_STARTING = 300  # seconds until the first worker must have loaded the model
 
 
 class EmbedStage:
-    """A stage of Ray Data that embeds the pictures of a column: each batch gets the column ``embedding``.
+    """A stage of Ray Data that embeds a column of pictures and adds a column ``embedding`` to each batch.
 
-    Each actor loads the model once, where it runs: give a path that all nodes see.
+    Each actor loads the model once, on its own node: give a path that all nodes see.
 
     Args:
         model: A run, a ``model.safetensors``, or an ONNX file; see `Embedder.load`.
-        column: Of the pictures: arrays ``[H, W, C]``, as ``ray.data.read_images`` gives them, which the result leaves
-            out; or paths or addresses, which stay.
+        column: The column of pictures. Arrays ``[H, W, C]``, as from ``ray.data.read_images``, are dropped from the
+            result; paths and addresses are kept.
         settings: Further arguments of `Embedder.load`.
 
     Example::
@@ -42,7 +42,7 @@ class EmbedStage:
         self.column = column
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Embed a batch."""
+        """Embed a batch, whose columns are arrays."""
         pictures = [*batch[self.column]]
         kept = {name: values for name, values in batch.items() if name != self.column or isinstance(pictures[0], str)}
         return {**kept, "embedding": self.embedder.embed(pictures, batch_size=len(pictures)).numpy()}
@@ -54,7 +54,7 @@ class _Worker:
         self.batch_size = batch_size
 
     def is_ready(self) -> bool:
-        """Return whether the model is loaded, as it is after the constructor."""
+        """Answer as soon as the constructor has loaded the model."""
         return True
 
     def embed(self, number: int, pictures: Rows) -> tuple[int, Embedded]:
@@ -66,7 +66,7 @@ class _Worker:
 
 def import_ray() -> Any:
     """Import Ray, whose types are incomplete."""
-    # By default the workers of a command that uv has started are started by uv, too, with flags that it does not know.
+    # Otherwise uv, if it started the command, also starts the workers, with flags that it does not know.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     with optional_dependency("ray"):
         return import_module("ray")
@@ -75,15 +75,15 @@ def import_ray() -> Any:
 def embed_on_ray(
     parts: Parts, numbers: Sequence[int], address: str | None, device: str, advance: Callable[[int], object]
 ) -> None:
-    """Embed parts on a cluster, or on this machine where there is no address: one actor per GPU, or else per core.
+    """Embed parts on a cluster, or on this machine without an address: one actor per GPU, or else per core.
 
-    An actor that dies, with its node or alone, is started again, and embeds its part anew. Each part is written here
-    when it comes.
+    An actor that dies, with its node or alone, is restarted and embeds its part again. This process writes each part as
+    it arrives.
     """
     ray = import_ray()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        # Ray puts the current directory on the path of its workers: let that be the folder of this package.
+        # Ray puts the current directory on its workers' module path: make that the folder of this package.
         with safe_path(), contextlib.chdir(Path(__file__).parents[2]):
             ray.init(address, **quiet, **({} if address else {"include_dashboard": False}))
     except (ConnectionError, ValueError, RuntimeError) as error:

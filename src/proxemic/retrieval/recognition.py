@@ -1,4 +1,4 @@
-"""Recognise pictures by the nearest labelled picture of a gallery, or call them unknown."""
+"""Recognise pictures by the nearest labelled picture of a gallery, or report them as unknown."""
 
 import json
 import math
@@ -15,18 +15,18 @@ from proxemic.tables import MISSING, Table, without_nan
 
 @dataclass(frozen=True)
 class Recognitions:
-    """What queries show.
+    """Result of recognising queries.
 
     Args:
         gallery: The address of the gallery.
-        threshold: The distance up to which a label is taken.
-        rate: The false accept rate that the threshold is for; None if the threshold was given.
-        queries: What each query shows, by its name.
+        threshold: The largest distance at which a label is accepted.
+        rate: The false accept rate of the threshold; None if the threshold was given.
+        queries: The name and the answer of each query.
         unreadable: Why other queries could not be read, by their names.
-        notes: What the user should know.
+        notes: Notes for the user.
         labels: The label of each query, or None.
         known: The labels of the gallery.
-        learnt: From what the threshold was learnt.
+        learnt: The data from which the threshold was learnt, as words.
     """
 
     gallery: str
@@ -43,8 +43,8 @@ class Recognitions:
         """Count the labelled queries that are named right or wrong, or called unknown.
 
         Returns:
-            The counts ``right``, ``wrong`` and ``unknown`` of queries whose class the gallery has (``known``), and of
-            other queries (``new``): these are right to be called unknown, and wrong to be named.
+            The counts ``right``, ``wrong`` and ``unknown`` of queries whose class is in the gallery (``known``), and of
+            other queries (``new``), for which unknown is the right answer and any name is wrong.
         """
         counts: dict[str, dict[str, int]] = {kind: {"right": 0, "wrong": 0, "unknown": 0} for kind in ("known", "new")}
         for (_, found), label in zip(self.queries, self.labels, strict=False):
@@ -63,7 +63,7 @@ class Recognitions:
         return said
 
     def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
-        """Format as a table for people, as a JSON list, or as CSV; unknown is null or an empty cell there."""
+        """Format as a table for people, as a JSON list or as CSV, where unknown is null or an empty cell."""
         if form == "table":
             rows = [
                 [
@@ -105,20 +105,23 @@ def recognize(
 ) -> Recognitions:
     """Name what pictures show by the label of the nearest labelled picture of a gallery, if that is near enough.
 
-    Pictures of the gallery without a label are passed over. Of labelled ones at one distance the first added counts.
+    Pictures of the gallery without a label are ignored. Among labelled ones at the same distance, the first added wins.
 
     Args:
-        gallery: What is searched.
-        queries: What `list_pictures` takes, or files of vectors.
-        rate: The false accept rate whose threshold is taken from the calibration of the gallery's model, see
-            `calibrate`; None takes 0.01, or the smallest that was learnt.
-        threshold: A distance instead.
+        gallery: The gallery to search.
+        queries: Sources of `list_pictures`, or files of vectors.
+        rate: Take the threshold that `calibrate` learnt for this false accept rate; None takes 0.01, or the smallest
+            that was learnt.
+        threshold: A distance to use instead of a calibrated threshold.
         batch_size: Queries that are embedded at once.
-        workers: Processes that read them.
+        workers: Processes that read queries.
+
+    Returns:
+        The answers, with counts if queries have labels.
 
     Raises:
         UserError: If no query can be read, or there is no threshold.
-        ValueError: If `threshold` is no distance, or `rate` no rate.
+        ValueError: If `threshold` is not a distance, or `rate` is not between 0 and 1.
 
     >>> import tempfile
     >>> from pathlib import Path

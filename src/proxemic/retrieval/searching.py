@@ -1,4 +1,4 @@
-"""Searching a gallery for many queries, those that cannot be read left out."""
+"""Search a gallery for many queries, without those that cannot be read."""
 
 import json
 import math
@@ -25,12 +25,12 @@ from proxemic.tables import MISSING, Table
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found for a query.
+    """Result of a query.
 
     Args:
         query: The path of the picture, the name of the row, or the text.
-        label: Its label, where the source of the queries gives it one.
-        hits: Nearest first.
+        label: The label of the query, or None.
+        hits: The hits, nearest first.
     """
 
     query: str
@@ -40,11 +40,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What was found for queries.
+    """Result of a search.
 
     Args:
         gallery: The address of the gallery.
-        answers: One for each query that could be read.
+        answers: The result of each query that could be read.
         columns: The further columns of the gallery.
         unreadable: Why other queries could not be read, by their names.
         roots: Folders and addresses below which pictures of the gallery and of the queries may be opened.
@@ -57,7 +57,7 @@ class SearchResult:
     roots: Sequence[str] = ()
 
     def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
-        """Format: for people, as a JSON list of queries with their hits, or as CSV with a row for each hit."""
+        """Format as a table for people, as a JSON list of queries with their hits, or as CSV with a row per hit."""
         if form == "json":
             content = [
                 {
@@ -80,7 +80,7 @@ class SearchResult:
             return Table(columns, rows).text("csv")
         if not ranked:
             return "nothing found"
-        # Of many queries the first hit names it.
+        # The first hit of each query names it.
         queried = ["query"] * (len(self.answers) > 1)
         labelled = ["label"] * any(hit.label is not None for _, _, hit in ranked)
         columns = [*queried, "", "distance", *labelled, *self.columns, "path"]
@@ -110,29 +110,29 @@ def search_gallery(
     batch_size: int = 64,
     workers: int = 0,
 ) -> SearchResult:
-    """Find the k nearest pictures of a gallery to each query, as `Gallery.search`, of those that can be read.
+    """Find the k nearest pictures of a gallery to each readable query, as `Gallery.search`.
 
     Args:
-        gallery: What is searched.
-        queries: What `list_pictures` takes, or files of vectors; a picture that is its own gallery's finds itself.
-        text: What pictures show, in words, for a model with a text tower (CLIP, SigLIP); may be repeated.
-        k: Hits for each query, 1 or more.
+        gallery: The gallery to search.
+        queries: Sources of `list_pictures`, or files of vectors; a picture of the gallery finds itself.
+        text: Describe pictures in words, for a model with a text tower (CLIP, SigLIP); may be repeated.
+        k: Hits per query, 1 or more.
         where: Conditions on hits, as in `Gallery.search`.
-        without_self: Leave out the query itself, where its path is in the gallery.
-        rerank: Rank the first hundred hits again by `k_reciprocal_distances`, which finds more of what the first hits
-            agree on; the distances stay those to the query.
-        expand: Search a second time by the mean of the query and so many first hits, see
-            `proxemic.metrics.expand_queries`; distances are then those to that mean. 0 searches once.
+        without_self: Leave out the query itself if its path is in the gallery.
+        rerank: Rank the first hundred hits again by `k_reciprocal_distances`, which favours pictures that are
+            neighbours of each other; the reported distances are still those to the query.
+        expand: Search a second time by the mean of the query and this many first hits, see
+            `proxemic.metrics.expand_queries`; the distances are then those to the mean. 0 searches once.
         batch_size: Queries that are embedded at once.
-        workers: Processes that read them.
+        workers: Processes that read queries.
 
     Returns:
         Answers in the order of the queries, then those of files of vectors, then those of texts.
 
     Raises:
-        UserError: If no query can be read, or there are texts, but the model has no text tower.
-        ValueError: If k or `expand` is out of range, there is no such column, or `expand` is given and the gallery is
-            not searched by cosine.
+        UserError: If no query can be read, or `text` is given, but the model has no text tower.
+        ValueError: If k or `expand` is out of range, `where` names an unknown column, or `expand` is given and the
+            gallery is not searched by cosine.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -167,7 +167,7 @@ def search_gallery(
 
 
 def _expanded(gallery: Gallery, queries: Rows, count: int, where: Where | None) -> Float32[Tensor, "queries dim"]:
-    """Replace each query by the mean of itself and its first hits, without itself among these."""
+    """Replace each query by the mean of itself and its first hits other than itself."""
     assert queries.embeddings is not None
     expanded = []
     found = gallery.neighbours(queries.embeddings, count + 1, where).ids
@@ -180,7 +180,7 @@ def _expanded(gallery: Gallery, queries: Rows, count: int, where: Where | None) 
 
 
 def _reranked(gallery: Gallery, queries: Float32[Tensor, "queries dim"], found: Neighbours) -> Neighbours:
-    """Rank what each query found again; rows that are missing stay at the end."""
+    """Rank the hits of each query again; missing rows stay at the end."""
     distances, ids = found.distances.copy(), found.ids.copy()
     for place, query in enumerate(queries):
         vectors, items = gallery.store.rows(ids[place][ids[place] >= 0])  # ascending, without those removed meanwhile
@@ -199,7 +199,7 @@ def embed_queries(
     batch_size: int = 64,
     workers: int = 0,
 ) -> Rows:
-    """Embed queries as `search_gallery` takes them; `UserError` if none can be read."""
+    """Embed the queries of `search_gallery`; `UserError` if none can be read."""
     texts = [text] if isinstance(text, str) else [*text]
     if not (queries or texts):
         raise UserError("Nothing says what to search for: give pictures, files of vectors, or texts (--text).")

@@ -1,4 +1,4 @@
-"""Summary of a gallery, without a search."""
+"""Summarise a gallery without a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +11,7 @@ from proxemic.retrieval.stores import Distance, GalleryInfo, Store
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import computed_in
 from proxemic.runs.pretrained import kept_at
+from proxemic.tables import size_text
 
 ModelState = Literal["unknown", "there", "missing", "changed"]
 
@@ -20,20 +21,20 @@ class GallerySummary:
     """Facts about a gallery, found without a search.
 
     Args:
-        address: Where it is.
-        rows: Pictures, or vectors.
-        labels: Different labels.
-        unlabelled: Rows without one.
-        columns: Further columns.
+        address: The gallery's address.
+        rows: Number of rows.
+        labels: Number of distinct labels.
+        unlabelled: Number of rows without a label.
+        columns: Names of further columns.
         dim: Numbers of a vector.
         distance: ``cosine`` or ``euclidean``.
-        model: Where the model was when the gallery was created; None where it has none.
-        checksum: Identifies the model of its vectors; None if it is unknown.
-        precision: The precision in which the vectors were computed; None where it is not known.
-        model_state: Whether that model is there; ``changed`` where another one is in its place.
-        unfinished: Where the run of that model stopped, if it is there and unfinished: "stopped in epoch 1 of 30".
-        index: The kind of index, its settings, its rows, and its recall where that was measured.
-        bytes: On disk; None where the store does not say.
+        model: The path or name of the model when the gallery was created; None without a model.
+        checksum: Identifier of the model of the vectors; None if it is unknown.
+        precision: The precision in which the vectors were computed; None if it is unknown.
+        model_state: Whether the model is still there; ``changed`` means that another model is in its place.
+        unfinished: When the model's run stopped if it is unfinished, such as "stopped in epoch 1 of 30".
+        index: The kind of index, its settings, the number of its rows, and its recall if that was measured.
+        bytes: Bytes on disk; None if the store cannot tell.
         roots: Folders and addresses below which pictures may be opened.
     """
 
@@ -58,11 +59,11 @@ class GallerySummary:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Describe each fact in a line."""
+        """Return a line for each fact."""
         return [f"{name:8} {text}" for name, text in self.facts().items()]
 
     def facts(self) -> dict[str, str]:
-        """Describe each fact under its name."""
+        """Return the facts as words, by their names."""
         count = f"{self.rows:,}"
         if self.labels:
             count += f" with {self.labels:,} {'labels' if self.labels > 1 else 'label'}"
@@ -89,12 +90,27 @@ class GallerySummary:
             "vectors": f"{self.dim:,} numbers each, {self.distance} distance{computed_in(self.precision)}",
             "model": model,
             "index": index,
-            "on disk": "not known" if self.bytes is None else _size(self.bytes),
+            "on disk": "not known" if self.bytes is None else size_text(self.bytes),
         }
 
 
 def summarize_store(store: Store) -> GallerySummary:
-    """Summarise a gallery; count its labels."""
+    """Collect the facts about a gallery, and count its labels.
+
+    Args:
+        store: The store of the gallery.
+
+    Returns:
+        The facts.
+
+    Raises:
+        UserError: If the store cannot be reached or read.
+
+    >>> import tempfile
+    >>> from proxemic.retrieval.stores import create_store
+    >>> summarize_store(create_store(tempfile.mkdtemp(), GalleryInfo(dim=8))).facts()["vectors"]
+    '8 numbers each, cosine distance'
+    """
     info, counts = store.info, store.count_labels()
     state = _state(info)
     return GallerySummary(
@@ -126,10 +142,3 @@ def _state(info: GalleryInfo) -> ModelState:
         return "there" if info.embedder in (made, first_checksum(made, info.dim)) else "changed"
     except ValueError:
         return "changed"
-
-
-def _size(size: int) -> str:
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if size >= unit:
-            return f"{size / unit:,.1f} {name}"
-    return f"{size} bytes"

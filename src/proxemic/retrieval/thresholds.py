@@ -1,4 +1,4 @@
-"""Thresholds on the distance that `calibrate` learnt: kept beside a model, and chosen for a gallery."""
+"""Calibrated thresholds on the distance: stored beside a model, and chosen for a gallery."""
 
 import json
 import math
@@ -15,10 +15,10 @@ from proxemic.retrieval.stores.store import Distance
 from proxemic.tables import Format, Table, percent, without_nan
 
 RATES = (0.1, 0.01, 0.001)
-"""The false accept rates that thresholds are learnt for by default."""
+"""The default false accept rates for which thresholds are learnt."""
 
 RATE = 0.01
-"""The false accept rate whose threshold is used by default."""
+"""The default false accept rate whose threshold is used."""
 
 FORMAT = 2
 NAME = "calibration.json"
@@ -26,21 +26,21 @@ NAME = "calibration.json"
 
 @dataclass(frozen=True)
 class CalibratedThreshold:
-    """A threshold for one false accept rate; all but the rate is NaN if there were too few pictures to measure it.
+    """A threshold for one false accept rate; the other values are NaN if there were too few pictures to measure it.
 
-    Bounds of confidence intervals are NaN with few classes.
+    Bounds of confidence intervals are NaN if there are few classes.
 
     Args:
-        rate: The false accept rate asked for.
-        threshold: Pictures at this distance or nearer are accepted; below 0 none is.
+        rate: The requested false accept rate.
+        threshold: Pictures at this distance or nearer are accepted; a value below 0 accepts none.
         low: Lower bound of the threshold.
-        high: Upper bound.
-        false_accepts: Share of the pictures whose nearest one of another class is within the threshold: at most `rate`.
+        high: Upper bound of the threshold.
+        false_accepts: Share of pictures whose nearest picture of another class is within the threshold; at most `rate`.
         false_low: Lower bound of `false_accepts` at this threshold.
-        false_high: Upper bound.
-        true_accepts: Share of the pictures whose nearest other one has their class and is within the threshold.
+        false_high: Upper bound of `false_accepts` at this threshold.
+        true_accepts: Share of pictures whose nearest other picture has their class and is within the threshold.
         true_low: Lower bound of `true_accepts`.
-        true_high: Upper bound.
+        true_high: Upper bound of `true_accepts`.
     """
 
     rate: float
@@ -61,16 +61,16 @@ class Calibration:
 
     Args:
         model: The checksum of the model.
-        distance: The distance that thresholds are on.
-        data: The pictures that it was learnt from.
-        classes: How many classes took the part of the unknown one.
-        images: How many pictures these have.
+        distance: ``cosine`` or ``euclidean``.
+        data: A description of the pictures from which the thresholds were learnt.
+        classes: How many classes played the unknown class.
+        images: How many pictures these classes have.
         searched: How many pictures were searched.
         level: Confidence level of the intervals.
-        thresholds: One for each rate.
-        grouping: The mean distance up to which `cluster` joins groups: on these classes, the groups of average linkage
-            agree best with them, by the pairwise F1.
-        unfinished: Where the run of the model had stopped, if it was not finished: "stopped in epoch 1 of 30".
+        thresholds: A threshold for each rate.
+        grouping: The mean distance up to which `cluster` joins groups: on these classes, it maximises the pairwise F1
+            of the groups of average linkage.
+        unfinished: When the model's run stopped if it was unfinished, such as "stopped in epoch 1 of 30".
     """
 
     model: str
@@ -88,8 +88,8 @@ class Calibration:
         """Choose the threshold for a false accept rate.
 
         Args:
-            rate: The rate; None takes 0.01, or the smallest that was learnt. A rate that the pictures are too few to
-                measure is replaced by the smallest that was measured.
+            rate: The rate; None takes 0.01, or the smallest that was learnt. A rate for which there were too few
+                pictures is replaced by the smallest that was measured.
 
         Returns:
             The threshold, and a sentence if it is for another rate.
@@ -119,7 +119,7 @@ class Calibration:
         return smallest, f"{why}: the threshold for {smallest.rate:g} is used, the smallest that was learnt."
 
     def learnt(self, threshold: CalibratedThreshold | None = None) -> str:
-        """Say from how many classes the thresholds were learnt, with the interval of false accepts of one of them."""
+        """Say from how many classes the thresholds were learnt, with the interval of one's false accepts."""
         classes = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
         if self.classes < FEWEST_CLASSES:
             return f"learnt from {classes}, and with fewer than {FEWEST_CLASSES} no interval can be given"
@@ -129,10 +129,10 @@ class Calibration:
         return f"learnt from {classes} ({100 * self.level:g}% interval {bounds} %)"
 
     def caution(self, rows: int | None = None) -> str | None:
-        """Say why more unknown pictures may pass than a rate says, if there is reason to.
+        """Warn if more unknown pictures may pass than the rate says; None if there is no reason for a warning.
 
         Args:
-            rows: How many pictures the gallery has in which the threshold is used; None is not known.
+            rows: Number of pictures in the gallery that is searched; None if it is unknown.
         """
         few, many = self.classes < FEWEST_CLASSES, rows is not None and rows > 2 * self.searched
         if not few and not many:
@@ -162,7 +162,7 @@ class Calibration:
             checksum: The checksum that the model must have; None does not check.
 
         Raises:
-            UserError: If there are none, the file is damaged, or it belongs to another model.
+            UserError: If there are no thresholds, the file is damaged, or it belongs to another model.
         """
         path = calibration_file(model)
         if not path.is_file():
@@ -174,13 +174,13 @@ class Calibration:
         if checksum is not None and found.model != checksum:
             raise UserError(
                 f"{path} belongs to another model ({found.model[:12]}) than {model} is now ({checksum[:12]}): learn "
-                f"the thresholds anew with proxemic calibrate {model}."
+                f"the thresholds again with proxemic calibrate {model}."
             )
         return found
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], path: Path) -> "Calibration":
-        """Read what `to_json` gave; `UserError` about the file if it is anything else."""
+        """Read the result of `to_json`; `UserError` naming the file for anything else."""
         kinds = {"model": str, "classes": int, "images": int, "searched": int, "grouping": float}
         try:
             facts = {**content}
@@ -196,7 +196,7 @@ class Calibration:
                 raise ValueError
             return cls(**facts, thresholds=thresholds)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is no calibration that can be read here: learn it anew.") from error
+            raise UserError(f"{path} is not a calibration that this version can read: learn it again.") from error
 
     def text(self, form: Format = "table") -> str:
         """Format as a table for people, as JSON, CSV or Markdown."""
@@ -207,7 +207,7 @@ class Calibration:
         return self.table().text(form)
 
     def table(self) -> Table:
-        """Return a table for people, rates in percent."""
+        """Return a table for people, with rates in percent."""
         interval = f"{100 * self.level:g}% interval"
         header = ["rate", "threshold", "false accepts", interval, "true accepts", interval]
         rows = [
@@ -228,7 +228,7 @@ class Calibration:
         return Table(header, rows, title, self.notes(), "rrrrrr")
 
     def notes(self) -> list[str]:
-        """Explain the figures, and what they cannot say."""
+        """Explain the figures and their limits."""
         notes = [
             "A false accept: the nearest picture among those of all other classes is within the threshold. Unknown "
             "pictures that resemble known classes pass more often than others; in a larger gallery more pass."
@@ -250,7 +250,7 @@ class Calibration:
 
 
 def how_to_measure(model: str = "MODEL", gallery: str = "GALLERY") -> str:
-    """Say how to learn how many unknown pictures pass."""
+    """Say how to measure how many unknown pictures pass."""
     return (
         f"Measure it with proxemic calibrate {model} --gallery {gallery}, which leaves out each class of the gallery "
         "in turn, or with unknown pictures of your own as well (--data.root)."
@@ -262,10 +262,10 @@ class ChosenThreshold(NamedTuple):
 
     Args:
         threshold: The distance.
-        rate: The false accept rate that it is for; None if it was given.
-        learnt: From what it was learnt.
-        notes: What all users should know about it.
-        advice: What to do about that, for those who may know where things lie on this machine.
+        rate: The false accept rate of the threshold; None if the distance was given.
+        learnt: The data from which it was learnt, as words.
+        notes: Notes for all users.
+        advice: Advice for the operator, with paths of this machine.
     """
 
     threshold: float
@@ -276,7 +276,7 @@ class ChosenThreshold(NamedTuple):
 
 
 def calibration_file(model: str | os.PathLike[str]) -> Path:
-    """Return the path of the thresholds of a model."""
+    """Return the path of a model's thresholds."""
     path = Path(model)
     return (path if path.is_dir() else path.parent) / NAME
 

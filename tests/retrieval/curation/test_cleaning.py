@@ -98,7 +98,7 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
 
 
 class Rows(nn.Module):
-    """The colours of an image at four heights, which are those of its mirror image, too."""
+    """The colours of an image at four heights, which its mirror image shares."""
 
     def forward(self, images: Tensor) -> Tensor:
         return nn.functional.adaptive_avg_pool2d(images, (4, 1)).flatten(1) - 0.5

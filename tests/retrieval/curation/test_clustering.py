@@ -1,4 +1,4 @@
-"""Groups of pictures: what is found, the table, the folder of links, and what is refused."""
+"""Groups of pictures: the clusters, the table, the folder of links, and refusals."""
 
 import csv
 import itertools
@@ -206,7 +206,7 @@ def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match="vectors are not pictures"):
         cluster(x, out=tmp_path / "links")
     away = replace(cluster(x), pixels=FilePixels(["s3://bucket/a.jpg"]))
-    with pytest.raises(UserError, match=r"s3://bucket/a\.jpg is no file here"):
+    with pytest.raises(UserError, match=r"s3://bucket/a\.jpg is not a file on this machine"):
         away.write(tmp_path / "links")
     np.save(tmp_path / "zero.npy", np.zeros((3, 2), np.float32))
     with pytest.raises(ValueError, match="row 0: its vector is zero"):

@@ -20,17 +20,9 @@ from proxemic.retrieval.curation import apply_decisions, decisions, list_decisio
 from proxemic.retrieval.curation.decisions import claim, decide, withdraw
 from proxemic.retrieval.improved_gallery import set_labels
 from proxemic.retrieval.stores import Store, delete_store
-from servers import Postgres
 
 ROWS = 12
 PATHS = [f"/{n}.jpg" for n in range(ROWS)]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(params=["local", "postgres"])

@@ -1,4 +1,4 @@
-"""Exporting a run: what is written, when nothing is, and what runs the file."""
+"""Exporting a run: the files, refusals, and running the exported file."""
 
 import dataclasses
 import json
@@ -214,7 +214,7 @@ def test_a_file_that_is_not_the_model_is_not_written(
 def test_killed_at_any_time_there_is_a_file_that_can_be_used(
     exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """The files are put in place by renaming: before and after each of these, what is there is whole."""
+    """Files are replaced by renaming: before and after each renaming, all files are whole."""
     names, rename = {"path": exported.path, "description": exported.description, "card": exported.card}, Path.rename
     for step in range(3):
         (folder := tmp_path / str(step)).mkdir()
@@ -241,8 +241,8 @@ def test_killed_at_any_time_there_is_a_file_that_can_be_used(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing"], ["nothing is no model"]),
-        (["MODEL"], ["is no run, whose test images are known", "--data.root"]),
+        (["nothing"], ["nothing is not a model"]),
+        (["MODEL"], ["is not a run with known test images", "--data.root"]),
         (["MODEL", "--data.root", "FLAT"], ["has no pictures of two classes"]),
         (["MODEL", "--data.root", "PHOTOS", "--int8"], ["training images, which only a run knows"]),
         (["RUN", "--to", "torch", "--int8"], ["--int8 is done by ONNX Runtime", "--to onnx"]),

@@ -1,4 +1,4 @@
-"""Every family of backbones as an ONNX file: the embeddings are those of the model, for any batch."""
+"""Every family of backbones as an ONNX file: it makes the model's embeddings for any batch."""
 
 import json
 from collections.abc import Callable

@@ -7,24 +7,15 @@ from pathlib import Path
 import pytest
 
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store
-from servers import Postgres
 
 STORES = ("local", "postgres", "milvus")
 DIM = 8
 _NUMBERS = count()
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A server for all tests, which leave it running."""
-    server = Postgres()
-    yield server
-    server.stop()
-
-
 @pytest.fixture(params=STORES)
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where there is no gallery yet."""
+    """An address without a gallery."""
     match request.param:
         case "local":
             return str(tmp_path / "gallery")

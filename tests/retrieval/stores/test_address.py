@@ -73,7 +73,7 @@ def test_what_is_no_address_of_a_gallery_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for act in (open_store, delete_store, lambda address: create_store(address, GalleryInfo(2))):
-        with pytest.raises(UserError, match="no address of a gallery"):
+        with pytest.raises(UserError, match="not the address of a gallery"):
             act(address)
     assert not [*tmp_path.iterdir()]
 

@@ -124,7 +124,7 @@ def with_first(value: float) -> Callable[[np.ndarray], np.ndarray]:
         (with_facts(info={"format": 2}), r"bad.parquet was written by a newer version of proxemic: update"),
         (with_facts(info=3), "does not hold a gallery"),
         (with_facts(roots=[3]), "does not hold a gallery"),
-        (with_facts(calibration={"thresholds": 3}), "no calibration that can be read"),
+        (with_facts(calibration={"thresholds": 3}), "not a calibration that this version can read"),
         (lambda table: table.drop_columns(["label"]), "has other columns"),
         (lambda table: table.append_column("id", table["path"]), "has other columns"),
         (lambda table: table.set_column(2, "label", table["path"]), "has other columns"),
@@ -163,7 +163,7 @@ def test_broken_files_are_refused(exported: Path, tmp_path: Path) -> None:
             found = import_gallery(tmp_path / f"{place}", tmp_path / "bad.parquet")
         except UserError:
             continue
-        # What no checksum covers changes nothing.
+        # Bytes without a checksum do not matter.
         assert rows_of(found) == rows_of(Gallery.open(exported / "shop"))
 
 

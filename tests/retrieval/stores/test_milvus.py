@@ -220,7 +220,7 @@ def test_a_server_that_is_killed_in_an_addition(server: Milvus, monkeypatch: pyt
         assert known == {f"/{number}.jpg" for number in range(30)}
     other.close()
     new = np.arange(30, 100)
-    assert store.add(vectors[new], items.take(new)).tolist() == [*range(40, 110)]  # those of the broken batch are gone
+    assert store.add(vectors[new], items.take(new)).tolist() == [*range(40, 110)]  # skips the broken batch
     parts = [*store.iterate(16)]
     assert [path for _, table in parts for path in table["path"].to_pylist()] == [f"/{n}.jpg" for n in range(100)]
     np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), vectors)

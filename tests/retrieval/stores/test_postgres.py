@@ -156,7 +156,7 @@ def test_the_index_is_used(postgres: Postgres) -> None:
     store.build_index("hnsw", m=8, ef_search=60)
     store.build_index("hnsw", ef_construction=64)
     assert store.index == {"kind": "hnsw", "rows": 3000, "m": 16, "ef_construction": 64, "ef_search": 100}
-    for settings, message in (({"m": 1}, "m is 1, but"), ({"nlist": 3}, "nlist is no setting of hnsw")):
+    for settings, message in (({"m": 1}, "m is 1, but"), ({"nlist": 3}, "nlist is not a setting of hnsw")):
         with pytest.raises(ValueError, match=message):
             store.build_index("hnsw", **settings)
     store.close()
@@ -185,7 +185,7 @@ def test_writers_at_once_all_succeed(postgres: Postgres, monkeypatch: pytest.Mon
     reader, vectors = create_store(address, GalleryInfo(8)), random_vectors(400, 8)
 
     def write(writer: int) -> list[int]:
-        # Half of the rows of each are those of the next, too.
+        # Each writer shares half of its rows with the next.
         store = open_store(address)
         rows = (np.arange(200) + 100 * writer) % 400
         ids = store.add(vectors[rows], some_items(400).take(rows))
@@ -262,7 +262,7 @@ def test_a_server_that_is_killed_between_and_within_batches(
         len(store)
     server.start()
     assert len(store) == 30
-    sent, kill_at = count(1), 26  # in the middle of another
+    sent, kill_at = count(1), 26  # in the middle of another batch
     with pytest.raises(PartlyWritten) as raised:
         store.add(vectors[30:], items[30:])
     assert raised.value.rows == 20

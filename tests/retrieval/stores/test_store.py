@@ -1,4 +1,4 @@
-"""What every store does: the tests run on each."""
+"""The tests of the interface, which run on every store."""
 
 import numpy as np
 import pytest

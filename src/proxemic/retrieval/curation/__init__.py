@@ -1,7 +1,7 @@
-"""Cleaning a data set with an embedding: wrong labels, duplicates, outliers.
+"""Clean a data set with an embedding: find wrong labels, duplicates and outliers, and correct labels.
 
-`clean` finds all of it; the scores are functions of embeddings: `wrong_label_scores`, `outlier_scores`. For a gallery,
-people decide about what `find_doubts` finds (``proxemic serve --review``), and `apply_decisions` corrects its labels.
+`clean` finds all of them; `wrong_label_scores` and `outlier_scores` are functions of embeddings. For a gallery, people
+decide about the findings of `find_doubts` (``proxemic serve --review``), and `apply_decisions` corrects its labels.
 """
 
 from proxemic.retrieval.curation.cleaning import Cleaning, Duplicate, Outlier, Suspect, clean

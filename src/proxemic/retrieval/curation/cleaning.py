@@ -1,4 +1,4 @@
-"""Find flaws of a data set: wrong labels, duplicates, outliers."""
+"""Find flaws of a data set: wrong labels, duplicates and outliers."""
 
 import math
 import os
@@ -47,8 +47,8 @@ with optional_dependency("train"):
     from markupsafe import Markup
 
 SHOWN, _SIDE = 100, 96  # findings of a kind on the page, and pixels of a picture
-_KEPT = 65_536  # small pictures in memory, of 4 kB at most
-_WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond which the model, and not the labels, is probably wrong
+_KEPT = 65_536  # small pictures in memory, of at most 4 kB
+_WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond these, the model is probably wrong rather than the labels
 
 HOW_TO_CORRECT = "Make a gallery of the pictures, decide about each by a key in the browser, and apply it:"
 CORRECTING = """\
@@ -57,7 +57,7 @@ proxemic serve shop --review
 proxemic gallery apply shop"""
 
 NOT_FOUND = "Copies that are cropped, rotated or turned upside down are not found."
-"""What `clean` cannot do."""
+"""The limits of `clean`."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Suspect:
     """A picture whose label is probably wrong.
 
     Args:
-        path: Its name.
-        label: Its label.
-        suggested: The label of the pictures that it is nearer to.
-        score: The value of `wrong_label_scores`, from 0.5, exclusive, to 1.
-        example: The most typical other picture with its label, by name; empty if it has no other.
-        suggested_example: The same of the suggested label.
+        path: Name of the picture.
+        label: Label of the picture.
+        suggested: The label of the pictures to which it is nearer.
+        score: The value of `wrong_label_scores`, above 0.5 and at most 1.
+        example: Name of the most typical other picture with its label; empty if there is no other.
+        suggested_example: Name of the most typical picture with the suggested label.
     """
 
     path: str
@@ -92,15 +92,16 @@ class Duplicate:
 
     Args:
         group: Number of the group of pictures that repeat each other, from 1.
-        path: Its name.
-        of: The name of the picture that it repeats, of the training split where one is.
-        kind: ``exact``, the same pixels; ``near``: recompressed, resized, brightened; or ``mirrored`` left to right.
-        look: 1 minus the correlation of their grey levels at 48 pixels or fewer; None if there are vectors alone.
-        distance: Distance of their embeddings.
-        label: Its label, or None.
-        label_of: That of the other.
-        split: Its split, or None.
-        split_of: That of the other.
+        path: Name of the picture.
+        of: Name of the picture that it repeats, preferably of the training split.
+        kind: ``exact`` for the same pixels; ``near`` for recompressed, resized or brightened pictures; or ``mirrored``
+            left to right.
+        look: 1 minus the correlation of the grey levels of both, at 48 pixels or fewer; None for vectors.
+        distance: Distance of the embeddings.
+        label: Label of the picture, or None.
+        label_of: Label of the repeated picture, or None.
+        split: Split of the picture, or None.
+        split_of: Split of the repeated picture, or None.
     """
 
     group: int
@@ -127,7 +128,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A picture that is like no other; the score is that of `outlier_scores`, above 3.5."""
+    """A picture that resembles no other; its score is the value of `outlier_scores`, above 3.5."""
 
     path: str
     label: str | None
@@ -139,14 +140,15 @@ class Cleaning:
     """Findings about a data set, each table with the worst first.
 
     Args:
-        pictures: How many were looked at.
-        labels: Suspected labels, by their score.
-        duplicates: First those across splits, then those of different labels, then the others; the most alike first.
-        outliers: By their score.
+        pictures: Number of examined pictures.
+        labels: Suspected labels, sorted by score.
+        duplicates: Duplicates, first those across splits, then those of different labels; the most alike first.
+        outliers: Outliers, sorted by score.
         unreadable: Why further pictures could not be read, by their names.
-        pixels: The pictures by their names; empty where there are vectors alone.
-        judged: How many labels could be judged.
-        recall: Share of these whose nearest other picture, duplicates aside, has their label; NaN if there are none.
+        pixels: The pictures by their names; empty for vectors.
+        judged: Number of labels that could be judged.
+        recall: Share of the judged pictures whose nearest other picture, ignoring duplicates, has the same label; NaN
+            without any.
     """
 
     pictures: int
@@ -174,7 +176,7 @@ class Cleaning:
         )
 
     def summary(self) -> str:
-        """Say in a sentence what was found, after a warning if the model is too weak to judge labels."""
+        """Count the findings in a sentence, after a warning if the model is too weak to judge labels."""
         return f"{self.warning} {self.counts}".lstrip()
 
     @property
@@ -194,10 +196,13 @@ class Cleaning:
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``labels.csv``, ``duplicates.csv``, ``outliers.csv``, ``unreadable.csv`` and the page ``index.html``.
 
-        Each file is whole or not there. The page holds small copies of the pictures, and needs no network.
+        Each file is written atomically. The page contains small copies of the pictures and works offline.
+
+        Args:
+            folder: The folder, which is created if need be.
 
         Returns:
-            The page.
+            The path of the page.
 
         Raises:
             UserError: If a file cannot be written.
@@ -221,21 +226,20 @@ class Cleaning:
 
     def _picture(self, name: str, alt: str) -> Markup:
         image = None
-        if name in self.pixels:
-            store, row = self.pixels[name]
-            with suppress(UnreadableImageError):  # it was there a moment ago
-                image = store.load(row, _SIDE)
+        with suppress(KeyError, UnreadableImageError):  # a vector, or a picture that was removed meanwhile
+            pixels, row = self.pixels[name]
+            image = pixels.load(row, _SIDE)
         return picture(image, _SIDE, alt)
 
 
 def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: int, rest: str) -> list[Section]:
-    """Show the first of each kind of findings with their pictures, and say where the rest is.
+    """Show the first findings of each kind with their pictures, and say where the others are.
 
     Args:
         found: The findings.
-        show: Renders a picture by its name, with a text for those who do not see it.
+        show: Renders a picture by its name, with an alternative text.
         most: Findings of a kind that are shown.
-        rest: A sentence about where the others are.
+        rest: A sentence about where to find the others.
     """
     template = environment(Path(__file__).parent).get_template("findings.html")
 
@@ -303,18 +307,21 @@ def clean(
 ) -> Cleaning:
     """Find labels that are probably wrong, duplicates, also across splits, and outliers.
 
-    Duplicates may be recompressed, resized, brightened or mirrored; cropped and rotated ones are not found. Only
-    suspected labels need labels, and only of some pictures. Splits are those of the column ``split`` of a table, or of
-    folders train, validation and test. Of a file of vectors, near duplicates are those that nearly coincide.
+    Duplicates may be recompressed, resized, brightened or mirrored; cropped and rotated ones are not found. Pictures
+    without labels are only examined for duplicates and outliers. Splits come from the column ``split`` of a table, or
+    from folders train, validation and test. In a file of vectors, near duplicates are vectors that nearly coincide.
 
     Args:
-        sources: What `list_pictures` takes, one or several; or one file of vectors.
-        model: What embeds them: an `Embedder`, or the path of one; None for vectors that are embeddings already. It may
-            have been trained on the same labels, wrong ones included.
+        sources: One or several sources of `list_pictures`, or one file of vectors.
+        model: An `Embedder`, or its path; None for vectors that are embeddings already. The model may have been trained
+            on the same labels, wrong ones included.
         out: A folder for the tables and the page, see `Cleaning.write`; None writes nothing.
-        batch_size: Pictures that the network sees at once.
-        workers: Processes that read and prepare them.
-        report: Is told what the user should know.
+        batch_size: Pictures per batch of the network.
+        workers: Processes that read and prepare pictures.
+        report: Called with notes for the user.
+
+    Returns:
+        The findings.
 
     Raises:
         UserError: If nothing can be read, pictures come without a model, or a file cannot be written.
@@ -343,13 +350,14 @@ def clean(
 
 
 def examine(rows: Rows, distance: Distance) -> Cleaning:
-    """Find what is wrong with rows that are embedded already."""
+    """Find the flaws of embedded rows."""
     assert rows.embeddings is not None
     embeddings = unit_rows(rows.embeddings) if distance == "cosine" else rows.embeddings
     names, texts, unreadable = rows.names, rows.labels, {**rows.unreadable}
     splits = [None if text is None else SPLITS.get(text.lower()) for text in rows.texts("split")]
     pixels = rows.pixels if isinstance(rows.pixels, FilePixels) else None
-    order = sorted(range(len(names)), key=lambda row: _rank(splits[row]))
+    # Training first: a copy of a training picture should leave the other split.
+    order = sorted(range(len(names)), key=lambda row: [None, *SPLITS.values()].index(splits[row]))
     copies, signatures = None, None
     if pixels is not None:
         hashes, signatures, failed = _look(pixels)
@@ -400,7 +408,7 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
 
 
 def _example(names: Sequence[str], embeddings: Tensor, labels: Tensor, label: Tensor, row: int) -> str:
-    """Return the name of the picture that is nearest to the mean of its label, other than the given row."""
+    """Return the name of the picture nearest to the mean of a label, other than the given row."""
     members = (labels == label).nonzero()[:, 0]
     others = members[members != row]
     if not len(others):
@@ -439,7 +447,7 @@ def _look(pixels: FilePixels) -> tuple[list[bytes], np.ndarray, dict[int, str]]:
     def one(row: int) -> tuple[bytes, np.ndarray, str | None]:
         try:
             image = pixels[row]
-        except UnreadableImageError as error:  # it was there a moment ago
+        except UnreadableImageError as error:  # it may have been removed meanwhile
             return b"%d" % row, np.zeros(LENGTH, np.float32), error.reason or str(error)
         return content_hash(image), signature(image), None
 
@@ -471,11 +479,6 @@ def _closely(pixels: FilePixels, mirror: bool) -> Callable[[int, int], float]:
         return difference(ImageOps.mirror(one) if mirror else one, other)
 
     return differ
-
-
-def _rank(split: str | None) -> int:
-    """Training first: what it has too is to leave the others."""
-    return [*SPLITS.values()].index(SPLITS[split]) if split is not None else -1
 
 
 def _worst(scores: torch.Tensor, above: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""Group pictures that nobody has labelled, by their embeddings."""
+"""Group unlabelled pictures by their embeddings."""
 
 import os
 import warnings
@@ -27,11 +27,11 @@ from proxemic.retrieval.thresholds import Calibration, calibration_file
 def average_linkage(
     x: Float[Tensor, "rows dim"], distance: Distance
 ) -> tuple[Int64[np.ndarray, "merges 2"], Float64[np.ndarray, " merges"]]:
-    """Merge the two groups of rows with the smallest mean distance, again and again, until one group is left.
+    """Repeatedly merge the two groups of rows with the smallest mean distance until one group is left.
 
     Returns:
-        The two groups that each step joins, and their distance. Groups are numbered as in scikit-learn: first the rows,
-        then the results of the steps.
+        The two groups that each step merges, and their distance. Groups are numbered as in scikit-learn: first the
+        rows, then the results of the steps.
     """
     with optional_dependency("train"):
         from sklearn.cluster import AgglomerativeClustering
@@ -52,7 +52,7 @@ def average_linkage(
 def cut(
     merges: Int64[np.ndarray, "merges 2"], distances: Float64[np.ndarray, " merges"], threshold: float
 ) -> Int64[Tensor, " rows"]:
-    """Group the rows that are joined at mean distances below a threshold; return the group of each row.
+    """Return the group of each row after all merges below a threshold.
 
     >>> cut(np.array([[0, 1], [2, 3]]), np.array([0.1, 0.5]), 0.2).tolist()
     [1, 1, 0]
@@ -91,8 +91,8 @@ def best_cut(
 
 
 Method = Literal["hdbscan", "agglomerative", "kmeans"]
-MOST = 20_000  # rows of agglomerative clustering, whose distances take 4 bytes times the square of that: 1.6 GB
-_LONGEST = 200  # bytes of a link's name
+MOST = 20_000  # most rows of agglomerative clustering: 1.6 GB of distances
+_LONGEST = 200  # most bytes of a link's name
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +100,14 @@ class Clusters:
     """Pictures in groups.
 
     Args:
-        names: The name of each picture.
-        numbers: The cluster of each, from 1, the largest first; -1 for those in none.
-        distances: Distance of each to the medoid of its cluster; NaN for those in none.
-        medoids: The row of the medoid of each cluster: the one nearest to the mean of all.
-        threshold: That of agglomerative clustering; None for other methods.
-        agreement: With the labels of those that have one; None where none has.
+        names: The names of the pictures.
+        numbers: The cluster of each picture, from 1, the largest first; -1 for pictures in no cluster.
+        distances: Distance of each picture to the medoid of its cluster; NaN for pictures in no cluster.
+        medoids: The row of each cluster's medoid, the picture nearest to the mean of the cluster.
+        threshold: The threshold of agglomerative clustering; None for other methods.
+        agreement: Agreement with the labels; None if no picture has a label.
         unreadable: Why further pictures could not be read, by their names.
-        pixels: The pictures; None where there are vectors alone.
+        pixels: The pictures; None for vectors.
     """
 
     names: tuple[str, ...]
@@ -120,7 +120,7 @@ class Clusters:
     pixels: FilePixels | None
 
     def summary(self) -> str:
-        """Say in a sentence what was found, and in others whether most are in no group and how well labels agree."""
+        """Count the clusters in a sentence, warn if most pictures are in none, and report the agreement with labels."""
         none = int((self.numbers < 0).sum())
         sizes = self.numbers[self.numbers > 0].bincount()[1:]
         of = f" of {int(sizes.min()):,} to {int(sizes.max()):,}" if len(sizes) else ""
@@ -139,13 +139,19 @@ class Clusters:
         return text
 
     def write(self, out: str | os.PathLike[str]) -> Path:
-        """Write a table where the name ends in .csv, or else a new folder of links to the pictures.
+        """Write a table if the name ends in .csv, otherwise a new folder of links to the pictures.
 
-        The table has the columns ``path``, ``cluster`` and ``distance``. The folder has ``cluster-0001`` and so on,
-        with links named by their place, the medoid first, and ``none``.
+        The table has the columns ``path``, ``cluster`` and ``distance``. The folder contains ``cluster-0001`` and so
+        on, with numbered links, the medoid first, and ``none``.
+
+        Args:
+            out: The .csv file, or a new folder.
+
+        Returns:
+            The path.
 
         Raises:
-            UserError: If there is such a folder already, there are no pictures to link to, or it cannot be written.
+            UserError: If the folder exists already, there are no pictures to link to, or it cannot be written.
         """
         out = Path(out)
         check_folder(out)
@@ -162,7 +168,9 @@ class Clusters:
         if self.pixels is None:
             raise UserError(f"--out {out} is a folder for links, but vectors are not pictures: name a .csv file.")
         if remote := next((path for path in self.pixels.paths if isinstance(path, str)), None):
-            raise UserError(f"--out {out} is a folder for links, but {remote} is no file here: name a .csv file.")
+            raise UserError(
+                f"--out {out} is a folder for links, but {remote} is not a file on this machine: name a .csv file."
+            )
         with working_folder(out) as temporary, write_errors(out):
             for number in (*range(1, len(self.medoids) + 1), -1):
                 rows = (self.numbers == number).nonzero()[:, 0]
@@ -193,24 +201,27 @@ def cluster(
     """Group pictures whose embeddings are near to each other.
 
     K-means divides all pictures into a given number of groups. Agglomerative clustering, with average linkage, joins
-    groups as long as their mean distance is below a threshold; it holds the distances of all pairs. HDBSCAN needs
-    neither a number nor a threshold, finds groups of any density, and leaves out what is in none.
+    groups as long as their mean distance is below a threshold; it holds the distances of all pairs in memory. HDBSCAN
+    needs neither a number nor a threshold, finds groups of any density, and leaves out pictures in no group.
 
     Args:
-        sources: What `list_pictures` takes, one or several; or one file of vectors.
-        model: What embeds them: an `Embedder`, or the path of one; None for vectors that are embeddings already.
+        sources: One or several sources of `list_pictures`, or one file of vectors.
+        model: An `Embedder`, or its path; None for vectors that are embeddings already.
         method: ``kmeans``, ``agglomerative`` or ``hdbscan``. None takes k-means if the number of groups is given,
-            agglomerative clustering if there is a threshold, given or learnt by `calibrate`, and there are no more than
+            agglomerative clustering if a threshold is given or was learnt by `calibrate` and there are no more than
             20,000 pictures, or else HDBSCAN.
         groups: The number of groups of k-means.
-        min_size: Fewest pictures of a group; those of smaller ones are in none. None takes 5, and 1 for k-means.
-        threshold: Mean distance up to which agglomerative clustering joins groups; None takes the one that `calibrate`
-            learnt for groups.
+        min_size: Fewest pictures of a group; smaller groups are dissolved. None takes 5, and 1 for k-means.
+        threshold: Mean distance up to which agglomerative clustering joins groups; None takes the threshold that
+            `calibrate` learnt for groups.
         rate: Take the threshold that `calibrate` learnt for this false accept rate, which makes smaller groups.
-        out: Written at the end, see `Clusters.write`; None writes nothing.
-        batch_size: Pictures that the network sees at once.
-        workers: Processes that read and prepare them.
-        report: Is told what the user should know.
+        out: Where to write the groups, see `Clusters.write`; None writes nothing.
+        batch_size: Pictures per batch of the network.
+        workers: Processes that read and prepare pictures.
+        report: Called with notes for the user.
+
+    Returns:
+        The clusters.
 
     Raises:
         UserError: If nothing can be read, there is no threshold, there are too many pictures for agglomerative
@@ -233,7 +244,7 @@ def cluster(
     if threshold is not None and not 0 < threshold < float("inf"):
         raise ValueError(f"threshold is {threshold}, but must be a distance above 0.")
     if out is not None and Path(out).suffix.lower() != ".csv":
-        _check_new(Path(out))  # better now than after the work
+        _check_new(Path(out))  # before the work
     embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
     is_chosen = method is not None or threshold is not None or rate is not None
     method, threshold = _settle(method, groups, threshold, rate, embedder, report)
@@ -290,7 +301,7 @@ def _settle(
     embedder: Embedder | None,
     report: Callable[[str], object],
 ) -> tuple[Method, float | None]:
-    """Choose a method, and a threshold for agglomerative clustering."""
+    """Choose the method, and the threshold of agglomerative clustering."""
     if (groups is not None or method == "kmeans") and (
         groups is None or method not in (None, "kmeans") or threshold is not None or rate is not None
     ):
@@ -329,7 +340,7 @@ def _kmeans(x: Float32[Tensor, "rows dim"], groups: int) -> Int64[Tensor, " rows
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of equal pictures, which there may be
+        warnings.simplefilter("ignore", ConvergenceWarning)  # equal pictures leave clusters empty
         made = KMeans(groups, n_init=3, random_state=0)  # pyright: ignore[reportArgumentType]
         return torch.from_numpy(made.fit_predict(x.numpy())).long()
 
@@ -342,9 +353,9 @@ def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " r
         return torch.full((len(x),), -1)
     if torch.allclose(x, x[:1], atol=1e-6):  # HDBSCAN never finds one group alone
         return torch.zeros(len(x), dtype=torch.int64)
-    # Classes of images are small and many, and lie close together: scikit-learn's own choices, eom and as many samples
-    # as a cluster has, join all of Omniglot's unseen characters in one. On Glyphs and Omniglot F1 is 0.70 and 0.36 with
-    # these, 0.57 and 0.02 with those.
+    # Classes of images are small, many and close together: with scikit-learn's defaults, eom and min_samples equal to
+    # min_cluster_size, all unseen characters of Omniglot form one cluster. On Glyphs and Omniglot, F1 is 0.70 and 0.36
+    # with these settings, 0.57 and 0.02 with the defaults.
     made = HDBSCAN(
         min_cluster_size=min_size,
         min_samples=2,
@@ -355,7 +366,7 @@ def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " r
 
 
 def _by_size(numbers: Int64[Tensor, " rows"], min_size: int) -> Int64[Tensor, " rows"]:
-    """Renumber clusters from 1, largest first, ties by their first row; -1 for those that are too small."""
+    """Renumber clusters from 1, the largest first, ties by their first row; -1 for clusters that are too small."""
     known, counts = numbers[numbers >= 0].unique(return_counts=True)
     large = [
         (-int(count), int((numbers == item).nonzero()[0]), int(item))
@@ -376,7 +387,7 @@ def _to_medoids(
     for number in range(1, int(numbers.amax()) + 1 if len(x) else 1):
         rows = (numbers == number).nonzero()[:, 0]
         members = x[rows].double()
-        # Nearest to the mean: the sum of squared distances to the others is the least, as is that of cosine distances.
+        # The row nearest to the mean has the least sum of squared distances, and of cosine distances, to the others.
         medoid = rows[(members - members.mean(0)).square().sum(1).argmin()]
         distances[rows] = pair_distances(x[rows], x[medoid].expand(len(rows), -1), distance=distance).float()
         medoids.append(int(medoid))
@@ -389,6 +400,6 @@ def _check_new(folder: Path) -> None:
 
 
 def _safe(path: Path) -> str:
-    """Return a readable file name that is short enough to take a number before it."""
+    """Return a readable file name that leaves room for a number before it."""
     stem = readable(path.stem).encode()[: _LONGEST - len(path.suffix.encode("utf-8", "replace"))]
     return stem.decode(errors="ignore") + readable(path.suffix)

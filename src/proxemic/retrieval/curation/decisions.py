@@ -1,39 +1,38 @@
-"""Decisions of people about the pictures of a gallery: kept beside it, listed, and put into its labels."""
+"""People's decisions about the pictures of a gallery: store them beside it, list them, apply them to its labels."""
 
 import csv
 import os
 from collections import Counter
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from proxemic.data.formats.tables import CORNERS
 from proxemic.data.roots import path_and_box
-from proxemic.files import check_folder, write_atomically, write_csv
+from proxemic.files import check_folder, write_atomically
 from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.improved_gallery import set_labels
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Store
-from proxemic.tables import Table
 
 Action = Literal["keep", "relabel", "remove"]
-_SHOWN_FOR = timedelta(minutes=5)  # a picture that one reviewer looks at is shown to no other
+_SHOWN_FOR = timedelta(minutes=5)  # for this long, a picture is shown to one reviewer only
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person has decided about a picture.
+    """A person's decision about a picture.
 
     Args:
-        number: Its number.
-        time: When, in UTC, as ISO 8601 has it.
+        number: Number of the decision.
+        time: Time of the decision in UTC, in ISO 8601.
         reviewer: The name that the person gave, or None.
         path: The picture.
-        action: ``keep`` its label, ``relabel`` or ``remove`` it.
-        previous: Its label at that time, or None.
-        label: The label that it is to have; None for a picture that is to be removed or that keeps none.
-        state: ``open``; ``applying``, if that was stopped; ``applied``; or ``outdated``, where the picture had yet
+        action: ``keep`` the label, ``relabel`` the picture or ``remove`` it.
+        previous: Label of the picture at that time, or None.
+        label: The new label; None for a picture that is removed or has no label.
+        state: ``open``; ``applying`` if applying was interrupted; ``applied``; or ``outdated`` if the picture had
             another label, or was gone, when the decisions were applied.
     """
 
@@ -67,7 +66,7 @@ _LIST = f"SELECT {', '.join(_COLUMNS)} FROM {{decisions}} WHERE state <> 'lookin
 _TAKE = f"""
 UPDATE {{decisions}} SET state = 'applying' WHERE state IN ('open', 'applying') RETURNING {", ".join(_COLUMNS)}"""
 _CLOSE = "UPDATE {{decisions}} SET state = ? WHERE number IN ({}) RETURNING number"
-_AT_ONCE = 500  # values of a statement
+_AT_ONCE = 500  # most values of a statement
 
 
 def _now(before: timedelta = timedelta()) -> str:
@@ -75,13 +74,13 @@ def _now(before: timedelta = timedelta()) -> str:
 
 
 def looked_at(store: Store) -> dict[str, tuple[str, bool]]:
-    """Return which session was shown each undecided picture last, and whether others are not shown it yet."""
+    """Return the last session that was shown each undecided picture, and whether it is still reserved for it."""
     found = store.decisions("SELECT path, session, time FROM {decisions} WHERE state = 'looking' ORDER BY time")
     return {path: (session, time >= _now(_SHOWN_FOR)) for path, session, time in found}
 
 
 def claim(store: Store, path: str, session: str) -> bool:
-    """Show an undecided picture to one session; False if another is shown it, or someone has decided."""
+    """Reserve an undecided picture for a session; return False if another has it, or it was decided."""
     return bool(store.decisions(_CLAIM, (path, _now(), session, _now(_SHOWN_FOR))))
 
 
@@ -94,21 +93,24 @@ def decide(
     label: str | None,
     reviewer: str | None = None,
 ) -> int | None:
-    """Keep a decision, at once and for good, and return its number; None if someone has decided already."""
+    """Store a decision at once and return its number; None if someone has decided already."""
     values = (path, _now(), session, reviewer, action, previous, label)
     return next((number for (number,) in store.decisions(_DECIDE, values)), None)
 
 
 def withdraw(store: Store, number: int, session: str) -> bool:
-    """Take a decision back, and show its picture to a session; False if it is applied, or was taken back."""
+    """Withdraw a decision and reserve its picture for a session; return False if it is not open any more."""
     return bool(store.decisions(_WITHDRAW, (_now(), session, number)))
 
 
 def list_decisions(gallery: Gallery | str | os.PathLike[str]) -> tuple[Decision, ...]:
-    """List what people have decided about the pictures of a gallery, oldest first.
+    """List people's decisions about the pictures of a gallery, oldest first.
 
     Args:
-        gallery: In a folder or in PostgreSQL.
+        gallery: A gallery in a folder or in PostgreSQL, or its address.
+
+    Returns:
+        The decisions.
 
     Raises:
         UserError: If there is no such gallery, or its store cannot keep decisions.
@@ -124,29 +126,15 @@ def list_decisions(gallery: Gallery | str | os.PathLike[str]) -> tuple[Decision,
     return tuple(Decision(*row) for row in gallery.store.decisions(_LIST))
 
 
-def decision_table(decisions: tuple[Decision, ...]) -> Table:
-    """Show decisions as a table for people."""
-    columns = ["time", "reviewer", "path", "action", "previous", "label", "state"]
-    return Table(
-        columns, [[getattr(decision, name) for name in columns] for decision in decisions], align="l" * len(columns)
-    )
-
-
-def write_decisions(decisions: tuple[Decision, ...], out: str | os.PathLike[str]) -> None:
-    """Write decisions to a .csv table, whole or not at all."""
-    check_folder(Path(out).parent)
-    write_csv(Path(out), _COLUMNS, [astuple(decision) for decision in decisions])
-
-
 @dataclass(frozen=True)
 class Applied:
     """Result of applying decisions.
 
     Args:
-        relabelled: Number of pictures that have another label now.
-        removed: Number of rows that left the gallery.
-        kept: Number of pictures whose label was right.
-        outdated: Decisions that were not applied: their pictures have yet another label, or are gone.
+        relabelled: Number of pictures whose label changed.
+        removed: Number of rows removed from the gallery.
+        kept: Number of pictures whose label was confirmed.
+        outdated: Decisions that were not applied, as their pictures have another label by now, or are gone.
     """
 
     relabelled: int
@@ -156,13 +144,16 @@ class Applied:
 
 
 def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
-    """Put the open decisions into the labels of a gallery, in one step, and mark them as applied.
+    """Apply the open decisions to the labels of a gallery, in one step, and mark them as applied.
 
-    Removed pictures leave the gallery; no file is moved or deleted. A process that is killed leaves all decisions
-    unapplied or applied, and the next call finishes.
+    Removed pictures leave the gallery, but no file is moved or deleted. If the process is killed, either all decisions
+    or none are in the gallery, and the next call finishes.
 
     Args:
-        gallery: In a folder or in PostgreSQL.
+        gallery: A gallery in a folder or in PostgreSQL, or its address.
+
+    Returns:
+        How many decisions were applied, and those that were not.
 
     Raises:
         UserError: If there is no such gallery, its store cannot keep decisions, or another process writes to it.
@@ -182,7 +173,7 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
     now: dict[str, str | None] = {}
     for _, items in store.iterate():
         now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
-    # A label that is there already was written by a call that was killed before it could say so.
+    # A picture may have its new label already, from a call that was killed before it marked the decision.
     outdated = tuple(
         item
         for item in taken
@@ -200,13 +191,13 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
 
 
 def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
-    """Write the labels of a gallery after all decisions, also open ones, as a table to train on.
+    """Write the labels of a gallery after all decisions, open ones included, as a table to train on.
 
-    The table has the columns ``path`` and ``label`` and the gallery's further ones. Pictures that are to be removed,
-    and those without a label, are left out.
+    The table has the columns ``path`` and ``label`` and the gallery's further ones. Pictures to remove, and pictures
+    without a label, are left out.
 
     Args:
-        gallery: In a folder or in PostgreSQL. It stays as it is.
+        gallery: A gallery in a folder or in PostgreSQL, or its address; it is unchanged.
         out: A .csv file.
 
     Returns:
@@ -240,7 +231,7 @@ def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | 
                 path, box = path_and_box(row["path"])
                 rows.append([path, label, *(row[name] for name in further), *(box or [None] * len(CORNERS))])
     width = 2 + len(further) + (len(CORNERS) if any(row[-1] is not None for row in rows) else 0)
-    # Not by write_csv, which changes texts that a spreadsheet would take for formulas.
+    # `write_csv` would quote texts that a spreadsheet takes for formulas.
     with write_atomically(Path(out)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(row[:width] for row in [["path", "label", *further, *CORNERS], *rows])
     return len(rows)

@@ -1,36 +1,28 @@
-"""Doubts about the pictures of a gallery, which people review."""
+"""Find pictures of a gallery that people should review."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from logging import getLogger
 
-import numpy as np
-import torch
-
 from proxemic.data import FilePixels
 from proxemic.data.remote import path_or_address
 from proxemic.data.roots import is_below, path_and_box
-from proxemic.data.rows import Rows
-from proxemic.extras import optional_dependency
 from proxemic.retrieval.curation.cleaning import examine
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.improved_gallery import iterate_features
-
-with optional_dependency("train"):
-    import pyarrow as pa
+from proxemic.retrieval.improved_gallery import read_rows
 
 _REPEATS = {"exact": "has the same pixels as", "near": "looks nearly like", "mirrored": "is the mirror image of"}
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """A picture whose label may be wrong, which repeats another, or which is like no other.
+    """A picture whose label may be wrong, which repeats another, or which resembles no other.
 
     Args:
         path: The picture.
-        label: Its label, or None.
-        suggested: The label that it perhaps should have, or None.
-        reasons: A sentence on each finding.
+        label: Label of the picture, or None.
+        suggested: A label that may be right, or None.
+        reasons: A sentence for each finding.
         repeats: The picture that it repeats, or None.
     """
 
@@ -42,15 +34,21 @@ class Doubt:
 
 
 def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = None) -> tuple[Doubt, ...]:
-    """Find what people should look at in a gallery: suspected labels, then duplicates, then outliers, worst first.
+    """Find pictures that people should review: suspected labels, then duplicates, then outliers, worst first.
 
-    They are those of `clean`, by the features that the gallery keeps, as improved vectors hide wrong labels, or else by
-    its vectors. A picture comes once, with all that was found about it.
-    Pictures that may be opened are read in full, to find duplicates.
+    The findings are those of `clean`. They are computed from the gallery's features, as improved vectors hide wrong
+    labels, or from its vectors if it stores no features. Each picture is listed once, with all its findings. Pictures
+    that may be opened are read in full to find duplicates.
 
     Args:
-        gallery: With or without labels; it stays as it is.
-        report: Is told what was found. None logs it.
+        gallery: A gallery with or without labels; it is unchanged.
+        report: Called with a summary of the findings. None logs it.
+
+    Returns:
+        A doubt for each picture with findings.
+
+    Raises:
+        UserError: If the gallery cannot be reached or read.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -60,11 +58,9 @@ def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = No
     >>> [(doubt.path, doubt.suggested) for doubt in find_doubts(gallery, report=str)]
     [('c', 'hat')]
     """
-    parts = [*iterate_features(gallery)]
-    if not parts:
+    if not len(gallery):
         return ()
-    table = pa.concat_tables([items for _, items in parts]).drop_columns(["id"])
-    rows = Rows(table, embeddings=torch.from_numpy(np.concatenate([vectors for vectors, _ in parts])))
+    rows = read_rows(gallery)
     roots = gallery.store.roots
     places, boxes = zip(*map(path_and_box, rows.names), strict=True)
     if all(is_below(place, roots) for place in places):

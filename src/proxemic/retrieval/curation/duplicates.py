@@ -1,9 +1,9 @@
-"""Pictures that are there twice: the same pixels, or nearly the same look and the same place in the embedding."""
+"""Find duplicate pictures: the same pixels, or nearly the same look and nearly the same embedding."""
 
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ from proxemic.metrics import Distance, pair_distances
 from proxemic.retrieval.curation.scores import nearest_others
 
 _SIDE, _LIGHT, _COLOUR = 32, 8, 3
-_DETAIL = 64  # pixels on a side, beyond which compression changes more than a look shows
+_DETAIL = 64  # pixels per side: compression changes finer detail
 LENGTH = _LIGHT**2 - 1 + 2 * _COLOUR**2
-_FAINT = 1.0  # root mean square of grey levels about their mean, below which there is nothing to compare
+_FAINT = 1.0  # least standard deviation of the grey levels of a picture with structure
 
 
 def content_hash(image: Image.Image) -> bytes:
-    """Hash size and decoded pixels: equal for a picture and its lossless copy in another format.
+    """Hash the size and the decoded pixels of a picture: lossless copies in other formats have the same hash.
 
     >>> picture = Image.new("L", (4, 3), 7)
     >>> content_hash(picture) == content_hash(picture.convert("RGB")) != content_hash(picture.resize((3, 4)))
@@ -33,24 +33,24 @@ def content_hash(image: Image.Image) -> bytes:
 
 
 def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
-    """Compute low frequencies, of unit length, that change little under recompression, resizing and brightening.
+    """Compute low frequencies, scaled to unit length, that recompression, resizing and brightening hardly change.
 
     As in the perceptual hash pHash, they come from the discrete cosine transform of the picture at 32 by 32 pixels: the
-    64 lowest of the luminance but its mean, and the 9 lowest of each chrominance, so that a shirt in two colours is two
-    pictures. They are kept as numbers, and compared by correlation: as bits, those of drawings and symmetric pictures,
-    many of which are nearly 0, are left to rounding. A picture without structure has zeros, which resemble nothing.
+    64 lowest of the luminance without its mean, and the 9 lowest of each chrominance, so that a shirt in two colours
+    makes two signatures. They are compared by correlation, not as bits: in drawings and symmetric pictures, many are
+    nearly 0, and rounding would decide their bits. A picture without structure has zeros, which resemble nothing.
 
     >>> ramp = Image.linear_gradient("L")
     >>> round(float(signature(ramp) @ signature(ramp.resize((90, 70)).point(lambda grey: grey * 0.8))), 2)
     1.0
     """
+    from scipy.fft import dctn  # a tenth of a second
+
     small = cut_thin(image).convert("YCbCr").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
-    light, blue, red = np.moveaxis(np.asarray(small, dtype=np.float32), 2, 0)
-    parts = [
-        _lowest(light, _LIGHT).ravel()[1:],
-        _lowest(blue - 128, _COLOUR).ravel(),
-        _lowest(red - 128, _COLOUR).ravel(),
-    ]
+    planes = np.asarray(small, np.float32) - np.array([0, 128, 128], np.float32)
+    frequencies: Any = dctn(planes, axes=(0, 1), norm="ortho")
+    light, blue, red = np.moveaxis(frequencies, 2, 0)
+    parts = [light[:_LIGHT, :_LIGHT].ravel()[1:], *(plane[:_COLOUR, :_COLOUR].ravel() for plane in (blue, red))]
     numbers = np.concatenate(parts)
     norm = np.linalg.norm(numbers)
     return numbers / norm if norm >= _FAINT * _SIDE else np.zeros_like(numbers)
@@ -59,7 +59,7 @@ def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
 def mirrored(signatures: Float32[np.ndarray, "rows numbers"]) -> Float32[np.ndarray, "rows numbers"]:
     """Return the signatures of the same pictures, mirrored left to right.
 
-    A mirror image changes the sign of the frequencies that are odd from left to right.
+    Mirroring changes the sign of the frequencies that are odd from left to right.
 
     >>> ramp = Image.linear_gradient("L").rotate(30)
     >>> other = signature(ramp.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
@@ -70,16 +70,16 @@ def mirrored(signatures: Float32[np.ndarray, "rows numbers"]) -> Float32[np.ndar
 
 
 def reduced(image: Image.Image) -> Image.Image:
-    """Make a grey copy for `difference`, of at most 64 pixels in width and in height."""
+    """Return a grey copy for `difference`, of at most 64 pixels in width and in height."""
     image = cut_thin(image)
     size = min(image.width, _DETAIL), min(image.height, _DETAIL)
     return image.convert("L").resize(size, Image.Resampling.BICUBIC)
 
 
 def difference(first: Image.Image, second: Image.Image) -> float:
-    """1 minus the correlation of two pictures of `reduced`, at three quarters of the size of the smaller.
+    """Compute 1 minus the correlation of two results of `reduced`, at three quarters of the smaller size.
 
-    At its full size the resampling of the other would count: on Glyphs that costs half of the recall.
+    At the full smaller size, resampling the other picture would count: on Glyphs that costs half of the recall.
 
     >>> ramp = Image.linear_gradient("L")
     >>> round(difference(reduced(ramp), reduced(ramp.resize((40, 40)))), 2)
@@ -95,26 +95,13 @@ def difference(first: Image.Image, second: Image.Image) -> float:
     return max(0.0, 1 - float(one @ other / norms)) if norms > 0 else 1.0
 
 
-def _cosines() -> Float32[np.ndarray, "frequencies places"]:
-    """Build the matrix of the orthonormal discrete cosine transform, DCT-II."""
-    frequencies, places = np.arange(_LIGHT)[:, None], np.arange(_SIDE)
-    matrix = np.cos(np.pi * frequencies * (2 * places + 1) / (2 * _SIDE)) * np.sqrt(2 / _SIDE)
-    matrix[0] /= np.sqrt(2)
-    return matrix.astype(np.float32)
-
-
-_COSINES = _cosines()
 _SIGNS = [np.tile((-1.0) ** np.arange(count), count) for count in (_LIGHT, _COLOUR, _COLOUR)]
 _MIRROR = np.concatenate([_SIGNS[0][1:], *_SIGNS[1:]]).astype(np.float32)
 
 
-def _lowest(plane: Float32[np.ndarray, "height width"], count: int) -> Float32[np.ndarray, "rows columns"]:
-    return _COSINES[:count] @ plane @ _COSINES[:count].T
-
-
-ALIKE = 0.04  # 1 - correlation of the signatures of pictures that are compared
-SAME = 0.016  # their `difference` where they are duplicates
-OF_VECTORS = 0.001  # of the median distance of random pairs, where there are vectors alone
+ALIKE = 0.04  # most 1 - correlation of two signatures to compare their pictures
+SAME = 0.016  # most `difference` of duplicates
+OF_VECTORS = 0.001  # most distance of duplicate vectors, as a share of the median of random pairs
 _PAIRS, _CELLS, _LISTED = 100_000, 2**25, 10
 
 Kind = Literal["exact", "near", "mirrored"]
@@ -122,7 +109,7 @@ Kind = Literal["exact", "near", "mirrored"]
 
 @dataclass(frozen=True)
 class Match:
-    """A row that repeats another, `of`; `look` is their `difference`, None of vectors."""
+    """A row that repeats the row `of`; `look` is their `difference`, None for vectors."""
 
     row: int
     of: int
@@ -158,12 +145,12 @@ def near_matches(
     distance: Distance = "cosine",
     mirror: bool = False,
 ) -> list[Match]:
-    """Match each row with at most one earlier one in `order` that looks the same and is near in the embedding.
+    """Match each row with at most one earlier row in `order` that looks the same and has a near embedding.
 
-    Of several it is one of another split where there is one, and among these the most similar. Of the pairs whose
-    signatures are alike, the ten most alike of each row are looked at closely (`differ`). The embedding alone would not
-    do: it may let all pictures of a class coincide. Nor would the look: the two must also be nearer than half of all
-    pairs are. With `mirror`, rows are compared with the mirror images of others.
+    A match in another split is preferred, then the most similar one. For each row, `differ` compares the ten rows with
+    the most similar signatures closely. The embedding alone does not suffice, as it may map all pictures of a class to
+    one place; neither does the look: the distance of the two must also be below the median of random pairs. With
+    `mirror`, rows are compared with the mirror images of others.
     """
     if len(embeddings) < 2:
         return []
@@ -192,7 +179,7 @@ def near_matches(
 
 
 def near_vectors(embeddings: Float32[Tensor, "rows dim"], *, distance: Distance = "cosine") -> list[Match]:
-    """Match each vector with at most one earlier vector that nearly equals it."""
+    """Match each vector with at most one earlier vector that is nearly equal."""
     if len(embeddings) < 2:
         return []
     limit = OF_VECTORS * float(_random_distances(embeddings, distance).median())
@@ -213,25 +200,19 @@ def groups_of(matches: Sequence[Match], rows: int) -> Int64[Tensor, " rows"]:
     >>> groups_of([Match(1, 0, "exact", 0.0, 0.0), Match(4, 1, "near", 0.01, 0.1)], 5).tolist()
     [0, 0, -1, -1, 0]
     """
-    root = [*range(rows)]
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def find(row: int) -> int:
-        while root[row] != row:
-            root[row] = row = root[root[row]]
-        return row
-
-    for match in matches:
-        one, other = sorted((find(match.row), find(match.of)))
-        root[other] = one
-    roots = torch.tensor([find(row) for row in range(rows)], dtype=torch.int64)
-    known, number, counts = roots.unique(return_inverse=True, return_counts=True)
-    several = counts > 1
-    numbers = torch.where(several, several.cumsum(0) - 1, -1)
-    return numbers[number] if len(known) else roots
+    if not matches:
+        return torch.full((rows,), -1)
+    pairs = np.array([(match.row, match.of) for match in matches]).T
+    _, group = connected_components(coo_array((np.ones(len(matches)), pairs), (rows, rows)), directed=False)
+    several = np.bincount(group) > 1
+    return torch.from_numpy(np.where(several, several.cumsum() - 1, -1)[group])
 
 
 def _random_distances(embeddings: Float32[Tensor, "rows dim"], distance: Distance) -> Tensor:
-    """Compute the distances of random pairs of different rows, always the same."""
+    """Compute the distances of random pairs of different rows, with a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     count = min(_PAIRS, len(embeddings) ** 2)
     first = torch.randint(len(embeddings), (count,), generator=generator)

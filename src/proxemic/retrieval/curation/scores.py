@@ -1,4 +1,4 @@
-"""Scores of labels that are probably wrong, and of pictures that are like no other, by the neighbours of each row."""
+"""Score how probably labels are wrong, and how little pictures resemble others, by their nearest neighbours."""
 
 from typing import NamedTuple
 
@@ -9,16 +9,16 @@ from torch import Tensor
 from proxemic.metrics import Distance, nearest_neighbours
 from proxemic.metrics.arrays import as_integers, take_arrays
 
-# Both from 2 to 5, and from 10 to 100, made no difference beyond 0.01 of average precision.
+# Values from 2 to 5, and from 10 to 100, change the average precision by less than 0.01.
 NEAREST, SEARCHED = 3, 30
 _AT_ONCE = 4096
 
 
 class LabelScores(NamedTuple):
-    """Probability that the label of each row is wrong, and the suggested label.
+    """Suspicion that the label of each row is wrong, and the suggested label.
 
-    A score is in [0, 1], above 0.5 where another class is nearer; NaN for rows that cannot be judged, whose suggestion
-    is -1, as it is where no other class is near.
+    A score is in [0, 1], and above 0.5 if another class is nearer; it is NaN for rows that cannot be judged. The
+    suggestion is -1 for these rows, and for rows without another class nearby.
     """
 
     scores: Float32[Tensor, " rows"]
@@ -29,17 +29,17 @@ class LabelScores(NamedTuple):
 def wrong_label_scores(
     embeddings: Float[Tensor, "rows dim"], labels: Shaped[Tensor, " rows"], *, distance: Distance = "cosine"
 ) -> LabelScores:
-    r"""Compare the distance of each row to its own class with that to the nearest other class.
+    r"""Compare the distance of each row to its own class with its distance to the nearest other class.
 
     With $d_c$ the mean distance to the three nearest other rows of class c, and y the label of the row, the score is
-    $d_y / (d_y + \min_{c \ne y} d_c)$. A network that was trained on a wrong label draws the picture to its wrong
-    class, but rarely closer than the class's own pictures are to each other, and the true class stays near: these
-    scores rank well where a vote of the neighbours, some of them wrongly labelled, does not.
+    $d_y / (d_y + \min_{c \ne y} d_c)$. A network that was trained on a wrong label moves the picture towards its wrong
+    class, but the true class stays near. These scores therefore rank wrong labels better than a vote of the neighbours,
+    some of which have wrong labels, too.
 
     Args:
-        embeddings: Finite.
-        labels: Numbers of classes; below 0 for rows without a label, which are neither judged nor asked.
-        distance: Which distance.
+        embeddings: Finite embeddings ``[rows, dim]``.
+        labels: Class numbers ``[rows]``; rows with a number below 0 have no label and are ignored.
+        distance: ``cosine`` or ``euclidean``.
 
     Returns:
         Scores and suggested classes. Rows that are alone in their class cannot be judged.
@@ -67,9 +67,9 @@ def leave_one_out_recall(
     copies: Int64[Tensor, " rows"],
     distance: Distance,
 ) -> tuple[float, int]:
-    """Compute the share of rows whose nearest other row, copies aside, has their label, and of how many rows it is.
+    """Return the share of rows whose nearest other row, ignoring copies, has their label, and the number of rows.
 
-    Rows without a label, and those that are alone in their class, do not count; without any the share is NaN.
+    Rows without a label, and rows that are alone in their class, do not count; without any rows, the share is NaN.
     """
     rows = (labels >= 0).nonzero()[:, 0]
     classes = labels[rows]
@@ -87,13 +87,14 @@ def _score(
 ) -> tuple[Float32[Tensor, " rows"], Int64[Tensor, " rows"]]:
     distances, places = nearest_others(x, min(SEARCHED, len(x) - 1), distance)
     own = torch.full((len(x),), torch.nan)
-    # Classes are taken one by one, as the nearest rows of all need not hold three of the row's own.
-    for members in _members(labels):
+    # Search each class by itself, as the nearest rows of all classes may have fewer than three of the row's own.
+    counts = labels.unique(return_counts=True)[1]
+    for members in labels.argsort(stable=True).split(counts.tolist()):
         if len(members) > 1:
             own[members] = nearest_others(x[members], min(NEAREST, len(members) - 1), distance)[0].mean(1)
     parts = zip(distances.split(_AT_ONCE), labels[places].split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
     other, suggested = (torch.cat(item) for item in zip(*(_nearest_other_class(*part) for part in parts), strict=True))
-    # Equal pictures of two classes are as near to the one as to the other; where none of another is near, it is far.
+    # Equal pictures in two classes score 0.5; rows without another class nearby score 0.
     scores = torch.where(other.isinf() & ~own.isnan(), 0.0, torch.where(own + other == 0, 0.5, own / (own + other)))
     suggested[scores.isnan()] = -1
     return scores, suggested
@@ -104,24 +105,19 @@ def _nearest_other_class(
 ) -> tuple[Float32[Tensor, " rows"], Int64[Tensor, " rows"]]:
     """Return the mean distance to the three nearest rows of the nearest other class, and that class."""
     same = classes[:, :, None] == classes[:, None, :]
-    rank = same.tril(-1).sum(2)  # how many of its class are nearer
+    rank = same.tril(-1).sum(2)  # how many rows of its class are nearer
     counted = same & (rank < NEAREST)[:, None, :]
-    # What is not among the neighbours is no nearer than the last of them.
+    # Rows beyond the neighbours are at least as far as the last of them.
     missing = (NEAREST - counted.sum(2)) * distances[:, -1:]
     means = ((counted * distances[:, None, :]).sum(2) + missing) / NEAREST
     best, at = means.masked_fill(classes == labels[:, None], torch.inf).min(1)
     return best, torch.where(best.isfinite(), classes.gather(1, at[:, None])[:, 0], -1)
 
 
-def _members(labels: Int64[Tensor, " rows"]) -> tuple[Int64[Tensor, " members"], ...]:
-    _, counts = labels.unique(return_counts=True)
-    return labels.argsort(stable=True).split(counts.tolist())
-
-
 def nearest_others(
     x: Float32[Tensor, "rows dim"], k: int, distance: Distance, copies: Int64[Tensor, " rows"] | None = None
 ) -> tuple[Float32[Tensor, "rows k"], Int64[Tensor, "rows k"]]:
-    """Find the nearest rows to each, without itself and its copies; infinity and -1 where there are fewer."""
+    """Find the k rows nearest to each row, without itself and its copies, filled up with infinity and -1."""
     return nearest_neighbours(
         x,
         x,
@@ -133,8 +129,8 @@ def nearest_others(
     )
 
 
-_COMPARED = 5  # nearest rows of each
-LIMIT = 3.5  # of Iglewicz and Hoaglin
+_COMPARED = 5  # nearest rows whose distances are averaged
+LIMIT = 3.5  # as Iglewicz and Hoaglin recommend
 
 
 @take_arrays("embeddings", "copies")
@@ -144,18 +140,21 @@ def outlier_scores(
     distance: Distance = "cosine",
     copies: Shaped[Tensor, " rows"] | None = None,
 ) -> Float32[Tensor, " rows"]:
-    r"""Score how much farther than usual the nearest rows are: a modified z-score.
+    r"""Score how much farther than usual the nearest rows are, by a modified z-score.
 
-    With $d$ the mean distance of each row to its five nearest others, the score is
-    $0.6745 (d - \tilde d) / \text{MAD}$, where $\tilde d$ is the median and MAD the median of $|d - \tilde d|$; where
-    that is 0, $(d - \tilde d) / (1.2533 \text{MeanAD})$. Above 3.5 a row is called an outlier (Iglewicz and Hoaglin,
-    How to Detect and Handle Outliers, 1993).
+    With $d$ the mean distance of a row to its five nearest other rows, the score is
+    $0.6745 (d - \tilde d) / \text{MAD}$, where $\tilde d$ is the median and MAD the median of $|d - \tilde d|$. If MAD
+    is 0, the score is $(d - \tilde d) / (1.2533 \text{MeanAD})$. Rows above 3.5 are outliers (Iglewicz and Hoaglin, How
+    to Detect and Handle Outliers, 1993).
 
     Args:
-        embeddings: Finite.
-        distance: Which distance.
-        copies: Rows of one number, from 0, are copies of one picture, which are not compared with each other; below 0
-            for none.
+        embeddings: Finite embeddings ``[rows, dim]``.
+        distance: ``cosine`` or ``euclidean``.
+        copies: Group numbers ``[rows]``: rows with the same number from 0 on are copies of one picture and are not
+            compared with each other; rows below 0 have no copies.
+
+    Returns:
+        A score per row.
 
     Raises:
         ValueError: If an argument is out of its range or of a wrong shape.

@@ -1,4 +1,4 @@
-"""The model card: Markdown with the front matter that hubs read."""
+"""Write the model card: Markdown with the front matter of model hubs."""
 
 import math
 import re
@@ -34,7 +34,7 @@ def write_card(
     trained_on: int,
     licence: str | None,
 ) -> str:
-    """Return the text of the card; `whole_test` says that the images are all of the run's test."""
+    """Return the text of the card; `whole_test` says that `images` is the whole test of the run."""
     with optional_dependency("train"):
         import jinja2
     recipe = _recipe(run)
@@ -69,15 +69,12 @@ def write_card(
         keep_trailing_newline=True,
     )
     return environment.get_template("card.md").render(
+        description,
         front_matter=_front_matter(name, file, recipe, images, exported, licence),
         name=_plain(name),
-        file=file.name,
         suffix=file.suffix,
         json=file.with_suffix(".json").name,
         note=ONNX_NOTE,
-        dim=description["dim"],
-        distance=description["distance"],
-        precision=description["precision"],
         facts=[(key, value) for key, value in facts.items() if value],
         stopped=_plain(description.get("unfinished", "")),
         images=_plain(images),

@@ -1,4 +1,4 @@
-"""Export: from a trained model to a file for other programs, with what it is worth."""
+"""Export a model to a file for other programs and verify its accuracy."""
 
 import hashlib
 import json
@@ -46,19 +46,19 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported file, and what it was measured at.
+    """An exported file and its measured accuracy.
 
     Args:
-        path: The file; beside it lie `description` and `card`.
-        description: The JSON file that says how pictures are prepared.
+        path: The file; `description` and `card` lie beside it.
+        description: The JSON file with the preprocessing of pictures.
         card: The model card.
         precision: ``float32``, ``float16`` or ``int8``.
         bytes: Size of the file.
-        data: The images on which it was compared with the model.
-        images: Their number.
-        difference: The largest difference of a number of the embeddings, in units of the embeddings' mean length.
+        data: A description of the images on which the file was compared with the model.
+        images: Number of these images.
+        difference: Largest difference of a number of the embeddings, in units of the embeddings' mean length.
         recall: Recall@1 of the model, from 0 to 1.
-        exported_recall: Recall@1 of the file.
+        exported_recall: Recall@1 of the file, from 0 to 1.
     """
 
     path: Path
@@ -99,30 +99,33 @@ def export(
     workers: int = 0,
     report: Callable[[str], object] | None = None,
 ) -> Exported:
-    """Export a model, after comparing the file with it on images.
+    """Export a model to a file, and compare the file with the model on images.
 
-    The file takes prepared images ``[batch, channels, size, size]`` of any batch and gives what `Embedder` gives. It
-    is put in place only if its embeddings differ from the model's by at most 1e-4 and its Recall@1 is the same; that of
-    ``half`` and ``int8`` may differ, and is told. Beside ``NAME.onnx`` are written ``NAME.json``, with the
-    preprocessing, and ``NAME.md``, a model card.
+    The file maps prepared images ``[batch, channels, size, size]`` of any batch size to the embeddings of `Embedder`.
+    It is written only if its embeddings differ from the model's by at most 1e-4 and its Recall@1 is the same; with
+    ``half`` and ``int8``, both may differ and are reported. ``NAME.json`` with the preprocessing and the model card
+    ``NAME.md`` are written beside ``NAME.onnx``.
 
     Args:
         model: The directory of a run, or a ``model.safetensors``.
         to: ``onnx``, or ``torch`` for a program of `torch.export` (``.pt2``).
-        out: The file; None takes ``export/model.onnx`` and the like in the directory of the model. One that was
-            exported before is replaced.
-        source: Labelled pictures to compare on, a folder or a table; None takes the test images of the run.
-        most_images: Compare on no more than about so many images, of whole classes drawn at random; None: on all.
-        half: The backbone computes in float16.
-        int8: 8 bits (``onnx`` only). Convolutional networks are calibrated on training images of the run.
-        licence: For the card, as hubs name it, such as ``mit``.
-        unfinished: Also export the model of a run that is not finished; the card then says where it stopped.
-        batch_size: Pictures that the network sees at once.
+        out: The file; None takes ``export/model.onnx`` and the like in the directory of the model. An earlier export
+            is replaced.
+        source: Labelled pictures for the comparison, a folder or a table; None takes the test images of the run.
+        most_images: Compare on about this many images, of random whole classes; None compares on all.
+        half: Compute the backbone in float16.
+        int8: Quantise to 8 bits (``onnx`` only). Convolutional networks are calibrated on training images of the run.
+        licence: Licence for the card, as hubs name it, such as ``mit``.
+        unfinished: Also export the model of an unfinished run; the card then says when it stopped.
+        batch_size: Pictures per batch of the network.
         workers: Processes that read pictures.
-        report: Is told what the user should know. None logs it.
+        report: Called with notes for the user. None logs them.
+
+    Returns:
+        The file and its accuracy.
 
     Raises:
-        UserError: If an argument is refused, the network cannot be exported, or the file is not the same model.
+        UserError: If an argument is invalid, the network cannot be exported, or the file differs from the model.
         ValueError: If a file of the model is damaged.
         ImportError: If onnx, onnxscript or onnxruntime is not installed.
 
@@ -247,7 +250,7 @@ def _check(model: str | os.PathLike[str], to: str, *, half: bool, int8: bool, mo
 
 
 def _target(model: Path, to: Target, out: str | os.PathLike[str] | None, *, half: bool, int8: bool) -> Path:
-    """Choose the file to write, which may replace an earlier export, but no other model."""
+    """Choose the file to write; refuse to replace anything but an earlier export."""
     suffix = SUFFIXES[to]
     kind = f"{'-torch' if to == 'torch' else ''}{'-half' if half else '-int8' if int8 else ''}"
     folder = model if model.is_dir() else model.parent
@@ -270,14 +273,14 @@ def _images(
     calibrates: bool,
     report: Callable[[str], object],
 ) -> tuple[ImageSet, ImageSet | None, str]:
-    """Return the images to compare on, the training images if calibration needs them, and a description."""
+    """Return the images of the comparison, the training images if calibration needs them, and a description."""
     if source is not None:
         training = own_splits(run, report, test=False).train if run is not None and calibrates else None
         images = labelled_images(source)
         return images, training, f"images of {images.num_classes:,} classes of {Path(source).name}"
     if run is None:
         raise UserError(
-            f"{embedder.path} is no run, whose test images are known: give labelled pictures to compare the file on "
+            f"{embedder.path} is not a run with known test images: give labelled pictures to compare the file on "
             "(--data.root)."
         )
     splits = own_splits(run, report, test=True)
@@ -287,7 +290,7 @@ def _images(
 
 
 def _put_in_place(made: Path, found: Exported, description: str, card: str) -> None:
-    """Killed between any two of these, it leaves a file that can be used, if only by its own note, or none."""
+    """Write the three files in an order that leaves a usable file, or none, if the process is killed in between."""
     found.path.parent.mkdir(parents=True, exist_ok=True)
     found.description.unlink(missing_ok=True)  # of the file that is replaced
     with write_atomically(found.path) as temporary:

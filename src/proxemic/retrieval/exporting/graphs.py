@@ -1,4 +1,4 @@
-"""A network as a program that runs without its code: an ONNX file, also in 8 bits, or an exported program of torch."""
+"""Write a network as a program that runs without its code: an ONNX file, also in 8 bits, or a program of torch."""
 
 import copy
 import logging
@@ -19,11 +19,11 @@ from proxemic.models import EmbeddingModel, OnnxBackbone
 from proxemic.retrieval.embedder import Embedder
 
 INPUT, OUTPUT = "images", "embeddings"
-_LARGEST = 2**31 - 2**22  # bytes of the weights in one ONNX file, with room for the graph
+_LARGEST = 2**31 - 2**22  # most bytes of weights in an ONNX file, with room for the graph
 
 
 class HalfPrecision(nn.Module):
-    """A copy of a network whose backbone computes in float16; images, pooling, head and embeddings are float32."""
+    """A copy of a network with its backbone in float16; images, pooling, head and embeddings stay in float32."""
 
     def __init__(self, model: EmbeddingModel) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class HalfPrecision(nn.Module):
 
 
 class Program(nn.Module):
-    """An exported program as a module; its weights are not shown, as it takes float32 whatever they are."""
+    """An exported program as a module without parameters, as it takes float32 whatever the type of its weights."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -79,10 +79,10 @@ def write_onnx(model: nn.Module, images: Tensor, file: Path) -> None:
         )
     assert made is not None
     content = made.model_proto
-    for node in content.graph.node:  # which part of which class it was
+    for node in content.graph.node:  # remove the names of our classes
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
-    # Shapes within, which older versions of torch have for another batch: who needs them infers them.
+    # Older versions of torch write inner shapes for another batch size; programs infer them if they need them.
     content.graph.ClearField("value_info")
     for value in (*content.graph.input, *content.graph.output, *content.graph.initializer):
         value.ClearField("metadata_props")
@@ -93,7 +93,7 @@ def write_onnx(model: nn.Module, images: Tensor, file: Path) -> None:
 
 
 def note(file: Path, key: str, text: str) -> None:
-    """Note a text in an ONNX file, under a key of its ``metadata_props``."""
+    """Store a text in an ONNX file, under a key of its ``metadata_props``."""
     import onnx
 
     content = onnx.load_model(file)
@@ -106,48 +106,45 @@ def _export(model: nn.Module, images: Tensor) -> Any:
     try:
         with torch.no_grad():
             made = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
-    except Exception as error:  # torch raises classes of its own for each way in which a network cannot be traced
+    except Exception as error:  # torch has many exceptions for networks that cannot be traced
         message = " ".join(str(error).split())[:200]
         raise UserError(f"torch cannot export this network: {type(error).__name__}: {message}") from error
     for part in made.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
-            node.meta.pop("stack_trace", None)  # where the code lay on this machine
+            node.meta.pop("stack_trace", None)  # paths on this machine
     return made
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's messages for its own developers."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    """Silence messages of torch and ONNX Runtime for their own developers."""
+    before = logging.root.manager.disable
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         with warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 CALIBRATED_ON = 256
-"""Training images, drawn at random, on which the range of each activation is measured."""
+"""Number of random training images on which the range of each activation is measured."""
 _BATCH = 8
 
 
 def is_convolutional(model: nn.Module) -> bool:
-    """Return whether a network has more than the one convolution that cuts an image into patches."""
+    """Return whether a network has several convolutions; a transformer has one, which cuts images into patches."""
     return sum(isinstance(part, nn.Conv2d) for part in model.modules()) > 1
 
 
 def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet | None) -> None:
     """Write an ONNX file in 8 bits.
 
-    Convolutional networks have the ranges of their activations measured on `training` (static quantisation). Those of
-    other networks vary too much with the image: they are measured in each batch when it runs (dynamic quantisation), if
-    there is no `training`. The last matrix product, the head, stays as it is: it takes little time, and its error would
-    go into the embeddings as they are.
+    With `training`, the ranges of activations are measured on these images (static quantisation), as convolutional
+    networks need. In other networks, they vary too much between images: without `training`, they are measured in each
+    batch at run time (dynamic quantisation). The last matrix product, the head, stays in float32: it takes little time,
+    and its error would reach the embeddings directly.
     """
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
@@ -161,42 +158,19 @@ def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet
             batch = next(self.batches, None)
             return None if batch is None else {INPUT: batch.numpy()}
 
-    root = logging.getLogger()
-    level = root.level
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _quiet():
         simplified = Path(folder) / "simplified.onnx"
-        try:
-            root.setLevel(logging.ERROR)  # which it tells how it goes
-            quant_pre_process(file, simplified, skip_symbolic_shape=True)
-            products = [node for node in onnx.load_model(simplified).graph.node if node.op_type in ("Gemm", "MatMul")]
-            # The second is the name under which dynamic quantisation puts a product without its bias.
-            head = [products[-1].name, f"{products[-1].name}_MatMul"] if products else []
-            if training is None:
-                quantize_dynamic(
-                    simplified,
-                    quantized,
-                    op_types_to_quantize=["MatMul", "Gemm"],
-                    per_channel=True,
-                    reduce_range=True,
-                    nodes_to_exclude=head,
-                )
-                return
-            quantize_static(
-                simplified,
-                quantized,
-                Batches(_some(embedder, training)),
-                per_channel=True,
-                reduce_range=True,  # else sums overflow on processors without VNNI, whatever was measured here
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-                nodes_to_exclude=head,
-            )
-        finally:
-            root.setLevel(level)
-
-
-def _some(embedder: Embedder, training: ImageSet) -> Iterator[Tensor]:
-    chosen = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:CALIBRATED_ON]
-    for batch, places, _ in embedder.prepare.batches(training.select(chosen).pixels, _BATCH, 0, strict=False):
-        if places:
-            yield batch
+        quant_pre_process(file, simplified, skip_symbolic_shape=True)
+        products = [node for node in onnx.load_model(simplified).graph.node if node.op_type in ("Gemm", "MatMul")]
+        # Dynamic quantisation renames a product without its bias to the second name.
+        head = [products[-1].name, f"{products[-1].name}_MatMul"] if products else []
+        # Without a reduced range, sums overflow on processors without VNNI.
+        options: dict[str, Any] = {"per_channel": True, "reduce_range": True, "nodes_to_exclude": head}
+        if training is None:
+            quantize_dynamic(simplified, quantized, op_types_to_quantize=["MatMul", "Gemm"], **options)
+            return
+        chosen = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:CALIBRATED_ON]
+        batches = embedder.prepare.batches(training.select(chosen).pixels, _BATCH, 0, strict=False)
+        given = Batches(batch for batch, places, _ in batches if places)
+        options |= {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+        quantize_static(simplified, quantized, given, **options)

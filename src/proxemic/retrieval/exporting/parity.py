@@ -1,4 +1,4 @@
-"""Whether a file gives what the model gives: embeddings and Recall@1 of both, on real images."""
+"""Compare an exported file with its model: embeddings and Recall@1 on real images."""
 
 import os
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from proxemic.retrieval.embedding import embed_pictures
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 
 LARGEST_DIFFERENCE = 1e-4
-"""Of a number of an embedding of unit length; others are compared in units of their mean length."""
+"""Largest allowed difference of a number of an embedding, in units of the mean length of embeddings."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Embeddings ``[N, D]`` of the images that can be read, by a model, and their metrics as the run evaluates them."""
+    """Embeddings ``[N, D]`` of the readable images by a model, and their metrics as the run evaluates them."""
 
     images: ImageSet
     embeddings: Tensor
@@ -39,7 +39,7 @@ class Measured:
 
 
 def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
-    """Return the labelled pictures of a folder or a table."""
+    """Return the labelled pictures of a folder or a table; `UserError` without two classes."""
     pictures = list_pictures(source)
     labelled = pictures.take([row for row, label in enumerate(pictures.labels) if label is not None])
     if len({*labelled.labels}) < 2:
@@ -51,7 +51,7 @@ def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
 
 
 def whole_classes(images: ImageSet, most: int) -> ImageSet:
-    """Take all images of random classes until there are at least ``most``."""
+    """Choose random classes with at least `most` images in all, and return all their images."""
     if len(images) <= most:
         return images
     order = torch.randperm(images.num_classes, generator=torch.Generator().manual_seed(0))
@@ -83,7 +83,7 @@ def measure(
 
 
 def check(model: Measured, file: Measured) -> None:
-    """Raise `UserError` unless the file gives the same embeddings, up to rounding, and the same Recall@1."""
+    """Raise `UserError` unless the file has the same embeddings, up to rounding, and the same Recall@1."""
     difference = model.difference(file)
     if difference > LARGEST_DIFFERENCE or model.recall != file.recall:
         changed = int((_hits(model) != _hits(file)).sum())

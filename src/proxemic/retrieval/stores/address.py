@@ -1,4 +1,4 @@
-"""Which store an address means."""
+"""Create, open and delete galleries by their addresses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +11,34 @@ from proxemic.retrieval.stores.store import GalleryInfo, Store
 
 
 def create_store(address: str, info: GalleryInfo) -> Store:
-    """Make an empty gallery at an address; see `open_store`."""
+    """Create an empty gallery.
+
+    Args:
+        address: A new address, see `open_store`.
+        info: The settings of the gallery.
+
+    Returns:
+        The store of the gallery.
+
+    Raises:
+        UserError: If the address is taken or invalid, or cannot be reached.
+    """
     store, address = _resolve(address)
     return store.create(address, info)
 
 
 @contextmanager
 def create_whole_store(address: str, info: GalleryInfo) -> Iterator[Store]:
-    """Make a gallery that is there when the block is done, and not at all if that fails.
+    """Create a gallery that appears when the block ends, and not at all if the block fails.
 
-    Killed in the block, a folder has no gallery; a server keeps the rows that were added, until they are deleted.
+    If the process is killed in the block, a folder has no gallery; a server keeps the rows that were added.
+
+    Args:
+        address: A new address, see `open_store`.
+        info: The settings of the gallery.
+
+    Raises:
+        UserError: If the address is taken or invalid, or cannot be reached.
     """
     store, address = _resolve(address)
     if not is_folder(address):
@@ -46,14 +64,14 @@ def create_whole_store(address: str, info: GalleryInfo) -> Iterator[Store]:
 
 
 def is_folder(address: str) -> bool:
-    """Return whether an address means a folder, and no server."""
+    """Return whether an address is a folder, not a server."""
     from proxemic.retrieval.stores.remote import RemoteStore
 
     return not issubclass(_resolve(address)[0], RemoteStore)
 
 
 def check_new_folder(target: Path) -> None:
-    """Raise `UserError` unless a gallery can be made in a folder."""
+    """Raise `UserError` unless a folder is new or empty."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{target} is not a new or empty folder: give one for the gallery.")
 
@@ -62,30 +80,37 @@ def open_store(address: str) -> Store:
     """Open the gallery at an address.
 
     Args:
-        address: A folder; or ``postgresql://user:password@host:port/database/gallery``, whose parameters, such as
-            ``?host=/socket/folder&sslmode=require``, are those of libpq; or ``milvus://user:password@host:port/gallery``,
-            with a database other than the default ``…/database/gallery``, and ``?secure=true`` for TLS; or
-            ``milvus-lite:FILE``, which holds one gallery and is opened by one process at a time.
+        address: A folder; or ``postgresql://user:password@host:port/database/gallery``, with parameters of libpq, such
+            as ``?host=/socket/folder&sslmode=require``; or ``milvus://user:password@host:port/gallery``, or
+            ``…/database/gallery``, with ``?secure=true`` for TLS; or ``milvus-lite:FILE``, which holds one gallery and
+            is opened by one process at a time.
 
     Raises:
-        UserError: If there is none, or it cannot be reached or read.
-        ImportError: If what its store needs is not installed.
+        UserError: If there is no gallery, or it cannot be reached or read.
+        ImportError: If a package that the store needs is not installed.
     """
     store, address = _resolve(address)
     return store.open(address)
 
 
 def delete_store(address: str) -> None:
-    """Delete the gallery at an address; see `open_store`."""
+    """Delete a gallery.
+
+    Args:
+        address: The address, see `open_store`.
+
+    Raises:
+        UserError: If there is no gallery, or it cannot be reached.
+    """
     store, address = _resolve(address)
     store.delete(address)
 
 
 def _resolve(address: str) -> tuple[type[Store], str]:
-    """Return the class of store that an address means, and the address with its scheme in lower case."""
+    """Return the store class of an address, and the address with its scheme in lower case."""
     scheme, has_slashes = read_scheme(address)
     lowered = scheme + address[len(scheme) :]
-    # What is not asked for is not imported: it need not be installed.
+    # The clients of other stores are not imported: they need not be installed.
     if has_slashes and scheme in ("postgresql", "postgres"):
         from proxemic.retrieval.stores.postgres import PostgresStore
 
@@ -96,7 +121,7 @@ def _resolve(address: str) -> tuple[type[Store], str]:
         return MilvusStore, lowered
     if not address or has_slashes or scheme in ("postgresql", "postgres", "milvus"):
         shown = without_password(address) or "An empty text"
-        raise UserError(f"{shown} is no address of a gallery: give {GALLERY_ADDRESS}.")
+        raise UserError(f"{shown} is not the address of a gallery: give {GALLERY_ADDRESS}.")
     from proxemic.retrieval.stores.local import LocalStore
 
     return LocalStore, address

@@ -18,15 +18,14 @@ from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int64
 
 from proxemic.addresses import misread, split_server, without_password
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
-from proxemic.retrieval.stores.remote import BATCH, RemoteStore, Row, State
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, check_settings
+from proxemic.retrieval.stores.remote import BATCH, FIELDS, RemoteStore, Row, State
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, QueryRows, RowIds, VectorRows, check_settings
 
 with optional_dependency("milvus"):
     import grpc
@@ -43,13 +42,13 @@ _NO_COLLECTION, _NOT_LOADED = 100, 101
 _AWAY = ("Fail connecting", "UNAVAILABLE", "Retry", "DEADLINE_EXCEEDED", "closed channel")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _LOCK = threading.Lock()
-_OPEN: Counter[Path] = Counter()  # how many stores of this process use a file of Milvus Lite
-_LEFT: deque["Server"] = deque()  # of stores that nobody closed; see `leave`
+_OPEN: Counter[Path] = Counter()  # open stores of this process, by their file of Milvus Lite
+_LEFT: deque["Server"] = deque()  # servers of stores that nobody closed; see `leave`
 
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a gallery: how to connect, how to show it without a password, and the gallery's name."""
+    """Address of a gallery in Milvus; `shown` has no password."""
 
     shown: str
     gallery: str
@@ -60,7 +59,7 @@ class Address:
 
     @classmethod
     def parse(cls, address: str) -> Self:
-        """Read ``milvus://user:password@host:port/database/gallery`` or ``milvus-lite:FILE``; else `UserError`."""
+        """Parse ``milvus://user:password@host:port/database/gallery`` or ``milvus-lite:FILE``."""
         if address.startswith(LITE):
             if not (file := address.removeprefix(LITE)):
                 raise UserError(f"{address} names no file: give {LITE}FILE.")
@@ -77,7 +76,7 @@ class Address:
         for name in parts:
             if not _NAME.fullmatch(name):
                 raise UserError(
-                    f"{name!r} is no name for Milvus, which takes up to 255 letters a to z, digits and _, and "
+                    f"{name!r} is not a name for Milvus, which takes up to 255 letters a to z, digits and _, and "
                     "no digit first: choose another."
                 )
         user, colon, password = url.netloc.rpartition("@")[0].partition(":")
@@ -94,7 +93,7 @@ class Address:
 
 @contextmanager
 def in_a_sentence(shown: str) -> Iterator[None]:
-    """Turn what pymilvus and gRPC raise in the block into a `UserError`."""
+    """Convert exceptions of pymilvus and gRPC in the block to `UserError`."""
     try:
         yield
     except MilvusException as error:
@@ -105,7 +104,7 @@ def in_a_sentence(shown: str) -> Iterator[None]:
                 "database."
             ) from error
         if error.code == _NO_COLLECTION:
-            raise UserError(f"{shown} holds no gallery any more ({said}): make it anew.") from error
+            raise UserError(f"{shown} holds no gallery any more ({said}): create it again.") from error
         raise UserError(f"{shown} refuses this: {said}.") from error
     except ValueError as error:
         if "closed channel" not in str(error):
@@ -117,13 +116,13 @@ def in_a_sentence(shown: str) -> Iterator[None]:
 
 
 class Server:
-    """A client of a server, or of Milvus Lite, which is started in this process."""
+    """A client of a Milvus server, or of Milvus Lite, which runs in this process."""
 
     def __init__(self, address: Address, *, create: bool) -> None:
         self.address = address
-        # It reports every failure itself, with a traceback.
+        # pymilvus logs every failure with a traceback.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        # Otherwise gRPC notes each start of a process that reads pictures.
+        # Otherwise gRPC logs each start of a process that reads pictures.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         while _LEFT:
             _LEFT.popleft().close()
@@ -134,26 +133,26 @@ class Server:
                 self.client: Any = MilvusClient(
                     uri, token=address.token, db_name=address.database, timeout=_CONNECTING, dedicated=True
                 )
-                # Its version says so also where it is a server of its own.
+                # Milvus Lite may also run as a server of its own.
                 self.is_lite = "lite" in self.client.get_server_version()
         except UserError:
             self.close()
             raise
 
     def read(self, collection: str, reading: Callable[[], T]) -> T:
-        """Read a collection, which a server that was started anew may have to load first."""
+        """Read a collection, and load it first if the server was restarted."""
         try:
             return reading()
         except MilvusException as error:
-            # Milvus Lite has no number for it.
+            # Milvus Lite has no error code for this.
             if error.code != _NOT_LOADED and "in state 'released'" not in str(error.message):
                 raise
         self.client.load_collection(collection)
         return reading()
 
     def close(self) -> None:
-        """Give back the connection, and the file when nobody in this process uses it any more."""
-        with suppress(Exception):  # such as that of a server that is gone
+        """Close the connection, and release the file if nothing else in this process uses it."""
+        with suppress(Exception):  # the server may be gone
             self.client.close()
         if self._file is not None:
             _stop(self._file)
@@ -161,7 +160,7 @@ class Server:
 
 
 def leave(server: Server) -> None:
-    """Close a server when the next one is made: the garbage collector may call this while locks are held."""
+    """Remember to close a server, which the garbage collector must not do as it may run while locks are held."""
     _LEFT.append(server)
 
 
@@ -179,7 +178,7 @@ def _start(file: Path, *, create: bool) -> str:
         uri = server_manager_instance.start_and_get_uri(str(file))
         if uri is None:
             raise UserError(
-                f"{LITE}{file} cannot be opened: another process has it open, of which only one may, or it cannot be "
+                f"{LITE}{file} cannot be opened: another process has it open, or it cannot be "
                 "written, or is damaged. Wait for the other, or look at the file."
             )
         _OPEN[file] += 1
@@ -196,22 +195,21 @@ def _stop(file: Path) -> None:
 
 
 _GALLERIES = "proxemic_galleries"
-_LARGEST = 32_768  # numbers of a vector that Milvus keeps
-_FOUND = 16_384  # rows that Milvus gives at most for a query
-_LISTED = 4_096  # keys or ids that an expression names
-_TRIES = 5  # of dropping an index
+_LARGEST = 32_768  # most numbers of a vector
+_FOUND = 16_384  # most rows of a search
+_LISTED = 4_096  # most keys or ids in an expression
+_TRIES = 5  # attempts to drop an index
 _PATIENCE = 60  # seconds for a call that does not build an index
-_TEXT = 65_535  # bytes of a text at most
-_FIELDS = (*OWN, "columns", "vector")
+_TEXT = 65_535  # most bytes of a text
 _HNSW = {"m": (16, 2, 2048), "ef_construction": (128, 1, 32_768), "ef_search": (100, 1, 32_768)}
 
 
 class MilvusStore(RemoteStore):
-    """A gallery in Milvus: a row of the collection `proxemic_galleries`, and a collection of its name.
+    """A gallery in Milvus: a row of the collection `proxemic_galleries`, and a collection with the gallery's name.
 
-    Rows have the digest of their path as their key, so that no path comes twice, and digests of each name with its
-    value in `cells`: whatever users name or give reaches expressions as digests only. Readers are not disturbed; of
-    writers there may be one at a time, which a server does not check.
+    The key of a row is the digest of its path, so that paths are distinct. `cells` holds digests of each column's name
+    and value, so that texts of users reach expressions as digests only. Readers are not disturbed; there may be one
+    writer at a time, which the server does not check.
     """
 
     def __init__(self, server: Server, info: GalleryInfo) -> None:
@@ -231,7 +229,7 @@ class MilvusStore(RemoteStore):
                 raise UserError(f"{store.address} holds a gallery or another collection: choose another name.")
             if not client.has_collection(_GALLERIES):
                 _make_galleries(client)
-            # Of the two, the collection comes last: without it, there is no gallery.
+            # Create the collection last: without it, there is no gallery.
             store._write(State(info))
             schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("key", DataType.VARCHAR, max_length=32, is_primary=True)
@@ -270,7 +268,7 @@ class MilvusStore(RemoteStore):
         store = cls.open(address)
         try:
             with in_a_sentence(store.address):
-                # Without it, there is no gallery: what is then left in the other one is written over.
+                # Without its collection, there is no gallery: a remaining state is overwritten.
                 store._client.drop_collection(store._name, timeout=_PATIENCE)
                 store._client.delete(_GALLERIES, ids=[store._name], timeout=_PATIENCE)
         finally:
@@ -281,16 +279,16 @@ class MilvusStore(RemoteStore):
         return self._server.client
 
     def _load(self, *, empty: bool = False) -> None:
-        """Make the indexes that are not there, and have the collection ready; waiting takes half a second or more."""
+        """Create missing indexes and load the collection; waiting for an index takes half a second or more."""
         made = self._client.list_indexes(self._name)
         wanted = self._client.prepare_index_params()
         if "vector" not in made:
             index = self._state().index
             kind = "FLAT" if index is None else "HNSW"
             parameters = {} if index is None else {"M": index["m"], "efConstruction": index["ef_construction"]}
-            # The Euclidean order is that of cosine, too, for vectors of unit length.
+            # For vectors of unit length, the Euclidean order equals the cosine order.
             wanted.add_index("vector", index_type=kind, metric_type="L2", params=parameters)
-        if self.info.features is not None and "features" not in made:  # no vectors are without
+        if self.info.features is not None and "features" not in made:  # Milvus wants an index of every vector field
             wanted.add_index("features", index_type="FLAT", metric_type="L2")
         for name in ("id",) if self._server.is_lite else ("id", "cells"):
             if name not in made:
@@ -336,15 +334,13 @@ class MilvusStore(RemoteStore):
         return {row["path"] for row in self._those("key", digests, ["path"])}
 
     def _those(self, field: str, values: Sequence[Any], fields: Sequence[str]) -> list[Row]:
-        """Return the rows whose field has one of many values."""
+        """Return the rows whose field has one of the values."""
         parts = [values[first : first + _LISTED] for first in range(0, len(values), _LISTED)]
         return [row for part in parts for row in self._query(f"{field} in {json.dumps([*part])}", fields)]
 
-    def _add(
-        self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row], features: np.ndarray | None
-    ) -> Int64[np.ndarray, " rows"]:
+    def _add(self, vectors: VectorRows, items: Sequence[Row], features: np.ndarray | None) -> RowIds:
         state = self._state()
-        # Before they are used: an addition that breaks off leaves ids out, and uses none twice.
+        # Reserve the ids first: an addition that breaks off skips ids, and none is used twice.
         self._write(replace(state, next_id=state.next_id + len(vectors), further=state.with_further(items[0])))
         ids = state.next_id + np.arange(len(vectors))
         rows = [_row(*item) for item in zip(ids.tolist(), items, vectors, strict=True)]
@@ -355,7 +351,7 @@ class MilvusStore(RemoteStore):
         return ids
 
     def remove(self, where: Where) -> int:
-        # Any row meets no condition.
+        # Without conditions, every row is removed.
         condition = self._condition(where) or "id >= 0"
         count = self._count(condition)
         if count:
@@ -378,9 +374,7 @@ class MilvusStore(RemoteStore):
             parts.append(f"({' or '.join(either)})")
         return " and ".join(parts)
 
-    def _nearest(
-        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
-    ) -> list[list[tuple[int, Any]]]:
+    def _nearest(self, queries: QueryRows, k: int, where: Where | None) -> list[list[tuple[int, Any]]]:
         if k > _FOUND and len(self) > _FOUND:
             raise ValueError(f"k is {k:,}, but Milvus finds up to {_FOUND:,} rows of larger galleries.")
         limit, index = min(k, _FOUND), self._state().index
@@ -399,26 +393,23 @@ class MilvusStore(RemoteStore):
             found = self._server.read(self._name, search)
         return [[(hit["entity"]["id"], hit["entity"]["vector"]) for hit in hits] for hits in found]
 
-    def _features(self, ids: Sequence[int]) -> list[tuple[int, Any]]:
-        return [(row["id"], row["features"]) for row in self._those("id", ids, ["id", "features"])]
+    def _rows(self, ids: Sequence[int], fields: Sequence[str]) -> list[Row]:
+        return self._those("id", ids, fields)
 
-    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
-        return self._those("id", ids, _FIELDS if vectors else _FIELDS[:-1])
-
-    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> RowIds:
         found: list[int] = []
         condition, end = self._condition(where), self._state().next_id
         first, size = after + 1, max(count, 1024)
-        # It gives rows in no order: those of a window of ids, which widens, as few may meet the conditions.
+        # Milvus returns rows unordered. Query a window of ids, which widens, as few rows may meet the conditions.
         while first < end and len(found) < count:
             window = f"id >= {first} and id < {first + size}" + (f" and {condition}" if condition else "")
             found += sorted(row["id"] for row in self._query(window, ["id"]))
             first, size = first + size, min(2 * size, _FOUND)
         return np.array(found[:count], np.int64)
 
-    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[VectorRows, pa.Table]]:
         state = self._state()
-        for rows in self._windows(state, batch_size, _FIELDS):
+        for rows in self._windows(state, batch_size, FIELDS):
             yield self._split(rows, state.columns)
 
     def _windows(self, state: State, size: int, fields: Sequence[str]) -> Iterator[list[Row]]:
@@ -431,7 +422,7 @@ class MilvusStore(RemoteStore):
     def build_index(self, kind: IndexKind, **settings: int) -> None:
         chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})
         with in_a_sentence(self.address):
-            # First what is to be: whoever opens a gallery whose index is missing makes it.
+            # Write the goal first: if the index is missing, the next `open` builds it.
             self._write(replace(self._state(), index=chosen if kind == "hnsw" else None))
             self._drop_index()
             self._load()
@@ -449,7 +440,7 @@ class MilvusStore(RemoteStore):
     def verify(self) -> list[str]:
         seen, wrong = Counter[int](), Counter[str]()
         state, count = self._state(), self._count()
-        for rows in self._windows(state, 4096, ("key", "cells", *_FIELDS)):
+        for rows in self._windows(state, 4096, ("key", "cells", *FIELDS)):
             for row in rows:
                 should = _row(row["id"], {**row["columns"], "path": row["path"], "label": row["label"]}, row["vector"])
                 is_right = row["key"] == should["key"] and sorted(row["cells"]) == sorted(should["cells"])
@@ -479,7 +470,7 @@ def _make_galleries(client: Any) -> None:
     schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("name", DataType.VARCHAR, max_length=255, is_primary=True)
     schema.add_field("state", DataType.JSON)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)  # no collection is without
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)  # every collection must have one
     index = client.prepare_index_params()
     index.add_index("vector", index_type="FLAT", metric_type="L2")
     client.create_collection(_GALLERIES, schema=schema, consistency_level="Strong")
@@ -488,7 +479,7 @@ def _make_galleries(client: Any) -> None:
 
 
 def _read(server: Server) -> State:
-    """Read the state of a gallery as it is now; `UserError` if there is none."""
+    """Read the present state of a gallery; `UserError` if there is no gallery."""
     name, shown = server.address.gallery, server.address.shown
     condition = f'name in ["{name}"]'  # a word of letters and digits
     query = partial(server.client.query, _GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)
@@ -523,5 +514,5 @@ def _row(number: int, texts: Mapping[str, str | None], vector: Any) -> dict[str,
 
 
 def _digest(*parts: str | None) -> str:
-    """Return what stands for a path, a column with a value, or a column with any value (None), in an expression."""
+    """Return the digest of a path, of a column with a value, or of a column with any value (None)."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -4,20 +4,29 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, LiteralString, Self, TypeVar, cast
 from urllib.parse import unquote, urlunsplit
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int64
 
 from proxemic.addresses import split_server, without_password
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
-from proxemic.retrieval.stores.remote import RemoteStore, Row, State
-from proxemic.retrieval.stores.store import DECISIONS, GalleryInfo, IndexKind, check_settings
+from proxemic.retrieval.stores.remote import FIELDS, RemoteStore, Row, State
+from proxemic.retrieval.stores.store import (
+    DECISIONS,
+    FeatureRows,
+    GalleryInfo,
+    IndexKind,
+    QueryRows,
+    RowIds,
+    VectorRows,
+    check_settings,
+)
 
 with optional_dependency("postgres"):
     import psycopg
@@ -35,13 +44,13 @@ with optional_dependency("postgres"):
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 T = TypeVar("T")
 
-# In seconds: when a server that does not answer is given up; and in milliseconds, one that is gone without a word.
+# Seconds until connecting fails, and milliseconds until a vanished server is noticed.
 _DEFAULTS = {"connect_timeout": "5", "keepalives_idle": "30", "tcp_user_timeout": "30000"}
 
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a gallery: how to connect by libpq, how to show it without a password, and the gallery's name."""
+    """Address of a gallery in PostgreSQL: a connection string of libpq; `shown` has no password."""
 
     conninfo: str = field(repr=False)
     shown: str
@@ -49,15 +58,15 @@ class Address:
 
     @classmethod
     def parse(cls, address: str) -> Self:
-        """Read ``postgresql://user:password@host:port/database/gallery``; `UserError` where it is not that."""
+        """Parse ``postgresql://user:password@host:port/database/gallery``."""
         url, (database, gallery) = split_server(address, "postgresql://user:password@host:port/database/gallery", (2,))
         conninfo = urlunsplit(url._replace(path=f"/{database}"))
-        if not url.netloc:  # which urlunsplit leaves out, with the two strokes that libpq wants
+        if not url.netloc:  # urlunsplit leaves out the // that libpq wants
             conninfo = conninfo.replace(":/", ":///", 1) if not conninfo.startswith(f"{url.scheme}://") else conninfo
         try:
             given = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as error:
-            # Other messages of libpq quote what may be the password.
+            # Other messages of libpq may quote the password.
             reason = str(error).strip() if "query parameter" in str(error) else "a part of it has characters or % amiss"
             raise UserError(f"{without_password(address)} is not an address of PostgreSQL: {reason}.") from None
         missing = {name: value for name, value in _DEFAULTS.items() if name not in given}
@@ -65,12 +74,12 @@ class Address:
 
 
 def without_vectors(shown: str) -> str:
-    """Say what a database without pgvector needs."""
+    """Return the sentence for a database without pgvector."""
     return f"{shown} has no vectors: have an administrator run CREATE EXTENSION vector in the database."
 
 
 class Server:
-    """A database, to which a connection is made when it is needed, and again where it was dropped in between."""
+    """A database with a connection that is opened when it is needed, and again after it was dropped."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -78,11 +87,11 @@ class Server:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def run(self, work: Callable[[Cursor], T], *, prepare: Callable[[Cursor], object] | None = None) -> T:
-        """Run work in a transaction that can be repeated.
+        """Run a function in a transaction, a second time if the connection was lost.
 
         Args:
-            work: The function that does it.
-            prepare: Makes sure that the database has vectors; None expects them there.
+            work: The function, called with a cursor.
+            prepare: Creates what the database lacks, after connecting; None expects all to be there.
 
         Raises:
             UserError: If the server cannot be reached, or refuses.
@@ -94,7 +103,7 @@ class Server:
             except psycopg.OperationalError:
                 if not kept or self._connection is None or not self._connection.closed:
                     raise
-                # The connection was dropped since it was last used: the server was started anew, perhaps.
+                # The connection was dropped since its last use, perhaps by a restart of the server.
                 return self._attempt(work, prepare)
         except psycopg.Error as error:
             raise UserError(self._sentence(error)) from error
@@ -116,7 +125,7 @@ class Server:
                 f"{self.address.shown} cannot be reached: {said}. Start the server, or correct host, port, user, "
                 "password (also PGPASSWORD or ~/.pgpass) and database."
             ) from error
-        # A connection that nobody closed is closed with the store, without a warning.
+        # Close an unclosed connection together with the store, without a warning.
         self._connection = connection
         self._closing = weakref.finalize(self, connection.close)
         with connection.transaction(), connection.cursor() as cursor:
@@ -137,24 +146,23 @@ class Server:
             user = conninfo_to_dict(self.address.conninfo).get("user") or "the user"
             return f"{where} refuses this to {user} ({said}): have an administrator grant it."
         if isinstance(error, errors.UndefinedTable):
-            return f"{where} holds no gallery any more ({said}): make it anew."
-        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
-            return f"{where} is gone ({said}): start the server again."
-        if isinstance(error, errors.OperatorIntervention):  # it is being shut down
+            return f"{where} holds no gallery any more ({said}): create it again."
+        is_lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+        if is_lost or isinstance(error, errors.OperatorIntervention):  # such as a shutdown
             return f"{where} is gone ({said}): start the server again."
         return f"{where} refuses this: {said}."
 
     def close(self) -> None:
-        """Give back the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._connection is not None:
             self._closing()
             self._connection = None
 
 
-_LARGEST, _LARGEST_HNSW = 16_000, 2_000  # numbers of a vector that pgvector keeps, and that its index takes
-_INLINE = 1_500  # numbers of a vector that is kept beside the row's other values: a page has 8 KiB
+_LARGEST, _LARGEST_HNSW = 16_000, 2_000  # most numbers of a vector, and of a vector in an index
+_INLINE = 1_500  # most numbers of a vector that fits into a page of 8 KiB with the row's other values
 _HNSW = {"m": (16, 2, 100), "ef_construction": (128, 4, 1000), "ef_search": (100, 1, 1000)}
-_LOCK = 0x70726F78656D6963  # of those who make the table of galleries: two at once would fail
+_LOCK = 0x70726F78656D6963  # held while the table of galleries is created: two at once would fail
 
 _GALLERIES = """
 CREATE TABLE IF NOT EXISTS proxemic_galleries (
@@ -178,10 +186,10 @@ CREATE TABLE {table} (
 
 
 class PostgresStore(RemoteStore):
-    """A gallery in PostgreSQL: a line of `proxemic_galleries` and a table `proxemic_gallery_NUMBER` of its rows.
+    """A gallery in PostgreSQL: a line of `proxemic_galleries`, and a table `proxemic_gallery_NUMBER` of rows.
 
-    Names and values that users give reach SQL as parameters only. Each batch of an addition is a transaction, in which
-    the gallery's line is locked: writers take turns, and readers see what is committed.
+    Names and values of users reach SQL as parameters only. Each batch of an addition is a transaction that locks the
+    gallery's line: writers take turns, and readers see committed rows.
     """
 
     def __init__(self, server: Server, number: int, info: GalleryInfo) -> None:
@@ -217,10 +225,7 @@ class PostgresStore(RemoteStore):
                 cursor.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(table))
             return made[0]
 
-        def prepare(cursor: Cursor) -> None:
-            _prepare(cursor, server.address.shown)
-
-        return cls(server, server.run(make, prepare=prepare), info)
+        return cls(server, server.run(make, prepare=partial(_prepare, shown=server.address.shown)), info)
 
     @classmethod
     def open(cls, address: str) -> Self:
@@ -275,7 +280,7 @@ class PostgresStore(RemoteStore):
             (self._number,),
         ).fetchone()
         if found is None:
-            raise UserError(f"{self.address} holds no gallery any more: make it anew.")
+            raise UserError(f"{self.address} holds no gallery any more: create it again.")
         next_id, further, index, roots = found
         return State(self.info, next_id, tuple(further), index, tuple(roots))
 
@@ -286,17 +291,14 @@ class PostgresStore(RemoteStore):
         query = SQL("SELECT path FROM {} WHERE path = ANY(%s)").format(self._table)
         return {path for (path,) in self._fetch(query, [list(paths)])}
 
-    def _add(
-        self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row], features: np.ndarray | None
-    ) -> Int64[np.ndarray, " rows"]:
+    def _add(self, vectors: VectorRows, items: Sequence[Row], features: np.ndarray | None) -> RowIds:
         kept = [None] * len(items) if features is None else features.tolist()
         paths = [item["path"] for item in items]
 
         def work(cursor: Cursor) -> list[int]:
             state = self._line(cursor, lock=True)
             next_id = state.next_id
-            # Another writer may have added some since the caller looked, as may this one, if its connection was lost
-            # when it had committed.
+            # Another writer may have added some paths, as may this one if its connection was lost after a commit.
             query = SQL("SELECT path, id FROM {} WHERE path = ANY(%s)").format(self._table)
             ids: dict[str, int] = dict(cursor.execute(query, (paths,)).fetchall())
             with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
@@ -324,13 +326,9 @@ class PostgresStore(RemoteStore):
         return self._server.run(work)
 
     def replace_rows(
-        self,
-        vectors: Float32[np.ndarray, "rows dim"],
-        items: pa.Table,
-        features: Float32[np.ndarray, "rows features"] | None = None,
-        removed: Sequence[str] = (),
-    ) -> Int64[np.ndarray, " rows"]:
-        # The transactions of both become parts of this one.
+        self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
+    ) -> RowIds:
+        # Run both transactions as parts of this one.
         replace = super().replace_rows
         return self._server.run(lambda _: replace(vectors, items, features, removed))
 
@@ -348,14 +346,10 @@ class PostgresStore(RemoteStore):
 
         return self._server.run(work)
 
-    def _nearest(
-        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
-    ) -> list[list[tuple[int, Any]]]:
+    def _nearest(self, queries: QueryRows, k: int, where: Where | None) -> list[list[tuple[int, Any]]]:
         return self._server.run(lambda cursor: self._search(cursor, queries, k, where))
 
-    def _search(
-        self, cursor: Cursor, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
-    ) -> list[list[tuple[int, Any]]]:
+    def _search(self, cursor: Cursor, queries: QueryRows, k: int, where: Where | None) -> list[list[tuple[int, Any]]]:
         state = self._line(cursor)
         conditions, values = _conditions(check_where(where, state.columns))
         if state.index is None:
@@ -364,9 +358,9 @@ class PostgresStore(RemoteStore):
             effort = str(min(max(state.index["ef_search"], k), 1000))
             cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", (effort,))
             if self._server.version >= (0, 8):
-                # Without it, conditions leave out what is found, and fewer rows come than there are.
+                # Otherwise conditions discard hits, and fewer rows are returned than exist.
                 cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
-        # The Euclidean order is that of cosine, too, for vectors of unit length, and rounds less where they are near.
+        # For vectors of unit length, the Euclidean order equals the cosine order, and rounds less for near ones.
         nearest = SQL(
             "SELECT place, id, embedding FROM unnest(%s::vector[]) WITH ORDINALITY AS queries (query, place) "
             "CROSS JOIN LATERAL (SELECT id, embedding FROM {table} {conditions} ORDER BY embedding <-> query{ties} "
@@ -377,20 +371,16 @@ class PostgresStore(RemoteStore):
             found[place - 1].append((number, vector.to_numpy()))
         return found
 
-    def _features(self, ids: Sequence[int]) -> list[tuple[int, Any]]:
-        query = SQL("SELECT id, features FROM {} WHERE id = ANY(%s)").format(self._table)
-        return [(number, features) for number, features in self._fetch(query, [ids])]
+    def _rows(self, ids: Sequence[int], fields: Sequence[str]) -> list[Row]:
+        return self._select(fields, SQL("WHERE id = ANY(%s)"), (ids,))
 
-    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
-        return self._described(SQL("WHERE id = ANY(%s)"), (ids,), vectors=vectors)
+    def _select(self, fields: Sequence[str], which: SQL, parameters: Sequence[Any]) -> list[Row]:
+        names = SQL(", ").join(Identifier("embedding" if field == "vector" else field) for field in fields)
+        query = SQL("SELECT {} FROM {} {}").format(names, self._table, which)
+        rows = [dict(zip(fields, row, strict=True)) for row in self._fetch(query, parameters)]
+        return [row | {"vector": row["vector"].to_numpy()} for row in rows] if "vector" in fields else rows
 
-    def _described(self, which: SQL, parameters: Sequence[Any], *, vectors: bool = True) -> list[Row]:
-        names = [*OWN, "columns", *(["embedding"] if vectors else [])]
-        query = SQL("SELECT {} FROM {} {}").format(SQL(", ").join(map(Identifier, names)), self._table, which)
-        rows = [dict(zip(names, row, strict=True)) for row in self._fetch(query, parameters)]
-        return [row | {"vector": row["embedding"].to_numpy()} for row in rows] if vectors else rows
-
-    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> RowIds:
         query = SQL("SELECT id FROM (SELECT * FROM {} {}) AS meeting WHERE id > %s ORDER BY id LIMIT %s")
 
         def work(cursor: Cursor) -> list[tuple[Any, ...]]:
@@ -399,9 +389,9 @@ class PostgresStore(RemoteStore):
 
         return np.array([number for (number,) in self._server.run(work)], np.int64)
 
-    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[VectorRows, pa.Table]]:
         last, columns = -1, self.columns
-        while rows := self._described(SQL("WHERE id > %s ORDER BY id LIMIT %s"), (last, batch_size)):
+        while rows := self._select(FIELDS, SQL("WHERE id > %s ORDER BY id LIMIT %s"), (last, batch_size)):
             yield self._split(rows, columns)
             last = rows[-1]["id"]
 
@@ -430,7 +420,7 @@ class PostgresStore(RemoteStore):
                         "CREATE INDEX {} ON {} USING hnsw (embedding vector_l2_ops) WITH (m = {}, ef_construction = {})"
                     ).format(new, self._table, Literal(chosen["m"]), Literal(chosen["ef_construction"]))
                 )
-            # Only now, as others wait from here on.
+            # Last, as other sessions wait from here on.
             cursor.execute(SQL("DROP INDEX IF EXISTS {}").format(old))
             cursor.execute(SQL("ALTER INDEX IF EXISTS {} RENAME TO {}").format(new, old))
             cursor.execute(
@@ -441,7 +431,7 @@ class PostgresStore(RemoteStore):
         self._server.run(work)
 
     def verify(self) -> list[str]:
-        # The server compares its own checksums of pages, where it has them, as all are read.
+        # Reading all pages makes the server check their checksums, if it has any.
         query = SQL(
             "SELECT count(*) FILTER (WHERE id < 0 OR id >= %s), "
             "count(*) FILTER (WHERE EXISTS (SELECT FROM jsonb_object_keys(columns) AS name WHERE name <> ALL (%s))), "
@@ -468,7 +458,7 @@ def _has_galleries(cursor: Cursor) -> bool:
 
 
 def _prepare(cursor: Cursor, shown: str) -> None:
-    """Make the extension and the table of galleries, where they are not there."""
+    """Create the extension and the table of galleries if they are missing."""
     if not cursor.execute("SELECT FROM pg_extension WHERE extname = 'vector'").fetchone():
         try:
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -484,7 +474,7 @@ def _prepare(cursor: Cursor, shown: str) -> None:
 
 
 def _conditions(conditions: Mapping[str, Sequence[str | None]]) -> tuple[Composed, list[Any]]:
-    """Build the WHERE of conditions, and its parameters: names of further columns are parameters, too."""
+    """Build the WHERE clause of conditions and its parameters; names of further columns are parameters, too."""
     parts, values = [], []
     for name, allowed in conditions.items():
         column, of_column = (SQL("columns ->> %s"), [name]) if name not in OWN else (Identifier(name), [])

@@ -1,4 +1,4 @@
-"""Shared by galleries on servers: a state stored beside the rows, and rows that come as dictionaries."""
+"""The base of galleries on servers: a state stored beside the rows, and rows as dictionaries."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,20 +7,32 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 
 from proxemic.errors import UserError
 from proxemic.retrieval.items import OWN, Where
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store, exact_distances
+from proxemic.retrieval.stores.store import (
+    FeatureRows,
+    GalleryInfo,
+    IndexKind,
+    Neighbours,
+    PartlyWritten,
+    QueryRows,
+    RowIds,
+    Store,
+    VectorRows,
+    exact_distances,
+)
 
-BATCH = 2**23  # bytes of vectors that are sent or found at once; a server of Milvus takes messages of 64 MiB
-MOST_QUERIES = 1024  # that are sent at once
+BATCH = 2**23  # bytes of vectors per message; a server of Milvus takes messages of 64 MiB
+MOST_QUERIES = 1024  # queries per message
+FIELDS = (*OWN, "columns", "vector")
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class State:
-    """A gallery's state on a server, besides its rows; without settings of an index, every row is compared."""
+    """State of a gallery on a server, besides its rows; an `index` of None compares every row."""
 
     info: GalleryInfo
     next_id: int = 0
@@ -34,12 +46,12 @@ class State:
         return (*OWN, *self.further)
 
     def with_further(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of further columns after rows with these columns were added."""
+        """Return the further columns, extended by those of new rows."""
         return tuple(dict.fromkeys((*self.further, *(name for name in names if name not in OWN))))
 
 
 class RemoteStore(Store):
-    """A gallery on a server, which keeps rows of `id`, `path`, `label`, `columns` (a dictionary) and `vector`."""
+    """A gallery on a server, whose rows have `id`, `path`, `label`, `columns` (a dictionary) and `vector`."""
 
     indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
 
@@ -48,24 +60,16 @@ class RemoteStore(Store):
         """Read the state."""
 
     @abstractmethod
-    def _add(
-        self, vectors: Float32[np.ndarray, "rows dim"], items: Sequence[Row], features: np.ndarray | None
-    ) -> Int64[np.ndarray, " rows"]:
-        """Add at least one row, all or none, and return the ids."""
+    def _add(self, vectors: VectorRows, items: Sequence[Row], features: np.ndarray | None) -> RowIds:
+        """Add all rows, at least one, or none; return the ids."""
 
     @abstractmethod
-    def _nearest(
-        self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None
-    ) -> Iterable[Sequence[tuple[int, Any]]]:
+    def _nearest(self, queries: QueryRows, k: int, where: Where | None) -> Iterable[Sequence[tuple[int, Any]]]:
         """Return for each query the ids and vectors of its nearest rows, in any order."""
 
     @abstractmethod
-    def _features(self, ids: Sequence[int]) -> Iterable[tuple[int, Any]]:
-        """Return ids and features of rows that have some."""
-
-    @abstractmethod
-    def _rows(self, ids: Sequence[int], *, vectors: bool) -> list[Row]:
-        """Return those of the rows with these ids that are there, in any order."""
+    def _rows(self, ids: Sequence[int], fields: Sequence[str]) -> list[Row]:
+        """Return these fields of the existing rows with these ids, in any order."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -80,12 +84,7 @@ class RemoteStore(Store):
         settings = self._state().index
         return {"kind": "exact" if settings is None else "hnsw", "rows": len(self), **(settings or {})}
 
-    def add(
-        self,
-        vectors: Float32[np.ndarray, "rows dim"],
-        items: pa.Table,
-        features: Float32[np.ndarray, "rows features"] | None = None,
-    ) -> Int64[np.ndarray, " rows"]:
+    def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
         ids = [np.empty(0, np.int64)]
         size = max(1, BATCH // (4 * self.info.dim + 4 * (self.info.features or 0) + 512))
         for first in range(0, len(vectors), size):
@@ -97,7 +96,7 @@ class RemoteStore(Store):
                 raise PartlyWritten(str(error), first) from error
         return np.concatenate(ids)
 
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
+    def search(self, queries: QueryRows, k: int, where: Where | None = None) -> Neighbours:
         distances, ids = np.full((len(queries), k), np.inf, np.float32), np.full((len(queries), k), -1)
         size = max(1, min(MOST_QUERIES, BATCH // (4 * self.info.dim * k)))
         for first in range(0, len(queries), size):
@@ -111,34 +110,34 @@ class RemoteStore(Store):
                 distances[place, : len(found)], ids[place, : len(found)] = exact[order], numbers[order]
         return Neighbours(distances, ids)
 
-    def features(self, ids: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, "rows features"] | None:
+    def features(self, ids: RowIds) -> FeatureRows | None:
         size, parts = self.info.features, [np.empty((0, self.info.features or 1), np.float32)]
         if size is None:
             return None
         step = max(1, BATCH // (4 * size))
         for first in range(0, len(ids), step):
             part = ids[first : first + step].tolist()
-            found = dict(self._features(sorted({*part})))
+            found = {row["id"]: row["features"] for row in self._rows(sorted({*part}), ("id", "features"))}
             if not found.keys() >= {*part}:
                 raise UserError(f"{self.address} was changed by another process: begin again.")
             parts.append(np.array([found[number] for number in part], np.float32))
         return np.concatenate(parts)
 
-    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
-        rows = {row["id"]: row for row in self._rows(np.unique(ids).tolist(), vectors=False)}
+    def items(self, ids: RowIds) -> pa.Table:
+        rows = {row["id"]: row for row in self._rows(np.unique(ids).tolist(), FIELDS[:-1])}
         return as_table([rows[number] for number in ids.tolist() if number in rows], self.columns)
 
-    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
-        rows = self._rows(np.unique(ids).tolist(), vectors=True)
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[VectorRows, pa.Table]:
+        rows = self._rows(np.unique(ids).tolist(), FIELDS)
         return self._split(sorted(rows, key=lambda row: row["id"]), self.columns)
 
-    def _split(self, rows: Sequence[Row], columns: Sequence[str]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+    def _split(self, rows: Sequence[Row], columns: Sequence[str]) -> tuple[VectorRows, pa.Table]:
         vectors = np.array([row["vector"] for row in rows], np.float32).reshape(len(rows), self.info.dim)
         return vectors, as_table(rows, columns)
 
 
 def as_table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
-    """Make a table with the columns of a gallery."""
+    """Convert rows to a table with the columns of a gallery."""
     own = [pa.array([row[name] for row in rows], pa.int64() if name == "id" else pa.string()) for name in OWN]
     further = [pa.array([row["columns"].get(name) for row in rows], pa.string()) for name in columns[len(OWN) :]]
     return pa.table([*own, *further], names=list(columns))

@@ -1,4 +1,4 @@
-"""The interface of every store of galleries, and what they share."""
+"""The interface of all stores of galleries, and the functions that they share."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,20 +19,25 @@ with optional_dependency("train"):
 
 Distance = Literal["cosine", "euclidean"]
 IndexKind = Literal["exact", "hnsw", "ivfpq"]
+# The arrays that stores take and give, as signatures name them.
+VectorRows = Float32[np.ndarray, "rows dim"]
+FeatureRows = Float32[np.ndarray, "rows features"]
+QueryRows = Float32[np.ndarray, "queries dim"]
+RowIds = Int64[np.ndarray, " rows"]
 
 FORMAT = 1
-"""The version of how galleries are written, in every store and in exported files."""
+"""The version of the file format of galleries, in every store and in exported files."""
 
 DECISIONS = (
     "CREATE TABLE IF NOT EXISTS {decisions}(number {key}, path TEXT NOT NULL, state TEXT NOT NULL, time TEXT NOT NULL, "
     "session TEXT NOT NULL, reviewer TEXT, action TEXT, previous TEXT, label TEXT)",
     "CREATE UNIQUE INDEX IF NOT EXISTS {active} ON {decisions}(path) WHERE state IN ('looking', 'open', 'applying')",
 )
-"""The table of what people have decided about rows, see `proxemic.retrieval.curation.decisions`."""
+"""The table of people's decisions about rows, see `proxemic.retrieval.curation.decisions`."""
 
 
 OWN_MODEL = "."
-"""The place of a model that lies in the gallery's own folder, which may be moved with it."""
+"""The path of a model that lies in the gallery's own folder, so that both can be moved together."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +46,15 @@ class GalleryInfo:
 
     Args:
         dim: Numbers of each vector, 1 or more.
-        distance: How it is searched; with cosine, vectors are kept at unit length.
-        embedder: The checksum of the model that makes its vectors; None where it is not known.
-        model: Where that model was when the gallery was created; None likewise.
-        precision: The precision in which that model computes, such as ``32-true``; None likewise.
-        features: Numbers of the features that are kept beside each vector, which the model's head makes of them; None
-            keeps none.
+        distance: ``cosine``, which stores vectors at unit length, or ``euclidean``.
+        embedder: The checksum of the model that makes the vectors; None if it is unknown.
+        model: The path or name of that model when the gallery was created; None if it is unknown.
+        precision: The precision in which that model computes, such as ``32-true``; None if it is unknown.
+        features: Numbers of the features that are stored beside each vector and from which the model's head makes it;
+            None stores no features.
 
     Raises:
-        ValueError: If a value is none of these.
+        ValueError: If a value is out of its range.
     """
 
     dim: int
@@ -75,11 +80,11 @@ class GalleryInfo:
 
     @classmethod
     def from_json(cls, content: Any, owner: object) -> Self:
-        """Read what `to_json` gave; `UserError` if a newer version wrote it, and `ValueError` for anything else."""
-        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
-            refuse_newer(owner, content.get("format") if isinstance(content, Mapping) else None)
-            came = content.get("format") if isinstance(content, Mapping) else type(content).__name__
-            raise ValueError(f"its format is {came!r}, but {FORMAT} is what can be read here")
+        """Read the result of `to_json`; `UserError` if a newer version wrote it, `ValueError` for anything else."""
+        version = content.get("format") if isinstance(content, Mapping) else None
+        refuse_newer(owner, version)
+        if version != FORMAT:
+            raise ValueError(f"its format is {version!r}, but {FORMAT} is what can be read here")
         try:
             return cls(**{name: value for name, value in content.items() if name != "format"})
         except TypeError as error:
@@ -87,7 +92,7 @@ class GalleryInfo:
 
 
 def refuse_newer(owner: object, version: Any) -> None:
-    """Raise `UserError` if this version of galleries is newer than this program."""
+    """Raise `UserError` if a gallery's format is newer than this program."""
     if isinstance(version, int) and version > FORMAT:
         raise UserError(
             f"{owner} was written by a newer version of proxemic: update proxemic (its format is {version}, and "
@@ -96,9 +101,9 @@ def refuse_newer(owner: object, version: Any) -> None:
 
 
 class Neighbours(NamedTuple):
-    """The nearest rows of a gallery to each query, nearest first; of rows at one distance, the first added.
+    """The rows of a gallery nearest to each query, nearest first; rows at the same distance in the order of adding.
 
-    Where a gallery has too few rows, distances of infinity and ids of -1 follow.
+    If a gallery has too few rows, distances of infinity and ids of -1 follow.
     """
 
     distances: Float32[np.ndarray, "queries k"]
@@ -106,7 +111,7 @@ class Neighbours(NamedTuple):
 
 
 class PartlyWritten(UserError):
-    """An addition broke off: the message says why, and `rows`, from the first on, are there."""
+    """An addition broke off: the message says why, and the first `rows` rows were written."""
 
     def __init__(self, why: str, rows: int) -> None:
         super().__init__(why)
@@ -114,14 +119,14 @@ class PartlyWritten(UserError):
 
 
 class Store(ABC):
-    """Where a gallery lives: vectors with a table of their metadata.
+    """Storage of a gallery: vectors with a table of their metadata.
 
-    Vectors come checked, as `proxemic.retrieval.Gallery` does: finite, and of unit length where the distance is cosine.
-    Rows are known by ids from 0, which ascend in the order of adding and are never used twice, and by their paths, of
-    which no two are the same.
+    `proxemic.retrieval.Gallery` checks vectors before it stores them: they are finite, and of unit length if the
+    distance is cosine. Rows have ids from 0, which ascend in the order of adding and are never reused, and distinct
+    paths.
 
     Attributes:
-        address: Where it is, as a user writes it, without a password.
+        address: The address as a user writes it, without a password.
         indexes: The kinds of index that `build_index` can make.
     """
 
@@ -134,19 +139,19 @@ class Store(ABC):
     @classmethod
     @abstractmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
-        """Create an empty gallery; raise `UserError` if there is one, or anything else at the address."""
+        """Create an empty gallery; raise `UserError` if the address is taken."""
 
     @classmethod
     @abstractmethod
     def open(cls, address: str) -> Self:
-        """Open a gallery; raise `UserError` if there is none, or it cannot be reached or read."""
+        """Open a gallery; raise `UserError` if there is no gallery, or it cannot be reached or read."""
 
     @classmethod
     @abstractmethod
     def delete(cls, address: str) -> None:
-        """Delete a gallery, and nothing else; raise `UserError` if there is none.
+        """Delete a gallery, and nothing else; raise `UserError` if there is no gallery.
 
-        Killed in between, it leaves the gallery whole, or none: making one there cleans up.
+        If the process is killed, the gallery is whole or gone; creating one there removes remaining files.
         """
 
     @abstractmethod
@@ -160,66 +165,57 @@ class Store(ABC):
     @property
     @abstractmethod
     def roots(self) -> tuple[str, ...]:
-        """The folders and addresses below which its pictures may be opened."""
+        """The folders and addresses below which pictures may be opened."""
 
     @abstractmethod
     def add_roots(self, roots: Sequence[str]) -> None:
-        """Let pictures below further folders and addresses be opened."""
+        """Allow opening pictures below further folders and addresses."""
 
     @abstractmethod
     def known_paths(self, paths: Sequence[str]) -> set[str]:
-        """Return those of the paths that the gallery has."""
+        """Return those of the given paths that the gallery has."""
 
     @abstractmethod
-    def add(
-        self,
-        vectors: Float32[np.ndarray, "rows dim"],
-        items: pa.Table,
-        features: Float32[np.ndarray, "rows features"] | None = None,
-    ) -> Int64[np.ndarray, " rows"]:
+    def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
         """Add rows with new paths and return their ids; raise `PartlyWritten` if only the first could be written.
 
-        Features are given if, and only if, the gallery keeps them.
+        `features` must be given if the gallery stores features, and only then.
         """
 
     @abstractmethod
     def remove(self, where: Where) -> int:
-        """Remove the rows that meet all conditions, and give their number."""
+        """Remove the rows that meet all conditions, and return their number."""
 
     def replace_rows(
-        self,
-        vectors: Float32[np.ndarray, "rows dim"],
-        items: pa.Table,
-        features: Float32[np.ndarray, "rows features"] | None = None,
-        removed: Sequence[str] = (),
-    ) -> Int64[np.ndarray, " rows"]:
-        """Add rows and remove those with the same paths, and others, in one step if the store can; give the ids."""
+        self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
+    ) -> RowIds:
+        """Replace the rows with the same paths, and remove the paths `removed`, in one step if possible; return ids."""
         self.remove({"path": [*items["path"].to_pylist(), *removed]})
         return self.add(vectors, items, features)
 
     @abstractmethod
-    def features(self, ids: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, "rows features"] | None:
-        """Return the features of rows that are there, in the order of the ids; None if the gallery keeps none."""
+    def features(self, ids: RowIds) -> FeatureRows | None:
+        """Return the features of existing rows in the order of the ids; None if the gallery stores none."""
 
     @abstractmethod
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
-        """Find the nearest rows that meet the conditions, with the index if there is one."""
+    def search(self, queries: QueryRows, k: int, where: Where | None = None) -> Neighbours:
+        """Find the nearest rows that meet the conditions, by the index if there is one."""
 
     @abstractmethod
-    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
-        """Return the columns of some rows, in the order of the ids; an id may come several times."""
+    def items(self, ids: RowIds) -> pa.Table:
+        """Return the columns of rows, in the order of the ids, which may repeat."""
 
     @abstractmethod
-    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
-        """Return the ids of the first rows that follow an id and meet all conditions, ascending."""
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> RowIds:
+        """Return the next `count` ids after an id whose rows meet all conditions, ascending."""
 
     @abstractmethod
-    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
-        """Return vectors and items, as `iterate` gives them, of the given ids that exist, ascending."""
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[VectorRows, pa.Table]:
+        """Return vectors and items of those given ids that exist, ascending; see `iterate`."""
 
     @abstractmethod
-    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
-        """Yield all rows in the order of their ids, which are the table's column `id`."""
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[VectorRows, pa.Table]]:
+        """Yield vectors and tables of all rows in batches, ordered by the tables' column `id`."""
 
     def count_labels(self) -> Counter[str | None]:
         """Count the rows of each label."""
@@ -227,28 +223,28 @@ class Store(ABC):
 
     @property
     def size(self) -> int | None:
-        """Bytes on disk; None where that is not known."""
+        """Bytes on disk; None if unknown."""
         return None
 
     @abstractmethod
     def build_index(self, kind: IndexKind, **settings: int) -> None:
-        """Build an index of all rows and replace the present one; `exact` removes it."""
+        """Build an index of all rows, which replaces the present one; `exact` removes the index."""
 
     @property
     @abstractmethod
     def index(self) -> dict[str, Any]:
-        """The kind of index, its settings, the rows that it has, and its recall if that was measured."""
+        """The kind of index, its settings, the number of its rows, and its recall if that was measured."""
 
     @abstractmethod
     def verify(self) -> list[str]:
-        """Read everything, and describe each damage in a sentence; an intact gallery gives none."""
+        """Read everything, and describe each damage in a sentence; return an empty list for an intact gallery."""
 
     def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement of SQL that returns rows on the table ``{decisions}``; each ``?`` is a value."""
+        """Run an SQL statement on the table ``{decisions}`` with a value for each ``?``, and return its rows."""
         raise UserError(f"{self.address} cannot keep decisions: review a gallery in a folder or in PostgreSQL.")
 
     def close(self) -> None:  # noqa: B027
-        """Give back connections and files."""
+        """Close connections and files."""
 
 
 def check_settings(
@@ -270,7 +266,7 @@ def check_settings(
     for name, value in settings.items():
         if name not in known:
             takes = f"takes {', '.join(known)}" if known else "takes no settings"
-            raise ValueError(f"{name} is no setting of {kind}, which {takes}.")
+            raise ValueError(f"{name} is not a setting of {kind}, which {takes}.")
         _, low, high = known[name]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError(f"{name} is {value!r}, but must be a whole number from {low:,} to {high:,}.")
@@ -278,16 +274,16 @@ def check_settings(
 
 
 def exact_distances(
-    queries: Float32[np.ndarray, "queries dim"], found: Float32[np.ndarray, "queries k dim"], distance: str
+    queries: QueryRows, found: Float32[np.ndarray, "queries k dim"], distance: str
 ) -> Float32[np.ndarray, "queries k"]:
-    """Compute distances without the rounding errors of a matrix product, which matter most for small distances."""
+    """Compute distances without the rounding errors of a matrix product, which matter for small distances."""
     squares = np.square(found.astype(np.float64) - queries[:, None].astype(np.float64)).sum(2)
-    # Of unit vectors, 1 - cos is half of the squared distance.
+    # For unit vectors, 1 - cos is half of the squared distance.
     return (squares / 2 if distance == "cosine" else np.sqrt(squares)).astype(np.float32)
 
 
 def merge(found: Sequence[Neighbours], queries: int, k: int) -> Neighbours:
-    """Return the nearest of several searches of other rows."""
+    """Merge searches over disjoint rows and return the nearest."""
     nothing = Neighbours(np.full((queries, k), np.inf, np.float32), np.full((queries, k), -1))
     distances, ids = (np.concatenate(parts, axis=1) for parts in zip(nothing, *found, strict=True))
     order = np.lexsort((ids, distances))[:, :k]

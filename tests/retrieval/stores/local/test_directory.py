@@ -1,4 +1,4 @@
-"""What may happen to a gallery's folder: full disks, several processes, damage and malice."""
+"""Full disks, several processes, damage and malice in a gallery's folder."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ DIM = 8
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
-    """Of two segments, the first with removed rows."""
+    """A store of two segments, the first with removed rows."""
     store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(DIM, "euclidean"))
     store.add(random_vectors(50, DIM, 0, "euclidean"), some_items(50))
     store.add(random_vectors(5, DIM, 1, "euclidean"), some_items(5, 50))
@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_the_gallery_as_it_was(
     assert content(store.folder) == before
     change(store)
     assert (content(store.folder), store.index) != (before, {"kind": "exact", "rows": 53})
-    # What was left half-written, and what is replaced, is gone with the change after it.
+    # The next change removes half-written and replaced files.
     store.add_roots(["/photos"])
     assert {path.name for path in store.folder.glob("*-*")} == store._snapshot.state.names()
 
@@ -100,9 +100,8 @@ def test_on_a_full_disk_no_gallery_is_made(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from proxemic.retrieval.stores.local.directory import changing
-with changing(Path(sys.argv[1])):
+from proxemic.retrieval.stores.local import LocalStore
+with LocalStore.open(sys.argv[1])._changing():
     print("writes", flush=True)
     Path(sys.argv[2]).touch()
     time.sleep(100)
@@ -223,7 +222,7 @@ def test_another_gallery_in_its_place_is_noticed(store: LocalStore, tmp_path: Pa
     with pytest.raises(UserError, match="holds no gallery"):
         len(store)
     LocalStore.create(str(store.folder), GalleryInfo(DIM + 1))
-    with pytest.raises(UserError, match="is another gallery than the one that was opened: open it anew"):
+    with pytest.raises(UserError, match="is another gallery than the one that was opened: open it again"):
         store.search(random_vectors(1, DIM), 1)
 
 
@@ -269,7 +268,7 @@ def test_every_flipped_byte_is_found(store: LocalStore) -> None:
 
 
 def one_sentence(folder: Path) -> str:
-    """What is said by whatever is done first with a folder; all of it."""
+    """Collect the messages of all first uses of a folder."""
     said = []
     for use in (
         lambda store: store.search(random_vectors(2, DIM, 0, "euclidean"), 100),
@@ -525,7 +524,7 @@ except UserError as error:
 
 
 def test_a_folder_that_cannot_be_written_can_be_read(store: LocalStore) -> None:
-    with TemporaryDirectory() as made:  # that of pytest is closed to others
+    with TemporaryDirectory() as made:  # pytest's folder is closed to other users
         Path(made).chmod(0o755)
         folder = Path(shutil.copytree(store.folder, Path(made) / "gallery"))
         for path in folder.iterdir():

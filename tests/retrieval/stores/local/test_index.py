@@ -1,4 +1,4 @@
-"""Indexes of a folder: that they are used, and that no file of one leads to wrong results."""
+"""Indexes of a folder are used, and no index file leads to wrong results."""
 
 import hashlib
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from proxemic.errors import UserError
 from proxemic.retrieval.stores import GalleryInfo, IndexKind
 from proxemic.retrieval.stores.local import LocalStore, index, segments
 from proxemic.retrieval.stores.local.database import File, IndexEntry
-from proxemic.retrieval.stores.local.directory import changing
 from proxemic.retrieval.stores.local.index import key_file
 
 ROWS, DIM = 1500, 16
@@ -25,7 +24,7 @@ VECTORS, QUERIES = np.split(clustered_vectors(ROWS + 200 + 40, DIM), [ROWS + 200
 
 @pytest.fixture(autouse=True)
 def _always_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few rows, all would be compared."""
+    """Use the index although there are few rows, which would all be compared."""
     monkeypatch.setattr(index, "_compared", lambda *_: 0)
 
 
@@ -88,7 +87,7 @@ def test_only_newer_rows_are_compared_one_by_one(
     assert recall(found.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.95
     assert (found.ids >= ROWS).any()
     assert compared == [200]
-    # Removed, first of both and then so many that segments are written again, without the rows of the index.
+    # Remove rows of both, and then so many that segments are rewritten without rows of the index.
     for gone, places in ((5, [200]), (2, [])):
         compared.clear()
         store.remove({"path": [f"/{number}.jpg" for number in range(0, len(VECTORS), gone)]})
@@ -147,13 +146,13 @@ def test_the_effort_is_the_least_that_finds_enough(built: dict[str, Path], tmp_p
     ("kind", "settings", "said"),
     [
         ("hnsw", {"m": 1}, "m is 1, but must be a whole number from 2 to 256"),
-        ("hnsw", {"lists": 4}, "lists is no setting of hnsw, which takes m, ef_construction, ef_search"),
+        ("hnsw", {"lists": 4}, "lists is not a setting of hnsw, which takes m, ef_construction, ef_search"),
         ("hnsw", {"ef_search": True}, "ef_search is True, but must be a whole number"),
         ("hnsw", {"ef_construction": 10**9}, "must be a whole number from 1 to 10,000"),
         ("ivfpq", {"code_bytes": 5}, "code_bytes is 5, but must divide 16: give one of 1, 2, 4, 8, 16"),
         ("ivfpq", {"lists": ROWS + 1}, "lists is 1501, but must be a whole number from 1 to 1,500"),
         ("ivfpq", {"lists": 4, "probes": 5}, "probes is 5, but must be a whole number from 1 to 4"),
-        ("exact", {"m": 4}, "m is no setting of exact, which takes no settings"),
+        ("exact", {"m": 4}, "m is not a setting of exact, which takes no settings"),
         ("lsh", {}, "an index is 'lsh', but .* has one of exact, hnsw, ivfpq"),
     ],
 )
@@ -211,7 +210,7 @@ def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[P
 
 
 def test_an_index_that_faiss_cannot_read_is_not_used(built: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that a newer Faiss has written."""
+    """A newer Faiss may have written it."""
 
     def fail(_: np.ndarray) -> None:
         raise RuntimeError("Index type 0x1234 not recognized")
@@ -249,7 +248,7 @@ def test_the_index_of_another_user_is_not_read(
 
 
 def file_of(entry: IndexEntry, folder: Path, other: Path) -> File:
-    """Put the index of another gallery in the place of one."""
+    """Replace an index file by that of another gallery."""
     content = other.read_bytes()
     (folder / entry.file.name).write_bytes(content)
     return File(entry.file.name, len(content), hashlib.sha256(content).hexdigest())
@@ -268,10 +267,10 @@ def file_of(entry: IndexEntry, folder: Path, other: Path) -> File:
 def test_a_hostile_index_is_not_read(
     built: dict[str, Path], change: Callable[..., IndexEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is one of this user's that belongs to other rows."""
+    """Neither is an index of this user that belongs to other rows."""
     store = copied(built["hnsw"], tmp_path / "gallery")
     (other,) = built["ivfpq"].glob("index-*")
-    with changing(store.folder) as made:
+    with store._changing() as made:
         assert made.state.index is not None
         made.state = replace(made.state, index=change(made.state.index, store.folder, other))
     right = naive_search(QUERIES[:2], dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]

@@ -1,4 +1,4 @@
-"""The SQLite database of a gallery's folder, which holds everything that must change at once."""
+"""The SQLite database of a gallery's folder: everything that must change atomically."""
 
 import hashlib
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool
 
 from proxemic.addresses import GALLERY_FILE
 from proxemic.errors import UserError
 from proxemic.files import may_not_be_read
-from proxemic.retrieval.stores.store import DECISIONS, FORMAT, GalleryInfo, IndexKind, refuse_newer
+from proxemic.retrieval.stores.store import DECISIONS, FORMAT, GalleryInfo, IndexKind, RowIds, refuse_newer
 
 APPLICATION = 0x50524F58
 DECISIONS_FILE = "decisions.sqlite"
@@ -25,7 +25,7 @@ PATIENCE = 60.0  # seconds: longer than any commit takes
 EXTENSIONS = {"vectors": "npy", "features": "npy", "items": "arrow", "index": "faiss"}
 FILE_NAME = re.compile(r"(vectors|features|items|index)-([0-9a-f]{16})-[0-9a-f]{16}\.(npy|arrow|faiss)")
 
-# `files` maps kinds to files. Values of `gallery` are JSON.
+# `files` is a JSON object from kinds to files. Values of `gallery` are JSON.
 _SCHEMA = [
     "CREATE TABLE gallery(key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE segments(first INTEGER PRIMARY KEY, last INTEGER NOT NULL, rows INTEGER NOT NULL, ids BLOB, "
@@ -35,10 +35,10 @@ _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Re
 
 
 class Damaged(UserError):
-    """A file of a gallery's folder is not what was written."""
+    """A file of a gallery's folder differs from what was written."""
 
     def __init__(
-        self, path: Path, why: object, remedy: str = "put the folder back from a copy, or make the gallery anew"
+        self, path: Path, why: object, remedy: str = "put the folder back from a copy, or create the gallery again"
     ) -> None:
         reason = " ".join(str(why).split())[:200] or type(why).__name__
         if may_not_be_read(path):
@@ -50,7 +50,7 @@ class Damaged(UserError):
 
 @dataclass(frozen=True)
 class File:
-    """The name, size and checksum of a file in the folder."""
+    """Name, size and checksum of a file in the folder."""
 
     name: str
     bytes: int
@@ -61,8 +61,7 @@ class File:
 class SegmentEntry:
     """Rows with ids from `first` to `last` that were written together and never change.
 
-    `ids` has a bit for each of these ids, whether the segment has it, or is None if it has all; `removed` has a bit for
-    each row, or is None if all are there.
+    `ids` is a bitmap of the ids that the segment has, None for all; `removed` a bitmap of removed rows, None for none.
     """
 
     first: int
@@ -79,14 +78,14 @@ class SegmentEntry:
         kinds = {"vectors": self.vectors, "items": self.items, "features": self.features}
         return {kind: file for kind, file in kinds.items() if file is not None}
 
-    def all_ids(self) -> Int64[np.ndarray, " rows"]:
-        """Return the ids of all rows, also of removed ones."""
+    def all_ids(self) -> RowIds:
+        """Return the ids of all rows, removed ones included."""
         if self.ids is None:
             return np.arange(self.first, self.last + 1)
         return self.first + np.flatnonzero(_unpack(self.ids, self.last - self.first + 1))
 
     def live(self) -> Bool[np.ndarray, " rows"]:
-        """Return which rows were not removed."""
+        """Return a mask of the rows that are not removed."""
         return np.ones(self.rows, bool) if self.removed is None else ~_unpack(self.removed, self.rows)
 
 
@@ -98,7 +97,7 @@ def _unpack(packed: bytes, count: int) -> Bool[np.ndarray, " bits"]:
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """An index of the rows with ids up to `last`; the seal is the HMAC of all the rest, by the key of who built it."""
+    """An index of the rows with ids up to `last`; the seal is an HMAC of the other fields by the builder's key."""
 
     kind: IndexKind
     rows: int
@@ -111,7 +110,7 @@ class IndexEntry:
 
 @dataclass(frozen=True)
 class State:
-    """Everything that the database holds; columns are all but the id."""
+    """Content of the database; `columns` leaves out the id."""
 
     token: str
     info: GalleryInfo
@@ -123,11 +122,11 @@ class State:
     checksum: str = field(default="", compare=False)
 
     def new_name(self, kind: str) -> str:
-        """Return a name for a new file, which no file ever had."""
+        """Return a name for a new file, which was never used before."""
         return f"{kind}-{self.token}-{secrets.token_hex(8)}.{EXTENSIONS[kind]}"
 
     def names(self) -> set[str]:
-        """Return the names of all its files."""
+        """Return the names of all files."""
         named = {file.name for entry in self.segments for file in entry.files().values()}
         return named if self.index is None else named | {self.index.file.name}
 
@@ -138,8 +137,8 @@ def connect(
 ) -> Iterator[sqlite3.Connection]:
     """Connect to a database of a folder; a transaction that is not committed in the block is rolled back.
 
-    Each use has its own connection, which threads do not share and forks do not inherit, and so notices a database that
-    was deleted or replaced. Errors of SQLite become `UserError`: the database could not be ``action``.
+    A connection per use is not shared by threads or inherited by forks, and notices a deleted or replaced database.
+    Errors of SQLite become `UserError`: the database could not be ``action``.
     """
     path = folder / name
     if mode == "rw" and not path.is_file():
@@ -153,7 +152,7 @@ def connect(
             db.execute("PRAGMA trusted_schema=OFF")
             yield db
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        # An error without a code is about text that is not UTF-8.
+        # Errors about text that is not UTF-8 have no code.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or may_not_be_read(path):
             raise Damaged(path, error) from error
@@ -171,12 +170,12 @@ def is_unchanged(db: sqlite3.Connection, state: State) -> bool:
 
 
 def read_state(db: sqlite3.Connection, folder: Path) -> State:
-    """Read the database in a transaction; `UserError` if it is not a gallery's, newer than this program or damaged."""
+    """Read the database in a transaction; `UserError` if it is foreign, newer than this program or damaged."""
     path = folder / GALLERY_FILE
     if pragma(db, "application_id") != APPLICATION:
         raise UserError(f"{folder} holds no gallery ({GALLERY_FILE} is not a gallery's): give the folder of one.")
     refuse_newer(folder, version := pragma(db, "user_version"))
-    # With exactly our tables there are no views and triggers of a stranger.
+    # Exactly our tables: a stranger's database may have views and triggers.
     schema = [sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
     if version != FORMAT or schema != _SCHEMA or pragma(db, "journal_mode") != "delete":
         raise Damaged(path, "its tables are not those of a gallery")
@@ -216,7 +215,7 @@ def _parse(db: sqlite3.Connection, folder: Path) -> State:
 
 
 def _check(state: State) -> None:
-    """Refuse what could lead out of the folder, or to rows that the files do not have."""
+    """Refuse names that lead out of the folder, and ids of rows that the files do not have."""
     if state.columns[:2] != ("path", "label") or not all(
         isinstance(text, str) for text in (*state.columns, *state.roots)
     ):
@@ -245,16 +244,17 @@ def _checksum(db: sqlite3.Connection) -> str:
 
 
 def create_tables(db: sqlite3.Connection, info: GalleryInfo) -> None:
-    """Make the tables of an empty gallery."""
+    """Create the tables of an empty gallery."""
     for statement in _SCHEMA:
         db.execute(statement)
     db.execute(f"PRAGMA application_id={APPLICATION}")
     db.execute(f"PRAGMA user_version={FORMAT}")
+    db.execute("INSERT INTO gallery VALUES ('info', ?)", (json.dumps(info.to_json()),))
     write_state(db, (), State(secrets.token_hex(8), info))
 
 
 def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: State) -> str:
-    """Replace a state by another and return its checksum; unchanged segments stay where they are."""
+    """Replace a state by another with the same info, and return its checksum; unchanged segments stay."""
     for entry in {*before} - {*now.segments}:
         db.execute("DELETE FROM segments WHERE first = ?", (entry.first,))
     for entry in {*now.segments} - {*before}:
@@ -263,8 +263,7 @@ def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: Sta
         db.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", (*values, json.dumps(files)))
     gallery = {name: getattr(now, name) for name in ("token", "next_id", "columns", "roots")}
     index = None if now.index is None else asdict(now.index) | {"file": astuple(now.index.file)}
-    gallery |= {"info": now.info.to_json(), "index": index}
-    for key, value in gallery.items():
+    for key, value in (gallery | {"index": index}).items():
         db.execute("REPLACE INTO gallery VALUES (?, ?)", (key, json.dumps(value)))
     checksum = _checksum(db)
     db.execute("REPLACE INTO gallery VALUES ('sha256', ?)", (checksum,))
@@ -272,7 +271,7 @@ def write_state(db: sqlite3.Connection, before: Sequence[SegmentEntry], now: Sta
 
 
 def run_on_decisions(folder: Path, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run a statement on the table of decisions, a database of its own that writers of the gallery do not lock."""
+    """Run a statement on the table of decisions, which has its own database, so that writers do not lock it."""
     names = {"decisions": "decisions", "active": "active", "key": "INTEGER PRIMARY KEY"}
     schema = [line.format(**names) for line in DECISIONS]
     with connect(folder, "written", mode="rwc", name=DECISIONS_FILE) as db:

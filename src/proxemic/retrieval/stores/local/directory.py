@@ -1,4 +1,4 @@
-"""A gallery in a folder: how it is read, and how one writer at a time changes it."""
+"""A gallery in a folder, which one writer at a time changes."""
 
 import getpass
 import json
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 from pyarrow.compute import is_in  # pyright: ignore[reportAttributeAccessIssue]
 
 from proxemic.addresses import GALLERY_FILE
@@ -42,7 +42,18 @@ from proxemic.retrieval.stores.local.database import (
     write_state,
 )
 from proxemic.retrieval.stores.local.segments import BLOCK, Segment, Snapshot, as_numbers, check_file, write_segment
-from proxemic.retrieval.stores.store import OWN_MODEL, GalleryInfo, IndexKind, Neighbours, Store, check_settings
+from proxemic.retrieval.stores.store import (
+    OWN_MODEL,
+    FeatureRows,
+    GalleryInfo,
+    IndexKind,
+    Neighbours,
+    QueryRows,
+    RowIds,
+    Store,
+    VectorRows,
+    check_settings,
+)
 
 if TYPE_CHECKING:
     from proxemic.retrieval.stores.local.index import FaissIndex
@@ -54,26 +65,21 @@ _MODEL_FILES = (WEIGHTS, DESCRIPTION, FROZEN, "calibration.json")
 
 
 class Change:
-    """A new state in the making; `state` is what is to be."""
+    """A change of a gallery; `state` is the new state."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.state = snapshot.state
         self.segments = [*snapshot.segments]
 
-    def add(
-        self,
-        vectors: Float32[np.ndarray, "rows dim"],
-        items: pa.Table,
-        features: Float32[np.ndarray, "rows features"] | None = None,
-    ) -> Int64[np.ndarray, " rows"]:
+    def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
         """Add rows and return their ids."""
         assert (features is None) == (self.state.info.features is None)
         ids = self.state.next_id + np.arange(len(vectors))
         if not len(ids):
             return ids
-        # Small segments at the end are written again together with the new rows: there are never more than some dozens
-        # of them, and the large ones stay as they are.
+        # Small segments at the end are rewritten together with the new rows, and large ones stay, so that there are
+        # never more than some dozens of segments.
         parts, all_ids, tables = [vectors], [ids], [items]
         kept = [] if features is None else [features]
         while self.segments and len(self.segments[-1].ids) < min(2 * sum(map(len, all_ids)) + 1, BLOCK):
@@ -102,7 +108,7 @@ class Change:
                 self.segments.append(segment)
             elif live.mean() > 0.5:
                 self.segments.append(segment.updated(replace(segment.entry, removed=np.packbits(~live).tobytes())))
-            elif live.any():  # most rows are removed: the others are written again
+            elif live.any():  # most rows are removed: rewrite the others
                 segment.check()
                 features = None if segment.features is None else segment.features[live]
                 items = segment.read(None, np.flatnonzero(live))
@@ -110,9 +116,7 @@ class Change:
         self._update()
         return count
 
-    def _write(
-        self, ids: Int64[np.ndarray, " rows"], vectors: np.ndarray, items: pa.Table, features: np.ndarray | None
-    ) -> None:
+    def _write(self, ids: RowIds, vectors: np.ndarray, items: pa.Table, features: np.ndarray | None) -> None:
         folder, state = self.snapshot.folder, self.state
         entry = write_segment(folder, state, ids, vectors, items, features)
         self.segments.append(Segment(folder, entry, state.info))
@@ -121,36 +125,19 @@ class Change:
         self.state = replace(self.state, segments=tuple(segment.entry for segment in self.segments), **changes)
 
 
-@contextmanager
-def changing(folder: Path, before: Snapshot | None = None) -> Iterator[Change]:
-    """Make a change, which is kept at the end of the block; a process that is killed leaves the state before.
-
-    Raises:
-        UserError: If another process writes there; it says which, and since when.
-    """
-    with _only_writer(folder) as db:
-        is_known = before is not None and is_unchanged(db, before.state)
-        state = before.state if before is not None and is_known else read_state(db, folder)
-        if before is not None and state.token != before.state.token:
-            raise _another_gallery(folder)
-        _sign(folder)
-        _remove_files(folder, state.token, state.names())
-        change = Change(Snapshot(folder, state, before.segments if before else ()))
-        yield change
-        if change.state != state:
-            checksum = write_state(db, state.segments, change.state)
-            db.execute("COMMIT")
-            change.state = replace(change.state, checksum=checksum)
-
-
-def _another_gallery(folder: Path) -> UserError:
-    """Make the error to raise if the folder holds another gallery than before."""
-    return UserError(f"{folder} is another gallery than the one that was opened: open it anew.")
+def _present(db: sqlite3.Connection, folder: Path, before: Snapshot | None) -> Snapshot:
+    """Return the state before if it is unchanged, or else open the present state, in a transaction."""
+    if before is not None and is_unchanged(db, before.state):
+        return before
+    state = read_state(db, folder)
+    if before is not None and state.token != before.state.token:
+        raise UserError(f"{folder} is another gallery than the one that was opened: open it again.")
+    return Snapshot(folder, state, before.segments if before else ())
 
 
 @contextmanager
 def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
-    """Begin a transaction as the only writer; without a COMMIT in the block nothing is changed."""
+    """Begin a transaction as the only writer; nothing changes without a COMMIT in the block."""
     with connect(folder, "written", timeout=0.1, mode=mode) as db:
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -169,16 +156,16 @@ def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]
 
 
 def _sign(folder: Path) -> None:
-    """Write who writes, for those who come in between."""
+    """Record this process as the writer, for messages of other processes."""
     writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
     with write_errors(folder / _WRITER):
         (folder / _WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
 
 
 def _remove_files(folder: Path, token: str | None, named: set[str]) -> None:
-    """Remove the files of a gallery that its state does not name: of killed writers, and of states before.
+    """Remove the files that the state does not name: those of killed writers and of earlier states.
 
-    Readers opened the latter in transactions of their own, in which the state could not change.
+    Readers keep earlier files open: they opened them in a transaction, in which the state could not change.
     """
     with write_errors(folder):
         for path in folder.iterdir():
@@ -207,9 +194,8 @@ _NO_INDEX = "every row is compared until proxemic gallery index builds the index
 class LocalStore(Store):
     """A gallery in a folder: `gallery.sqlite` names segments, each a `.npy` file of vectors and an Arrow file of rows.
 
-    A change writes new files, and then one transaction of SQLite names them, so that a process that is killed leaves
-    the gallery as it was, or as it was to be; readers see one state or the other. The next writer removes the files
-    that no transaction names.
+    A change writes new files, which one transaction of SQLite then names: a process that is killed leaves the old state
+    or the new one, and readers see one or the other. The next writer removes files that no transaction names.
     """
 
     indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw", "ivfpq")
@@ -217,7 +203,9 @@ class LocalStore(Store):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._index: tuple[IndexEntry | None, FaissIndex | None] = (None, None)
-        self._snapshot = self._read(None)
+        with connect(folder, "read") as db:
+            db.execute("BEGIN")
+            self._snapshot = _present(db, folder, None)
         info = self._snapshot.state.info
         super().__init__(str(folder), replace(info, model=str(folder.absolute())) if info.model == OWN_MODEL else info)
 
@@ -251,8 +239,8 @@ class LocalStore(Store):
         with _only_writer(folder) as db, write_errors(folder):
             state = read_state(db, folder)
             _sign(folder)
-            # Without its database there is no gallery. A process that is killed from here on leaves files that are
-            # removed when a gallery is made here.
+            # Without its database there is no gallery. If the process is killed from here on, the next `create` removes
+            # the other files.
             (folder / GALLERY_FILE).unlink()
             _remove_files(folder, state.token, set())
             _remove_decisions(folder)
@@ -261,26 +249,30 @@ class LocalStore(Store):
         with suppress(OSError):  # it has other files
             folder.rmdir()
 
-    def _read(self, before: Snapshot | None) -> Snapshot:
-        """Return the state of now, in a transaction in which no writer can remove a file that it names."""
-        with connect(self.folder, "read") as db:
-            db.execute("BEGIN")
-            if before is not None and is_unchanged(db, before.state):
-                return before
-            state = read_state(db, self.folder)
-            if before is not None and state.token != before.state.token:
-                raise _another_gallery(self.folder)
-            return Snapshot(self.folder, state, before.segments if before else ())
-
     def _now(self) -> Snapshot:
-        """Return the state that other processes may have changed."""
-        snapshot = self._snapshot = self._read(self._snapshot)
+        """Return the present state, which other processes may have changed."""
+        with connect(self.folder, "read") as db:
+            db.execute("BEGIN")  # as long as it lasts, no writer can remove files
+            snapshot = self._snapshot = _present(db, self.folder, self._snapshot)
         return snapshot
 
     @contextmanager
     def _changing(self) -> Iterator[Change]:
-        with changing(self.folder, self._snapshot) as change:
+        """Make a change, which is committed at the end of the block; a killed process leaves the state before.
+
+        Raises:
+            UserError: If another process is writing; the message says which, and since when.
+        """
+        with _only_writer(self.folder) as db:
+            change = Change(_present(db, self.folder, self._snapshot))
+            before = change.state
+            _sign(self.folder)
+            _remove_files(self.folder, before.token, before.names())
             yield change
+            if change.state != before:
+                checksum = write_state(db, before.segments, change.state)
+                db.execute("COMMIT")
+                change.state = replace(change.state, checksum=checksum)
         self._snapshot = Snapshot(self.folder, change.state, change.segments)
 
     def __len__(self) -> int:
@@ -302,12 +294,7 @@ class LocalStore(Store):
         with self._changing() as change:
             change.state = replace(change.state, roots=merge_roots([*change.state.roots, *roots]))
 
-    def add(
-        self,
-        vectors: Float32[np.ndarray, "rows dim"],
-        items: pa.Table,
-        features: Float32[np.ndarray, "rows features"] | None = None,
-    ) -> Int64[np.ndarray, " rows"]:
+    def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
         with self._changing() as change:
             return change.add(vectors, items, features)
 
@@ -316,29 +303,25 @@ class LocalStore(Store):
             return change.remove(where)
 
     def replace_rows(
-        self,
-        vectors: Float32[np.ndarray, "rows dim"],
-        items: pa.Table,
-        features: Float32[np.ndarray, "rows features"] | None = None,
-        removed: Sequence[str] = (),
-    ) -> Int64[np.ndarray, " rows"]:
+        self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
+    ) -> RowIds:
         with self._changing() as change:
             change.remove({"path": [*items["path"].to_pylist(), *removed]})
             return change.add(vectors, items, features)
 
-    def features(self, ids: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, "rows features"] | None:
+    def features(self, ids: RowIds) -> FeatureRows | None:
         return self._snapshot.features_of(ids)
 
     def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return run_on_decisions(self.folder, statement, values)
 
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
+    def search(self, queries: QueryRows, k: int, where: Where | None = None) -> Neighbours:
         snapshot = self._now()
         masks, index = snapshot.meeting(where), self._read_index(snapshot)
         return snapshot.search(queries, k, masks) if index is None else index.search(snapshot, queries, k, masks)
 
     def _read_index(self, snapshot: Snapshot) -> "FaissIndex | None":
-        """Return the index of a state, if it has one that can be used; it is read when it is first needed."""
+        """Return the index of a state if it can be used; it is read when it is first needed."""
         entry = snapshot.state.index
         if entry is not None and entry != self._index[0]:
             try:
@@ -357,22 +340,22 @@ class LocalStore(Store):
             known.update(column.take(as_numbers(np.flatnonzero(there))).to_pylist())
         return known
 
-    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
-        return _items(self._snapshot, ids)  # the state that was searched
+    def items(self, ids: RowIds) -> pa.Table:
+        return _items(self._snapshot, ids)  # of the state that was searched
 
-    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[VectorRows, pa.Table]:
         snapshot = self._now()
         there = np.intersect1d(ids, snapshot.live_ids())
         return snapshot.vectors_of(there), _items(snapshot, there)
 
-    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> RowIds:
         snapshot, found = self._now(), [np.empty(0, np.int64)]
         for segment, mask in zip(snapshot.segments, snapshot.meeting(where), strict=True):
             first = np.searchsorted(segment.ids, after, "right")
             found.append(segment.ids[first:][mask[first:]][:count])
         return np.concatenate(found)[:count]
 
-    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[VectorRows, pa.Table]]:
         return _iterate(self._now(), batch_size)
 
     def count_labels(self) -> Counter[str | None]:
@@ -415,20 +398,20 @@ class LocalStore(Store):
                 check_file(self.folder, snapshot.state.index.file, content=True)
             except Damaged as error:
                 found.append(str(Damaged(error.path, error.why, _NO_INDEX)))
-        if found and self._now() is not snapshot:  # what a writer has removed meanwhile is not damaged
+        if found and self._now() is not snapshot:  # a writer may have removed the files
             return self.verify()
         return found
 
 
 def _indexing() -> ModuleType:
-    """Return the module of indexes, which imports Faiss, for 0.15 s: many a search does without."""
+    """Import the module of indexes when it is needed: Faiss takes 0.15 s."""
     from proxemic.retrieval.stores.local import index
 
     return index
 
 
 def _items(snapshot: Snapshot, ids: Int64[np.ndarray, " some"]) -> pa.Table:
-    """Return the columns of some rows, in their order."""
+    """Return the columns of rows, in the order of the ids."""
     parts, order = [_with_ids(snapshot, np.empty(0, np.int64), pa.table({}))], [np.empty(0, np.int64)]
     for segment in snapshot.segments:
         places, own = segment.places(ids)
@@ -443,16 +426,16 @@ def _items(snapshot: Snapshot, ids: Int64[np.ndarray, " some"]) -> pa.Table:
 
 
 def _with_ids(snapshot: Snapshot, ids: np.ndarray, table: pa.Table) -> pa.Table:
-    """Add ids and all columns, which rows that were added before a column was there have empty."""
+    """Add ids and all columns; rows that are older than a column have empty cells."""
     names = snapshot.columns[1:]
     cells = [table[name] if name in table.column_names else pa.nulls(len(ids), pa.string()) for name in names]
     return pa.table([as_numbers(ids), *cells], names=["id", *names])
 
 
-def _iterate(snapshot: Snapshot, batch_size: int) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+def _iterate(snapshot: Snapshot, batch_size: int) -> Iterator[tuple[VectorRows, pa.Table]]:
     for segment in snapshot.segments:
         places = np.flatnonzero(segment.live)
-        # Taking rows of a table takes longer than slicing one, and a batch may be small.
+        # Slicing a table is faster than taking rows from it, and a batch may be small.
         for start in range(0, len(places), BLOCK):
             part = places[start : start + BLOCK]
             table = _with_ids(snapshot, segment.ids[part], segment.read(None, part))

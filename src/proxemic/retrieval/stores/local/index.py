@@ -1,7 +1,7 @@
-"""An index of a gallery's folder: built of all rows by Faiss, sealed, and searched together with newer rows.
+"""Faiss indexes of a gallery's folder: built from all rows, sealed, and searched together with newer rows.
 
-Hostile files lead Faiss out of its memory. Therefore only an index that this user has built is read: its seal is an
-HMAC by a key in the user's own configuration folder.
+A hostile index file makes Faiss access foreign memory. Therefore only indexes that this user has built are read: their
+seal is an HMAC by a key in the user's configuration folder.
 """
 
 import hashlib
@@ -25,30 +25,30 @@ from proxemic.files import write_atomically, write_errors
 from proxemic.locks import lock_in_turn
 from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, State
 from proxemic.retrieval.stores.local.segments import Masks, Snapshot, check_file, distances_at, nearest, write_file
-from proxemic.retrieval.stores.store import IndexKind, Neighbours, check_settings, merge
+from proxemic.retrieval.stores.store import IndexKind, Neighbours, QueryRows, check_settings, merge
 
 with optional_dependency("retrieval"):
     import faiss
 
-_faiss: Any = faiss  # whose stubs lack much
+_faiss: Any = faiss  # its type stubs are incomplete
 
 EFFORT = {"hnsw": "ef_search", "ivfpq": "probes"}
-"""The setting that decides how far a search looks; 0 finds it."""
+"""The setting that decides how far a search looks; 0 chooses it by measurement."""
 
-_QUERIES, _K, _RECALL = 500, 10, 0.98  # of the measurement that decides how far a search looks
-_LEARNT_FROM = 262_144  # rows
-_AT_ONCE = 8192  # rows that are handed to Faiss
-_LEAST_ROWS = 1000  # of ivfpq, which has 256 codes of a byte to learn
-_PER_LIST = 64  # rows from which the centre of a list is learnt
+_QUERIES, _K, _RECALL = 500, 10, 0.98  # queries, neighbours and recall of that measurement
+_LEARNT_FROM = 262_144  # most rows that Faiss trains on
+_AT_ONCE = 8192  # rows handed to Faiss at once
+_LEAST_ROWS = 1000  # ivfpq learns 256 codes per byte
+_PER_LIST = 64  # most rows that train the centre of a list
 
 
 def key_file() -> Path:
-    """Return the path of the key of this user, by which indexes are sealed."""
+    """Return the path of this user's key, which seals indexes."""
     return platformdirs.user_config_path("proxemic") / "index.key"
 
 
 def _key() -> bytes:
-    """Read the key of this user, which is made if need be."""
+    """Read this user's key; create it if there is none."""
     path = key_file()
     with write_errors(path), lock_in_turn(path):
         if not path.exists():
@@ -59,17 +59,17 @@ def _key() -> bytes:
 
 
 def _seal(key: bytes, state: State, entry: IndexEntry) -> str:
-    """Return the HMAC of an index and of all that a search relies on; the entry has the checksum of its file."""
+    """Return the HMAC of an index entry, with the checksum of its file, and of the gallery's settings."""
     content = {"token": state.token, "info": state.info.to_json(), **asdict(replace(entry, seal=""))}
     return hmac.digest(key, json.dumps(content, sort_keys=True).encode(), "sha256").hex()
 
 
 def _settle(address: str, kind: IndexKind, given: Mapping[str, int], rows: int, dim: int) -> dict[str, int]:
-    """Return all settings of an index."""
+    """Validate the given settings of an index, and fill in the others."""
     if kind == "ivfpq" and rows < _LEAST_ROWS:
         raise ValueError(f"ivfpq needs {_LEAST_ROWS:,} rows or more, but there are {rows:,}: take exact or hnsw.")
     divisors = [number for number in range(1, dim + 1) if dim % number == 0]
-    # A byte for four numbers, or for as few more as divide dim.
+    # One byte for four numbers, or for a few more so that it divides dim.
     least_bytes = min(number for number in divisors if 4 * number >= dim)
     lists = max(1, min(2 * math.isqrt(rows), rows // 64))
     allowed = {
@@ -88,13 +88,13 @@ def _settle(address: str, kind: IndexKind, given: Mapping[str, int], rows: int, 
 
 
 def _make(kind: IndexKind, some: Float32[np.ndarray, "some dim"], settings: Mapping[str, int]) -> Any:
-    """Make an index without rows, after learning from some."""
+    """Create an index without rows, trained on some vectors."""
     dim = some.shape[1]
     if kind == "hnsw":  # a graph of neighbours: the fastest search if vectors and graph fit into memory
         index = _faiss.IndexHNSWFlat(dim, settings["m"])
         index.hnsw.efConstruction = settings["ef_construction"]
         return index
-    # Lists of compressed vectors: a small index, whose findings are compared again exactly.
+    # Lists of compressed vectors: a small index, whose hits are compared again exactly.
     index = _faiss.IndexIVFPQ(_faiss.IndexFlatL2(dim), dim, settings["lists"], settings["code_bytes"], 8)
     index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # Faiss warns on standard output
     index.cp.niter = 10
@@ -106,8 +106,8 @@ def _make(kind: IndexKind, some: Float32[np.ndarray, "some dim"], settings: Mapp
 def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> IndexEntry:
     """Build an index of all rows, measure its recall and write it.
 
-    It is searched by rows that it does not have yet: the neighbours of those that it has are easier to find. Unless the
-    effort of a search is given, it is the least that finds 98 % of the ten nearest.
+    The queries of the measurement are rows that are not yet in the index, as neighbours of indexed rows are easier to
+    find. Unless the effort of a search is given, take the least that finds 98 % of the ten nearest rows.
     """
     info, ids = snapshot.state.info, snapshot.live_ids()
     settings = _settle(str(snapshot.folder), kind, given, len(ids), info.dim)
@@ -146,7 +146,7 @@ def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> Inde
 
 
 def _efforts(kind: IndexKind, settings: Mapping[str, int]) -> Sequence[int]:
-    """Return the values of the effort, from the least useful one to the most."""
+    """Return the efforts to try, ascending."""
     if kind == "hnsw":
         return (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
     return [2**power for power in range(settings["lists"].bit_length())]
@@ -156,40 +156,37 @@ def load(snapshot: Snapshot, entry: IndexEntry) -> "FaissIndex":
     """Read an index into memory.
 
     Raises:
-        UserError: If another user built it, or its file is not what was written.
+        UserError: If another user built the index, or its file is damaged.
     """
     path = check_file(snapshot.folder, entry.file)
     try:
         key = key_file().read_bytes()
     except OSError:
         key = b""
-    # Without a key, anybody could make a seal.
+    # With an empty key, anybody could make a seal.
     if not key or not hmac.compare_digest(_seal(key, snapshot.state, entry).encode(), str(entry.seal).encode()):
         raise UserError(
             f"The index of {snapshot.folder} was built by another user, and is not read: every row is compared until "
             "proxemic gallery index builds it again."
         )
     try:
-        content = np.fromfile(path, np.uint8)  # what is verified is what is read
+        content = np.fromfile(path, np.uint8)  # verify the bytes that Faiss then reads
         if hashlib.sha256(content.data).hexdigest() != entry.file.sha256:
             raise Damaged(path, "its checksum is another")
         return FaissIndex(_faiss.deserialize_index(content), entry)
-    except (OSError, RuntimeError) as error:  # it cannot be opened, or Faiss is older than the one that wrote it
+    except (OSError, RuntimeError) as error:  # such as a file of a newer Faiss
         raise Damaged(path, error) from error
 
 
 class FaissIndex:
-    """Search the states of a gallery by an index, which may have been made of an older one.
-
-    Rows that were added since are compared one by one.
-    """
+    """Search a gallery by an index, which may be older than the gallery's state: newer rows are compared one by one."""
 
     def __init__(self, index: Any, entry: IndexEntry) -> None:
         self.index, self.entry = index, entry
-        self._divided: tuple[Masks | None, Any] = (None, None)  # what was searched last
+        self._divided: tuple[Masks | None, Any] = (None, None)  # of the last search
 
     def _divide(self, snapshot: Snapshot, masks: Masks) -> tuple[Bool[np.ndarray, " ids"] | None, int, Masks | None]:
-        """Return which ids of the index are meant (None is all) and how many, and which newer rows."""
+        """Split masks into a mask of the index's ids (None for all), their number, and masks of newer rows."""
         last = self.entry.last
         allowed, newer = np.zeros(last + 1, bool), []
         for segment, mask in zip(snapshot.segments, masks, strict=True):
@@ -200,10 +197,8 @@ class FaissIndex:
         others = newer if any(mask.any() for mask in newer) else None
         return None if count == self.entry.rows else allowed, count, others
 
-    def search(
-        self, snapshot: Snapshot, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks
-    ) -> Neighbours:
-        """Find the nearest of some rows."""
+    def search(self, snapshot: Snapshot, queries: QueryRows, k: int, masks: Masks) -> Neighbours:
+        """Find the nearest of the masked rows."""
         kind, rows, settings = self.entry.kind, self.entry.rows, self.entry.settings
         divided = self._divided
         if divided[0] is not masks:
@@ -211,12 +206,12 @@ class FaissIndex:
         allowed, count, newer = divided[1]
         effort = settings[EFFORT[kind]]
         if allowed is not None and count:
-            # A search meets rows that it may not give as often as others.
+            # Only this share of the rows that a search meets is allowed.
             effort = min(-(-effort * rows // count), settings.get("lists", rows))
         if _compared(kind, settings, rows, k, effort) >= count:
             return snapshot.search(queries, k, masks)
         found = _found(self.index, kind, snapshot, queries, k, effort, allowed)
-        lacking = found.ids[:, min(k, count) - 1] < 0  # what was not found comes last
+        lacking = found.ids[:, min(k, count) - 1] < 0  # missing hits come last
         if newer is not None:
             found = merge([found, snapshot.search(queries, k, newer)], len(queries), k)
         if lacking.any():
@@ -225,7 +220,7 @@ class FaissIndex:
 
 
 def _compared(kind: IndexKind, settings: Mapping[str, int], rows: int, k: int, effort: int) -> int:
-    """Return about how many exact comparisons take the time of a search."""
+    """Estimate how many exact comparisons take as long as a search of the index."""
     if kind == "hnsw":
         return 2 * settings["m"] * max(effort, k)
     return 20 * k + rows * effort // settings["lists"] // 4
@@ -235,12 +230,12 @@ def _found(
     index: Any,
     kind: IndexKind,
     snapshot: Snapshot,
-    queries: Float32[np.ndarray, "queries dim"],
+    queries: QueryRows,
     k: int,
     effort: int,
     allowed: Bool[np.ndarray, " ids"] | None,
 ) -> Neighbours:
-    """Find what an index has of its own rows, with exact distances."""
+    """Search an index for its own rows, and compute exact distances."""
     distance = snapshot.state.info.distance
     bits = None if allowed is None else np.packbits(allowed, bitorder="little")
     options = {} if bits is None else {"sel": _faiss.IDSelectorBitmap(bits)}
@@ -251,8 +246,8 @@ def _found(
     queries = np.ascontiguousarray(queries, np.float32)
     candidates = min(candidates, index.ntotal)
     squares, ids = np.empty((len(queries), candidates), np.float32), np.empty((len(queries), candidates), np.int64)
-    # Not by `search`: faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces it by one that takes
-    # no parameters.
+    # faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces `search` by a function without
+    # parameters.
     arrays = _faiss.swig_ptr(queries), candidates, _faiss.swig_ptr(squares), _faiss.swig_ptr(ids)
     _faiss.Index.search_c(index, len(queries), *arrays, parameters)
     if kind == "hnsw":
@@ -263,6 +258,6 @@ def _found(
         )
     if (ids < 0).any():
         distances = np.where(ids < 0, np.float32(np.inf), distances)
-    # Most are in their order, and sorting takes as long as finding.
+    # Hits are mostly in order, and sorting takes as long as searching.
     in_order = ids.shape[1] == k and (distances[:, 1:] > distances[:, :-1]).all()
     return Neighbours(distances, ids) if in_order else merge([Neighbours(distances, ids)], len(queries), k)

@@ -1,4 +1,4 @@
-"""The files of a gallery's folder: written once, mapped into memory, never changed, and compared with queries."""
+"""Segments of a gallery's folder: files that are written once, mapped into memory and compared with queries."""
 
 import hashlib
 import os
@@ -18,9 +18,18 @@ from proxemic.extras import optional_dependency
 from proxemic.files import write_errors
 from proxemic.retrieval.items import Where, check_where, matching
 from proxemic.retrieval.stores.local.database import Damaged, File, SegmentEntry, State
-from proxemic.retrieval.stores.store import GalleryInfo, Neighbours, exact_distances, merge
+from proxemic.retrieval.stores.store import (
+    FeatureRows,
+    GalleryInfo,
+    Neighbours,
+    QueryRows,
+    RowIds,
+    VectorRows,
+    exact_distances,
+    merge,
+)
 
-_AT_ONCE = 65_536  # rows
+_AT_ONCE = 65_536  # rows that are verified at once
 
 
 def write_file(folder: Path, name: str, write: Callable[[BinaryIO], object]) -> File:
@@ -35,7 +44,7 @@ def write_file(folder: Path, name: str, write: Callable[[BinaryIO], object]) -> 
 
 
 def check_file(folder: Path, file: File, *, content: bool = False) -> Path:
-    """Return the path of a file; `Damaged` if it is missing, has another size or, where asked, another content."""
+    """Return the path of a file; `Damaged` if it is missing or its size, or with `content` its checksum, differs."""
     path = folder / file.name
     try:
         size = path.stat().st_size
@@ -53,7 +62,7 @@ def check_file(folder: Path, file: File, *, content: bool = False) -> Path:
 def write_segment(
     folder: Path,
     state: State,
-    ids: Int64[np.ndarray, " rows"],
+    ids: RowIds,
     vectors: np.ndarray,
     items: pa.Table,
     features: np.ndarray | None = None,
@@ -86,7 +95,7 @@ def write_segment(
 
 
 def as_numbers(numbers: Int64[np.ndarray, " some"]) -> pa.Array:
-    """Convert as `pyarrow.array`, without its import of pandas, half of the time of a search."""
+    """Convert to an Arrow array; `pyarrow.array` would import pandas, which takes half of the time of a search."""
     content = pa.py_buffer(np.ascontiguousarray(numbers, np.int64))
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, content])
 
@@ -103,16 +112,16 @@ def _map(folder: Path, file: File, shape: tuple[int, int]) -> Float32[np.ndarray
 
 
 class Segment:
-    """Rows of an entry, mapped into memory, so that they stay readable when a writer removes the files.
+    """Rows of an entry, mapped into memory, so that they stay readable after a writer has removed the files.
 
-    Sizes of the files are checked at once, and checksums of columns when they are first read.
+    Opening checks the sizes of the files; the first read of columns checks their checksum.
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, info: GalleryInfo) -> None:
         self.folder = folder
         self._items = check_file(folder, entry.items)
-        self.vectors: Float32[np.ndarray, "rows dim"] = _map(folder, entry.vectors, (entry.rows, info.dim))
-        self.features: Float32[np.ndarray, "rows features"] | None = None
+        self.vectors: VectorRows = _map(folder, entry.vectors, (entry.rows, info.dim))
+        self.features: FeatureRows | None = None
         if entry.features is not None and info.features is not None:
             self.features = _map(folder, entry.features, (entry.rows, info.features))
         with self._reading():
@@ -125,19 +134,19 @@ class Segment:
         self.live = entry.live()
 
     def updated(self, entry: SegmentEntry) -> Self:
-        """Return the same files with an entry in which other rows are removed."""
+        """Return this segment with another set of removed rows."""
         other = copy(self)
         other._set(entry)
         return other
 
     def places(self, ids: Int64[np.ndarray, " some"]) -> tuple[Int64[np.ndarray, " own"], Int64[np.ndarray, " own"]]:
-        """Return the places of the given ids that the segment has, and the positions of these ids in `ids`."""
+        """Return the places of those ids that the segment has, and their positions in `ids`."""
         places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         own = np.flatnonzero(self.ids[places] == ids)
         return places[own], own
 
     def meeting(self, conditions: dict[str, tuple[str | None, ...]]) -> Bool[np.ndarray, " rows"]:
-        """Return which rows are not removed and meet all conditions of `check_where`."""
+        """Return a mask of the rows that are not removed and meet the conditions of `check_where`."""
         return self.live & matching(self.read([*conditions]), conditions) if conditions else self.live
 
     @contextmanager
@@ -158,25 +167,25 @@ class Segment:
             if not is_known or len({*names}) < len(names):
                 raise Damaged(self._items, f"its columns are {file.schema}")
             table = file.read_all()
-            table.validate(full=True)  # otherwise hostile offsets lead out of its memory
+            table.validate(full=True)  # hostile offsets would lead to foreign memory
         if len(table) != self.entry.rows:
             raise Damaged(self._items, f"it has {len(table):,} rows")
         return table
 
     def read(self, columns: Sequence[str] | None = None, places: Int64[np.ndarray, " some"] | None = None) -> pa.Table:
-        """Return the rows at some places, in the order given, or all; of columns, those that it has."""
+        """Return the rows at the given places in their order, or all rows; missing columns are left out."""
         table = self._table
         if columns is not None:
             table = table.select([name for name in columns if name in table.column_names])
         return table if places is None else table.take(as_numbers(places))
 
     def check(self) -> None:
-        """Verify both files, before rows are copied from them: the copy has a checksum of its own."""
+        """Verify the files before rows are copied from them, as the copy gets a new checksum."""
         for file in self.entry.files().values():
             check_file(self.folder, file, content=True)
 
     def not_finite(self) -> Damaged:
-        """Make the error to raise if a vector is not finite or too large."""
+        """Return the error to raise if a vector is not finite or too large."""
         path = self.folder / self.entry.vectors.name
         return Damaged(path, "it has numbers that are not finite, or too large to be squared")
 
@@ -190,16 +199,16 @@ class Segment:
 
 
 Masks = Sequence[Bool[np.ndarray, " rows"]]
-"""The rows of each segment that are meant."""
+"""For each segment, a mask of its rows."""
 
-BLOCK = 65_536  # rows that are copied at once, where others lie between them
-_FEW = 32  # rows more to find than asked for cost less than copying those that may be found
-_NUMBERS = 2**22  # that are compared again at once
-_WORTH_FAISS = 2**20  # comparisons of rows, which NumPy makes in less time than Faiss takes to be imported
+BLOCK = 65_536  # rows that are copied at once if they are not contiguous
+_FEW = 32  # finding this many more rows costs less than copying the allowed rows
+_NUMBERS = 2**22  # numbers whose distances are computed exactly at once
+_WORTH_FAISS = 2**20  # comparisons for which NumPy takes less time than the import of Faiss
 
 
 class Snapshot:
-    """The files that a state names, opened: it stays whole when a writer replaces the state."""
+    """The opened files of a state, which stay readable when a writer replaces the state."""
 
     def __init__(self, folder: Path, state: State, before: Sequence[Segment] = ()) -> None:
         self.folder = folder
@@ -212,10 +221,10 @@ class Snapshot:
             self.segments.append(same.updated(entry) if same else Segment(folder, entry, state.info))
         self.live: Masks = [segment.live for segment in self.segments]
         self.rows = sum(int(np.count_nonzero(mask)) for mask in self.live)
-        self._last: tuple[object, Masks] = ((), self.live)  # the conditions that were asked for last
+        self._last: tuple[object, Masks] = ((), self.live)  # the last conditions with their masks
 
     def meeting(self, where: Where | None) -> Masks:
-        """Return the rows that are not removed and meet all conditions."""
+        """Return masks of the rows that are not removed and meet all conditions."""
         conditions = check_where(where, self.columns)
         if not conditions:
             return self.live
@@ -224,8 +233,8 @@ class Snapshot:
             last = self._last = (conditions, [segment.meeting(conditions) for segment in self.segments])
         return last[1]
 
-    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, masks: Masks) -> Neighbours:
-        """Find the nearest of some rows by comparing the queries with each of them."""
+    def search(self, queries: QueryRows, k: int, masks: Masks) -> Neighbours:
+        """Find the nearest of the masked rows by comparing the queries with each of them."""
         found = []
         for segment, mask in zip(self.segments, masks, strict=True):
             hidden = len(mask) - int(np.count_nonzero(mask))
@@ -247,7 +256,7 @@ class Snapshot:
     ) -> tuple[Float32[np.ndarray, "queries k"], Int64[np.ndarray, "queries k"]]:
         distances, places = nearest(queries, vectors, k, self.state.info.distance)
         if (places < 0).any():
-            # Faiss never finds what is not a number, or is too large to be squared.
+            # Faiss never finds vectors that are not finite or too large to be squared.
             raise segment.not_finite()
         return distances, places
 
@@ -256,11 +265,11 @@ class Snapshot:
         return np.concatenate([np.empty(0, np.int64), *(segment.ids[segment.live] for segment in self.segments)])
 
     def vectors_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
-        """Return the vectors of rows; zeros for rows that the segments do not have."""
+        """Return the vectors of rows; zeros for unknown ids."""
         return self._numbers_of(ids, self.state.info.dim, [segment.vectors for segment in self.segments])[0]
 
     def features_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some features"] | None:
-        """Return the features of rows, if the gallery keeps them; `UserError` if the segments lack one."""
+        """Return the features of rows, None if the gallery stores none; `UserError` for unknown ids."""
         size, parts = self.state.info.features, [segment.features for segment in self.segments]
         if size is None:
             return None
@@ -279,9 +288,9 @@ class Snapshot:
 
 
 def nearest(
-    queries: Float32[np.ndarray, "queries dim"], vectors: Float32[np.ndarray, "rows dim"], k: int, distance: str
+    queries: QueryRows, vectors: VectorRows, k: int, distance: str
 ) -> tuple[Float32[np.ndarray, "queries found"], Int64[np.ndarray, "queries found"]]:
-    """Return distances and places of the nearest vectors; places of -1 where their numbers are not finite."""
+    """Return distances and places of the nearest vectors; places are -1 for vectors that are not finite."""
     k = min(k, len(vectors))
     if distance == "cosine" and len(queries) * len(vectors) <= _WORTH_FAISS:
         near = queries @ vectors.T
@@ -296,12 +305,12 @@ def nearest(
 
 
 def distances_at(
-    queries: Float32[np.ndarray, "queries dim"],
+    queries: QueryRows,
     vectors_at: Callable[[np.ndarray], np.ndarray],
     places: Int64[np.ndarray, "queries found"],
     distance: str,
 ) -> Float32[np.ndarray, "queries found"]:
-    """Return exact distances to the rows at some places, for a few queries at once, as all may not fit into memory."""
+    """Compute exact distances to the rows at the given places, for few queries at once to save memory."""
     step = max(1, _NUMBERS // max(places.shape[1] * queries.shape[1], 1))
     parts = [
         exact_distances(queries[first : first + step], vectors_at(places[first : first + step]), distance)
