@@ -347,7 +347,7 @@ def test_the_page_of_the_protocols(here: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_page_of_fine_tuning() -> None:
-    text = (DOCS / "fine-tuning.md").read_text()
+    text = (DOCS / "fine-tuning.md").read_text().replace("\\\n", "")
     for command in re.findall(r"^proxemic train (.*)$", text, re.MULTILINE):
         words = shlex.split(command.partition("  #")[0])
         given = dict(zip(words[::2], words[1::2], strict=True))
