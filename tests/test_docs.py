@@ -347,7 +347,7 @@ def test_the_page_of_the_protocols(here: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_page_of_fine_tuning() -> None:
-    text = (DOCS / "fine-tuning.md").read_text()
+    text = (DOCS / "fine-tuning.md").read_text().replace("\\\n", "")
     for command in re.findall(r"^proxemic train (.*)$", text, re.MULTILINE):
         words = shlex.split(command.partition("  #")[0])
         given = dict(zip(words[::2], words[1::2], strict=True))
@@ -484,7 +484,8 @@ def test_the_page_that_begins_with_a_search(here: Path, monkeypatch: pytest.Monk
     (here / "fixed.csv").write_text("path,label\nphotos/class 00/0.png,class 02\n")
     text = (DOCS / "start-photos.md").read_text()
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    commands = [line.partition(" #")[0] for kind, block in blocks if not kind for line in block.splitlines()]
+    lines = [line for kind, block in blocks if not kind for line in block.replace("\\\n", "").splitlines()]
+    commands = [line for line in lines if not line.startswith("#")]
     assert commands.pop(0) == "pip install '.[train,pretrained,retrieval]'"
     done, path = [], str(here / "photos" / "class 01" / "1.png")
     for words in (shlex.split(line)[1:] for line in commands):
@@ -515,7 +516,7 @@ def test_photos_are_searched_by_words(here: Path, monkeypatch: pytest.MonkeyPatc
     Image.new("RGB", (SIDE, SIDE)).save(here / "query.jpg")
     hub = {f"hf:{name}": f"hf:{write_towers(here / kind, kind)}" for kind, name in TOWERS.items()}
     text = (DOCS / "start-photos.md").read_text()
-    for command in re.findall(r"^proxemic search .*--text .*$", text, re.MULTILINE):
+    for command in re.findall(r"^proxemic search .*--text .*$", text.replace("\\\n", ""), re.MULTILINE):
         assert main([hub.get(word, word) for word in shlex.split(command)[1:]]) == 0, command
     named = f"hf:{TOWERS['clip']}"
     assert run_page("start-photos.md", {named: hub[named]}, part="embed_texts")["vectors"].shape == (2, 12)

@@ -144,6 +144,7 @@ def test_the_search_finds_flags_and_other_spellings(browse: Opened, site: Path) 
             shown.fill("[data-md-component=search-query]", "")
             shown.keyboard.type(words)  # the theme listens to keys
             shown.wait_for_selector(f".md-search-result__link[href*='{page}']", state="attached")
+        assert faults_of_access(shown) == []
 
 
 def test_wide_tables_show_that_they_go_on_and_keep_their_first_column(browse: Opened, site: Path) -> None:

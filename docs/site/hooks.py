@@ -34,7 +34,7 @@ _NO_HEADER = re.compile(r"<th[^>]*></th>")
 _LINK = re.compile(r"(?<=\]\()([\w./-]+)")
 _FORMULA = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^```(?:python)?\n(?=>>> )", re.MULTILINE)
-_COMMANDS = re.compile(r"^```\n(?=(?:git|make|pip|proxemic|torchrun|uv) )", re.MULTILINE)
+_COMMANDS = re.compile(r"^```\n(?=(?:# .*\n)?(?:git|make|pip|proxemic|torchrun|uv) )", re.MULTILINE)
 # A name as code, unless it is within a link, a heading or a block of code.
 _NAME = re.compile(r"<(a|h\d|pre|autoref)\b.*?</\1>|<code>([\w.]+)</code>", re.DOTALL)
 

@@ -9,9 +9,9 @@ const widths = new ResizeObserver((all) => {
   }
 });
 addEventListener("load", () => {
-  for (const each of document.querySelectorAll("pre > code, .md-typeset__scrollwrap, .formula")) {
-    widths.observe(each);
-    each.addEventListener("scroll", () => showMore(each), { passive: true });
+  for (const wide of document.querySelectorAll("pre > code, .md-typeset__scrollwrap, .formula")) {
+    widths.observe(wide);
+    wide.addEventListener("scroll", () => showMore(wide), { passive: true });
   }
 });
 // A flag is a word of a search: a hyphen before a word would exclude it.

@@ -54,7 +54,7 @@ def test_the_report_of_a_run_whose_pictures_are_gone(here: Here, copy: Path, tmp
     recipe.write_text(recipe.read_text().replace(root, str(tmp_path / "gone")))
     made = here("report", copy)
     assert made.returncode == 0, made.stderr
-    assert "no pictures, but what the run has recorded" in made.stderr
+    assert "what the run has recorded, without pictures" in made.stderr
     assert "without its pictures there are no intervals" in (copy / "report.html").read_text()
 
 

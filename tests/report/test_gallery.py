@@ -60,8 +60,8 @@ def test_many_rows_are_a_sample(shelf: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("proxemic.report.gallery._MOST", 10)
     said: list[str] = []
     text = write_gallery_report(shelf / "shop", out=tmp_path / "a.html", report=said.append).read_text()
-    assert said == ["Of 28 rows, 10 are looked at, drawn by chance."]
-    assert "about 10 of the rows, drawn by chance" in text
+    assert said == ["The report shows 10 of 28 rows, drawn at random."]
+    assert "shows 10 of the rows, drawn at random" in text
     assert "A map of 10 pictures" in text
 
 

@@ -78,7 +78,7 @@ def test_the_first_right_one_is_shown_however_late_it_comes(judged: Judged) -> N
     html = worst_queries(judged, 1).html
     assert f"the first right one, rank {expected[worst][1]}<br>" in html
     assert [html.count(name) for name in ("✗", "✓")] == [6, 1]
-    assert "average precision 0.0 %" in html
+    assert "average precision 0.0\N{NO-BREAK SPACE}%" in html
 
 
 def test_chosen_ones_are_shown_in_their_order(judged: Judged) -> None:
@@ -90,7 +90,7 @@ def test_chosen_ones_are_shown_in_their_order(judged: Judged) -> None:
 def test_a_row_that_is_no_query_is_refused(judged: Judged) -> None:
     is_query = torch.arange(61) != 3
     rows = replace(judged.rows, is_query=is_query, is_gallery=~is_query | True)
-    with pytest.raises(ValueError, match="row 4 is in the gallery, but no query"):
+    with pytest.raises(ValueError, match="row 4 is in the gallery, but is not a query"):
         chosen_queries(replace(judged, rows=rows), [3])
 
 

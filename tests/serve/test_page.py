@@ -76,7 +76,7 @@ def test_a_picture_of_the_gallery_is_clicked_and_filters_hold(browse: Opened, se
         expect(page.locator("#status")).to_have_text("4 found")
         assert {*labels(page)} == {"class 05"}
         expect(page.locator("#items li")).to_have_count(4)
-        expect(page.locator("#choose")).to_have_text("Choose one to see its neighbours.")
+        expect(page.locator("#choose")).to_have_text("Choose a picture to see its neighbours.")
         page.get_by_role("button", name="label = class 05").click()
         expect(page.locator("#status")).to_have_text("12 found")
         expect(page.locator("#items li")).to_have_count(24)
@@ -87,7 +87,7 @@ def test_a_filter_that_nothing_meets_says_so(browse: Opened, serving: Serving) -
         expect(page.locator("#items li")).to_have_count(24)
         page.get_by_label("Value").fill("none such")
         page.get_by_label("Value").press("Enter")
-        expect(page.locator("#choose")).to_have_text("None meets the filters.")
+        expect(page.locator("#choose")).to_have_text("No picture meets the filters.")
         expect(page.locator("#items li")).to_have_count(0)
 
 
@@ -125,7 +125,7 @@ def test_what_is_no_picture_is_told(browse: Opened, serving: Serving) -> None:
         page.locator("#items button").first.click()
         expect(page.locator("#answer")).to_be_visible()
         hand_over(page, "drop", bytes(400_001))
-        said = "The picture has 400,001 bytes, but at most 400,000 are taken."
+        said = "The picture has 400,001 bytes, but the limit is 400,000: choose a smaller one."
         expect(page.locator("#status.error")).to_have_text(said)
         expect(page.locator("#answer")).to_be_hidden()
         page.evaluate("document.dispatchEvent(new DragEvent('drop', {dataTransfer: new DataTransfer()}))")

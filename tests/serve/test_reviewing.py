@@ -82,7 +82,7 @@ class Reviewer:
         elif "undone" not in self.done:
             self.press("k")
             self.press("u")
-            expect(page.locator("#status")).to_have_text("The last decision is taken back.")
+            expect(page.locator("#status")).to_have_text("The last decision is undone.")
             assert self.shown == shown
             self.done.add("undone")
         elif suggested == f"Take {true}" and "typed" in self.done:
@@ -126,7 +126,7 @@ def test_thirty_wrong_labels_are_corrected_by_two_people(
             for page in (one, other):  # who was ready first was told that the other is not
                 if page.locator("#again").is_visible():
                     page.keyboard.press("Enter")
-                expect(page.locator("#status")).to_contain_text("All is decided")
+                expect(page.locator("#status")).to_contain_text("All pictures are decided")
     finally:
         assert serving.end() == 0
     made = {decision.path: decision for decision in list_decisions(shop)}
@@ -184,7 +184,7 @@ def test_nobody_is_shown_what_another_looks_at(app: TestClient, shop: Path) -> N
     assert ask_next(app, ANN) == 0, "what was left comes again"
     first = app.post("/review/1", params={"action": "keep", **ANN}).json()
     late = app.post("/review/1", params={"action": "remove", **BOB}).json()
-    assert late == {"decision": None, "note": "Ann has decided already: keep its label."}
+    assert late == {"decision": None, "note": "Ann has already decided: keep its label."}
     assert app.delete(f"/review/{first['decision']}", params=ANN).json() == {**first, "note": None}
     assert app.delete(f"/review/{first['decision']}", params=ANN).json()["decision"] is None
     assert list_decisions(shop) == ()

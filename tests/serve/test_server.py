@@ -199,8 +199,8 @@ def test_what_is_amiss_in_a_request_is_one_sentence(serving: Serving) -> None:
         (client.get("/search"), "item is missing: the request must have it."),
         (client.post("/search"), "picture is missing: send a file by this name, as multipart/form-data."),
         (client.post("/search", data={"picture": "a"}), "picture is missing: send a file by this name"),
-        (client.get("/nowhere"), "There is nothing at /nowhere: /openapi.json lists what there is."),
-        (client.put("/search"), "PUT is not for /search: /openapi.json lists what is."),
+        (client.get("/nowhere"), "There is nothing at /nowhere: /openapi.json lists all addresses."),
+        (client.put("/search"), "/search does not take PUT: /openapi.json lists its methods."),
     ):
         assert answer.json()["detail"].startswith(said), answer.text
     assert "allow" in client.put("/search").headers
@@ -228,9 +228,9 @@ def truncated(stall: Path) -> bytes:
         (lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "not a picture"),
         (lambda _: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "not a picture"),
         (lambda _: png(60_000, 60_000, b"x"), 413, "pixels"),
-        (lambda _: png(501, 500), 413, "501 x 500 pixels, but at most 250,000"),
+        (lambda _: png(501, 500), 413, "501 x 500 pixels, but the limit is 250,000"),
         (lambda _: png(500, 500), 200, ""),
-        (lambda _: os.urandom(400_001), 413, "at most 400,000 bytes"),
+        (lambda _: os.urandom(400_001), 413, "more than 400,000 bytes"),
         (truncated, 422, "cannot be read"),
     ],
 )
@@ -354,11 +354,11 @@ def test_what_cannot_be_served(here: Here, shelf: Path) -> None:
         assert_refused(here("serve", *words.split(), cwd=shelf), said)
 
     with socket.create_server(("127.0.0.1", free_port())) as taken:
-        refused(f"shop --port {taken.getsockname()[1]}", "cannot be listened on", "give another --port")
+        refused(f"shop --port {taken.getsockname()[1]}", "cannot listen on port", "give another --port")
     refused("shop --host 0.0.0.0", "--host 0.0.0.0 lets other machines in", "--token")
     refused("shop --token short", "16 or more characters")
     refused("shop --port 65536", "must be a whole number from 0 to 65535")
     refused("shop --workers 0", "workers is 0, but must be a whole number above 0")
-    refused("milvus-lite:shop --workers 2", "open to one process at a time", "--workers 1")
+    refused("milvus-lite:shop --workers 2", "Only one process", "--workers 1")
     refused("shop --max-queue 0", "queue is 0, but must be a whole number above 0")
-    refused("shop --host no.such.host.invalid --token 0123456789abcdef", "cannot be listened on")
+    refused("shop --host no.such.host.invalid --token 0123456789abcdef", "cannot listen on port")

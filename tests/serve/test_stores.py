@@ -45,7 +45,7 @@ def test_a_database_that_is_gone_is_told_and_waited_for(shelf: Path, tmp_path: P
         server.kill()
         for answer in (search(serving, shelf), serving.client.get("/gallery"), serving.client.get("/items/14/picture")):
             assert answer.status_code == 503
-            assert "cannot be searched for now" in answer.json()["detail"]
+            assert "cannot be searched at the moment" in answer.json()["detail"]
             assert str(server.socket) not in answer.text, "where it is, is nobody's business"
         assert "cannot be reached" in serving.log.read_text()
         server.start()

@@ -54,7 +54,7 @@ def test_texts_over_http(address: tuple[str, Gallery], shelf: Path) -> None:
         assert [hit["distance"] for hit in answer["hits"]] == pytest.approx([hit.distance for hit in hits], abs=1e-6)
         assert answer["recognition"] is None
         for data, sentence in (
-            ({"text": " \n"}, "text is empty: say in words what pictures show."),
+            ({"text": " \n"}, "text is empty: describe in words what to look for."),
             ({"text": "x" * 1001}, "but should have at most 1000 characters."),
             ({}, "text is missing: the request must have it."),
         ):

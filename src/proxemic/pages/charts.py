@@ -1,4 +1,4 @@
-"""Charts of a page: Vega-Lite, drawn by the Vega that the page brings along."""
+"""Charts of a page, in Vega-Lite; the page contains the Vega that draws them."""
 
 import functools
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ with optional_dependency("train"):
 
 MARK = '<figure class="chart">'
 
-# Seen on white and on black; after the palette of Okabe and Ito, which the colour-blind tell apart.
+# Visible on white and on black, after the palette of Okabe and Ito for colour-blind readers.
 COLORS = ["#0a7cc4", "#d55e00", "#009e73", "#b5651d", "#c05a9c", "#7a7f87"]
 
-# The ink of the page, light or dark, is that of the charts.
+# Charts use the text colour of the page, light or dark.
 _CONFIG: dict[str, Any] = {
     "background": None,
     "font": "system-ui, sans-serif",
@@ -40,13 +40,13 @@ _CONFIG: dict[str, Any] = {
     },
     "legend": {
         "aria": False,
-        "columns": {"signal": "width < 420 ? 1 : 2"},  # of a phone's width one name takes more than half
+        "columns": {"signal": "width < 420 ? 1 : 2"},  # on a phone, one name takes more than half of the width
         "labelFontSize": 12,
         "labelLimit": 320,
         "orient": "top",
         "titleFontSize": 12,
     },
-    # A chart is one picture with a description; Vega's names of marks are none.
+    # A screen reader reads a chart as one picture with a description, without Vega's names of marks.
     "mark": {"aria": False, "color": COLORS[0]},
     "header": {"labelColor": "currentColor", "labelFontSize": 12, "titleColor": "currentColor"},
     "range": {"category": COLORS},
@@ -55,9 +55,9 @@ _CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
 }
 
-_NAMES = "window.vegaEmbed = vegaEmbed;"  # what the bundle offers to the other scripts
+_NAMES = "window.vegaEmbed = vegaEmbed;"  # what the other scripts use
 
-# Expressions are interpreted (ast), as the policy of the page forbids to compile text.
+# Expressions are interpreted (ast), because the policy of the page forbids compiling text.
 _DRAW = """
 for (const figure of document.querySelectorAll(".chart")) {
   const [place, given] = figure.children;
@@ -79,14 +79,14 @@ for (const figure of document.querySelectorAll(".chart")) {
 def chart(spec: Mapping[str, Any], description: str) -> Markup:
     """Return a chart as HTML, as wide as the page unless the specification sets a width.
 
-    The page's script, which `render_page` adds, draws it in the colours of the page. When it is drawn, its ``div`` has
-    the Vega view as ``view`` and sends a ``drawn`` event.
+    `render_page` adds a script that draws it in the colours of the page. Then its ``div`` has the Vega view as ``view``
+    and sends a ``drawn`` event.
 
     Args:
         spec: Vega-Lite 5 or later with its data, such as that of an Altair chart by ``to_dict``. A discrete axis y
             needs a ``height`` in pixels, without which Vega-Lite warns in the console.
-        description: What the chart shows, in a sentence: its caption, and what a screen reader says in its place. Let a
-            table have the numbers.
+        description: A sentence about what the chart shows: its caption, which a screen reader reads instead. Put the
+            numbers into a table.
 
     Example:
         >>> encoding = {axis: {"field": axis, "type": "quantitative"} for axis in "xy"}
@@ -111,12 +111,12 @@ def vega() -> tuple[str, ...]:
     with optional_dependency("train"):
         import vl_convert
 
-    # Putting it together takes seconds.
+    # Making the bundle takes seconds.
     cached = platformdirs.user_cache_path("proxemic") / "pages" / f"vega-{version('vl-convert-python')}.js"
     try:
         bundle = cached.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         bundle = vl_convert.javascript_bundle(_NAMES).replace("</script", r"<\/script").replace("<!--", r"<\!--")
-        with suppress(UserError):  # a home that cannot be written to is no reason to show no chart
+        with suppress(UserError):  # without a cache, charts still work
             write_text(cached, bundle)
     return bundle, _DRAW

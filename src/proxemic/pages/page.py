@@ -1,4 +1,4 @@
-"""A page: one file that holds all it shows, asks the network for nothing and runs no script but its own."""
+"""Pages: HTML files that contain everything they show, make no requests and run only their own scripts."""
 
 import base64
 import hashlib
@@ -31,8 +31,8 @@ class Section:
 
     Args:
         title: Its heading, as plain text.
-        html: Its content. Text of others is escaped where it is put in: by `Markup.format`, a template of
-            `environment`, or the functions of this package.
+        html: Its content. Escape foreign text when you insert it: by `Markup.format`, a template of `environment`, or
+            the functions of this package.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """What a link to this section ends in.
+        """The fragment of a link to this section.
 
         >>> Section("Queries, worst first", Markup()).anchor
         'queries-worst-first'
@@ -52,7 +52,7 @@ def environment(*folders: Path) -> "Environment":
     """Return Jinja2's environment for templates that extend ``base.html``; all content is escaped.
 
     Args:
-        folders: Where further templates are, beside those of this package.
+        folders: Folders of further templates, which are searched before those of this package.
 
     Returns:
         An environment in which a name without a value is an error.
@@ -71,7 +71,7 @@ def environment(*folders: Path) -> "Environment":
 
 
 def short(name: str, label: str | None = None) -> str:
-    """Return the folder and the file of a path, or the file alone where the folder is the label that stands beside it.
+    """Shorten a path to its folder and file, or to the file alone if the folder is the label shown beside it.
 
     >>> short("/data/photos/cat/1.jpg"), short("/data/photos/cat/1.jpg", "cat"), short("1.jpg")
     ('cat/1.jpg', '1.jpg', '1.jpg')
@@ -81,7 +81,7 @@ def short(name: str, label: str | None = None) -> str:
 
 
 def check_page(path: Path, given_as: str = "The report") -> None:
-    """Raise `UserError` where a page cannot be written to a path: before the minutes in which its content is made."""
+    """Raise `UserError` if a page cannot be written to a path; call it before the page takes minutes to make."""
     if path.suffix.lower() != ".html":
         raise UserError(f"{given_as} is {path}, but must end in .html.")
     if path.is_dir():
@@ -89,13 +89,13 @@ def check_page(path: Path, given_as: str = "The report") -> None:
 
 
 def render_page(title: str, sections: Sequence[Section], *, summary: str = "") -> str:
-    """Put sections together to a page that opens without a network, by keyboard, on a phone and in the dark.
+    """Render sections as a page that opens without a network and works by keyboard, on a phone and in dark mode.
 
-    Charts are drawn by Vega, which is put into the page once, and only where there is a chart.
+    If a section has a chart, the page contains Vega, once.
 
     Args:
         title: The title and first heading, as plain text.
-        sections: What the page shows, in order; a list of links to them stands above where there are several.
+        sections: What the page shows, in order; if there are more than two, a menu links to them.
         summary: A sentence below the title, as plain text.
 
     Returns:
@@ -154,7 +154,7 @@ def table(content: Table, *, description: str = "") -> Markup:
 
 
 _SMALLER = ((1, 80), (1, 60), (1, 40), (0.7, 60), (0.7, 40), (0.5, 50), (0.5, 30), (0.35, 30), (0.25, 30), (0.15, 20))
-"""Sides, as parts of the side, and qualities that are tried for a picture that is to be small."""
+"""Fractions of the side, and JPEG qualities, to try until a picture is small enough."""
 
 
 def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
@@ -163,8 +163,8 @@ def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
     Args:
         image: A picture of any mode and size.
         side: The longest side of the copy, in pixels; smaller pictures stay as they are.
-        most: Characters of the address, some 1,500 or more: noisy pictures are compressed more, and made smaller, until
-            it has no more. None does neither.
+        most: The largest number of characters of the address, 1,500 or more: noisy pictures are compressed more and
+            made smaller until they fit. None sets no limit.
 
     Returns:
         The address of a JPEG: ``data:image/jpeg;base64,…``.
@@ -183,13 +183,13 @@ def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
 
 
 def picture(image: Image.Image | None, side: int, alt: str, most: int | None = None) -> Markup:
-    """Render a picture in a square of its own.
+    """Render a picture in the middle of a square.
 
     Args:
-        image: The picture, of any size; None says that there is none.
+        image: The picture, of any size; None shows the words *no picture*.
         side: The side of the square, in CSS pixels, and the longest side of the copy in the page.
-        alt: What a screen reader says in its place; nothing where the text beside it says the same.
-        most: As of `data_url`.
+        alt: The text that a screen reader reads instead; empty if the text beside the picture says the same.
+        most: The largest number of characters of its address, as in `data_url`.
 
     Example:
         >>> print(picture(None, 96, "hat"))

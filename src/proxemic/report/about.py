@@ -1,4 +1,4 @@
-"""Sections about a run: how it was trained, on what, by which recipe, where."""
+"""Sections about a run: its training, data, recipe and environment."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,7 +49,7 @@ def data(run: FinishedRun) -> Section | None:
     classes, recorded = directory.read_classes(), run.metrics or {}
     try:
         parts = {name: getattr(run.splits, name) for name in ("train", "validation", "test")}
-    except (UserError, ValueError):  # images may have gone elsewhere since
+    except (UserError, ValueError):  # the images may have moved since
         parts = {}
     if parts:
         columns = ["split", "classes", parts["train"].kind, "fewest of a class", "median", "most"]
@@ -103,8 +103,8 @@ def _lines(history: Sequence[Mapping[str, float]], names: Sequence[str], title: 
         if row[name] == row[name]  # not NaN
     ]
     x = {"field": "epoch", "type": "quantitative", "axis": {"tickMinStep": 1, "format": "d"}}
-    # Dashes tell apart what has one colour, as there are more metrics than colours: one legend shows both where both
-    # name their domain.
+    # There may be more metrics than colours, so that lines differ in dashes, too. One legend shows both if both name
+    # their domain.
     legend = {"symbolType": "stroke", "symbolSize": 600, "symbolStrokeWidth": 2}
     colour = {"field": "name", "type": "nominal", "title": None, "scale": {"domain": [*names]}, "legend": legend}
     line: dict[str, Any] = {

@@ -69,7 +69,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def distances(judged: Judged) -> Section | None:
-    """Plot the distances of pairs within and between classes, of the trained network and of those before."""
+    """Plot the distances of pairs within and between classes, by the trained network and by those before training."""
     labels = judged.rows.labels
     if labels is None:
         return None
@@ -119,7 +119,7 @@ def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
     try:
         learnt = Calibration.read(path, read_checksum(path))
     except UserError:
-        said = "No thresholds were learnt for this model: proxemic calibrate does."
+        said = "No thresholds were learnt for this model; proxemic calibrate learns them."
         return {}, Markup("<p><small>{}</small></p>").format(said)
     return {
         f"false accepts {100 * item.rate:g} %": item.threshold

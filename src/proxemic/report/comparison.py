@@ -1,4 +1,4 @@
-"""The report of a comparison: for each data set the means over seeds with their intervals, and the differences."""
+"""The report of a comparison: means over seeds with intervals, and differences, for each data set."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def write_comparison_report(comparison: Comparison | str | Path, *, out: str | P
     """Write a page about a comparison: a table, points with intervals, and differences from the baseline.
 
     Args:
-        comparison: What `proxemic.compare` returns, or its directory.
+        comparison: The result of `proxemic.compare`, or its directory.
         out: The page, ``.html``.
 
     Returns:
@@ -63,7 +63,13 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
         for entry in entries
     ]
     notes = [FOOTNOTES[item] for item in FOOTNOTES if item in {entry.selected_on for entry in entries}]
-    shown = _points(means, results, metrics, "percent", "Means over seeds as points, with their 95% intervals as lines")
+    shown = _points(
+        means,
+        results,
+        metrics,
+        "percent",
+        "means over seeds with 95% intervals, and single seeds",
+    )
     align = "ll" + "r" * (len(metrics) + 1)
     shown += table(Table(["recipe", "loss", *metrics, "seeds"], rows, notes=notes, align=align), description=name)
     others = [entry for entry in entries if entry != baseline]
@@ -75,7 +81,7 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
     title = f"Difference from {baseline.title}, paired by seed; * where the 95% interval, each by itself, excludes 0"
     cells = [[_name(entry), *map(_difference, of.values()), _pairs(of)] for entry, of in less.items()]
     shown += Markup("<h3>{}</h3>").format("Differences")
-    shown += _points(less, {}, metrics, "percent more", f"Differences from {baseline.title}, paired by seed")
+    shown += _points(less, {}, metrics, "percent more", f"differences from {baseline.title}, paired by seed")
     return Section(name, shown + table(Table(["recipe", *metrics, "pairs"], cells, title)))
 
 
@@ -107,7 +113,7 @@ def _spec(
     values: Sequence[Mapping[str, object]], seeds: Sequence[Mapping[str, object]], names: Sequence[str], title: str
 ) -> dict[str, Any]:
     y = {"field": "recipe", "type": "nominal", "sort": [*names], "title": None}
-    x = {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": False}}
+    x = {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": False}, "axis": {"tickCount": 8}}
     bounded = [value for value in values if "low" in value]
     ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
     layers = [

@@ -44,17 +44,18 @@ def write_gallery_report(
 ) -> Path:
     """Write a page about a gallery: one file that opens without a network.
 
-    It has a summary and a map with pictures, queries with their neighbours and why two pictures are near; where there
-    are labels, metrics of leave-one-out search, confused classes, distances with the thresholds that were learnt for
-    the model, and labels that are probably wrong; and duplicates and outliers.
+    It has a summary, duplicates and outliers, queries with their neighbours, a map with pictures, and why two pictures
+    are near. If there are labels, it also has labels that are probably wrong, metrics of leave-one-out search, confused
+    classes, and distances with the thresholds that were learnt for the model.
 
     Args:
-        address: Where the gallery is, or a folder of pictures, as `open_gallery` takes them. Of more than 10,000 rows,
-            as many are looked at by chance.
+        address: The gallery's address, or a folder of pictures, as `open_gallery` takes them. If it has more than
+            10,000 rows, the report shows a random sample of 10,000.
         out: The page, ``.html``.
-        model: The gallery's model, if it has moved, or the model that embeds the folder; see `Embedder.load`.
+        model: The place of the gallery's model if it has moved, or the model that embeds the folder; see
+            `Embedder.load`.
         projection: How the map is made, as in `write_report`.
-        report: Is told what the user should know, such as that the model is missing. None logs it.
+        report: Called with notes for the user, such as that the model is missing. None logs them.
 
     Returns:
         The page.
@@ -71,14 +72,15 @@ def write_gallery_report(
     check_projection(projection)  # before the minutes in which images are embedded
     gallery = open_gallery(address, model, report=report)
     try:
-        judged, total = judge_gallery(gallery, report=report), len(gallery)
+        name = os.fspath(address).partition("?")[0].rstrip("/").rpartition("/")[2]  # of a column
+        judged, total = judge_gallery(gallery, name, report=report), len(gallery)
         roots = gallery.store.roots
         facts = [[name, said] for name, said in summarize_store(gallery.store).facts().items()]
     finally:
         gallery.close()
     if len(judged.embeddings) < total:
-        report(f"Of {total:,} rows, {len(judged.embeddings):,} are looked at, drawn by chance.")
-        facts.append(["this page", f"about {len(judged.embeddings):,} of the rows, drawn by chance"])
+        report(f"The report shows {len(judged.embeddings):,} of {total:,} rows, drawn at random.")
+        facts.append(["this page", f"shows {len(judged.embeddings):,} of the rows, drawn at random"])
     summary = lead(_verdict(judged, total)) + table(Table(["fact", "value"], facts, align="ll"), description="Summary")
     sections = [
         Section("Summary", summary),
@@ -96,7 +98,7 @@ def write_gallery_report(
     return path
 
 
-def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judged:
+def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object]) -> Judged:
     """Judge a gallery with each row as a query to the others; of a large gallery, a random sample."""
     count = len(gallery)
     if not count:
@@ -120,7 +122,6 @@ def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judge
     precision = "bf16-mixed" if info.precision == "bf16-mixed" else "32-true"
     config = EvaluationConfig(distance=info.distance, recall_at=(1, 10), ndcg_at=(), precision=precision)
     embeddings = torch.from_numpy(np.concatenate(vectors))
-    name = gallery.store.address.partition("?")[0].rstrip("/").rpartition("/")[2]  # a column is named by it
     picture = PicturesNamed(names, gallery.store.roots)
     return Judged(name, "all", embeddings, rows, config, picture, embedder=embedder)
 

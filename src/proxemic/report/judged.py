@@ -32,7 +32,7 @@ from proxemic.studies.evaluation import choose_images
 from proxemic.studies.finished import FinishedRun
 
 NEAREST = 10
-"""Neighbours of each query that sections may show."""
+"""The most neighbours of a query that a section may show."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +45,14 @@ class Judged:
         embeddings: One per row.
         rows: Metadata of the rows; a label of -1 means that there is none.
         config: How embeddings are evaluated.
-        picture: A row's picture, at least as large as the side in pixels where the original is; None where there is
-            none, or it cannot be read.
+        picture: Returns a row's picture, at least as large as the given side in pixels if the original is; None if
+            there is no picture or it cannot be read.
         before: Embeddings of the same rows by the network before training, without a head (``start``) and with its new
-            head (``untrained``), as far as they are known.
-        run: The run, if the model is that of a run.
+            head (``untrained``), if they are known.
+        run: The run, if the model comes from a run.
         images: The pictures as the run reads them.
         others: Other models on the same rows.
-        embedder: The model, where it is there and takes pictures.
+        embedder: The model, if it is available and takes pictures.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Judged:
 
     @cached_property
     def metrics(self) -> RetrievalMetrics:
-        """The metrics; `ValueError` where rows have no label."""
+        """The metrics of the embeddings; a `ValueError` if rows have no label."""
         return evaluate_embeddings(self.embeddings, self.rows, self.config)
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
-        """The intervals of the metrics at a level of 95%."""
+        """The 95% intervals of the metrics."""
         return self.metrics.intervals(level=0.95)
 
     @cached_property
@@ -108,17 +108,17 @@ def judge_run(
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     report: Callable[[str], object] | None = None,
 ) -> Judged:
-    """Embed the test classes of a run, or its validation classes where it has no test.
+    """Embed the test classes of a run, or its validation classes if it has no test.
 
     Args:
         run: A finished run, or its directory.
         others: Further runs, which embed the same pictures.
-        root: Embed other labelled pictures, of a folder or table, as `proxemic.evaluate` takes them by ``data.root``.
-        embedded: What `proxemic.train` has embedded for its test (`TrainingResult`); empty embeds the pictures anew.
-        report: Is told what the user should know; None logs it.
+        root: Embed other labelled pictures, a folder or a table, as `proxemic.evaluate` takes them by ``data.root``.
+        embedded: The embeddings of a test by `proxemic.train` (`TrainingResult`); empty embeds the pictures again.
+        report: Called with notes for the user; None logs them.
 
     Raises:
-        UserError: If a run is not finished, holds no class out, or its pictures are not where they were.
+        UserError: If a run is not finished, holds no class out, or its pictures are missing.
     """
     report = report or getLogger("proxemic").info
     run = run if isinstance(run, FinishedRun) else FinishedRun(Path(run))
@@ -139,7 +139,7 @@ def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
         return "test", splits.test
     if splits.validation is None:
         raise UserError(
-            f"{run.path} holds no classes out, which a report could show: give labelled pictures of others "
+            f"{run.path} holds no classes out that a report could show: give labelled pictures of other classes "
             "(--data.root)."
         )
     return "validation", splits.validation
@@ -175,7 +175,7 @@ def _embed_all(run: FinishedRun, images: ImageSet) -> dict[str, Float[Tensor, "i
 
 
 def _embed(run: FinishedRun, model: nn.Module, images: ImageSet, asked: FinishedRun) -> Float[Tensor, "images width"]:
-    """Embed images by a network of a run, with its preprocessing, and with the batches of the run that is asked for."""
+    """Embed images by a network of a run with its preprocessing, in the batches of the run that is reported on."""
     return embed_images(
         model.to(pick_device("auto")),
         images,
@@ -206,7 +206,7 @@ def _judged(
 
 @dataclass(frozen=True, eq=False)
 class PicturesOf:
-    """Reads pictures of an image set."""
+    """Read pictures of an image set."""
 
     images: ImageSet
 
@@ -220,9 +220,9 @@ class PicturesOf:
 
 
 SIDE = 112
-"""Of a picture beside others, in CSS pixels."""
+"""The side of a picture beside others, in CSS pixels."""
 
-_MOST = 6000  # characters of a picture of noise, which has no limit of its own
+_MOST = 6000  # characters of a picture, to which noise is compressed
 _HERE = Path(__file__).parent
 
 
@@ -233,7 +233,7 @@ def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
 
 @dataclass(frozen=True)
 class PicturesNamed:
-    """Reads pictures by the paths of rows, below the roots alone."""
+    """Read pictures by the paths of rows, but only below the roots."""
 
     names: Sequence[str] | None
     roots: Sequence[str]

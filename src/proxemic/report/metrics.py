@@ -48,9 +48,9 @@ def recorded_metrics(run: FinishedRun) -> Section:
     names = {split: run.name, **{f"{ending}{name}": said for name, said in BEFORE.items()}, "chance": "chance"}
     columns = {said: recorded[name] for name, said in names.items() if name in recorded}
     if not columns:
-        return Section("Metrics", Markup("<p>The run was trained without classes held out, and has none.</p>"))
+        return Section("Metrics", Markup("<p>The run held no classes out, so it has no metrics.</p>"))
     rows = [[metric, *(percent(column.get(metric)) for column in columns.values())] for metric in columns[run.name]]
-    title = f"{split}, in percent, as the run has recorded them: without its pictures there are no intervals"
+    title = f"{split}, in percent, as the run recorded them; without its pictures there are no intervals"
     title += computed_in(recorded.get("precision"))
     values = {
         said: {metric: Interval(value, math.nan, math.nan) for metric, value in column.items()}
@@ -61,7 +61,7 @@ def recorded_metrics(run: FinishedRun) -> Section:
 
 
 def differences(judged: Judged) -> Section | None:
-    """Tabulate by how much a run exceeds the others, paired by query."""
+    """Tabulate the differences between a run and the others, paired by query."""
     own, tables = judged.metrics, Markup()
     for other in judged.others:
         found = paired_differences(
@@ -75,7 +75,7 @@ def differences(judged: Judged) -> Section | None:
         tables += table(Table(["metric", "difference", "95% interval", "p"], rows, title))
     if not tables:
         return None
-    note = "Whole classes are drawn, or exchanged; p is not corrected for the number of metrics."
+    note = "The bootstrap draws whole classes, the test exchanges them; p is not corrected for the number of metrics."
     return Section("Differences", tables + Markup("<p><small>{}</small></p>").format(note))
 
 
@@ -93,7 +93,7 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
     place = {
         "y": {"field": "metric", "type": "nominal", "sort": order, "title": None},
         "yOffset": {"field": "model", "type": "nominal", "sort": names},
-        # One legend shows colours and shapes where both name their domain.
+        # One legend shows colours and shapes if both name their domain.
         "color": {"field": "model", "type": "nominal", "scale": {"domain": names}, "title": None},
     }
     value: dict[str, Any] = {"field": "value", "type": "quantitative", "title": "percent", "scale": {"zero": False}}

@@ -1,4 +1,4 @@
-"""The section of the map: rows in two dimensions, with pictures on hover and a search by class."""
+"""The map of a report: rows in two dimensions, with pictures on hover and a search by class."""
 
 from typing import Any, Literal, get_args
 
@@ -17,16 +17,16 @@ from proxemic.report.judged import Judged, name_of
 from proxemic.tables import Table, percent
 
 Projection = Literal["pca", "tsne", "umap"]
-"""Principal components; t-SNE; UMAP, which needs the extra ``umap``."""
+"""How a map is made: principal components, t-SNE, or UMAP, which needs the extra ``umap``."""
 
 MOST = 1000
-"""Rows of a map, each with its picture; of more, as many are drawn by chance."""
+"""The most rows of a map, each with its picture; if there are more, they are drawn at random."""
 
-_SIDE, _ALL = 96, 2_000_000  # of a picture, in pixels; characters of all
-_CLASSES = 6  # classes that have a colour each; of more, colours repeat in another shape
+_SIDE, _ALL = 96, 2_000_000  # the side of a picture in pixels; the characters of all pictures
+_CLASSES = 6  # colours; further classes repeat them in another shape
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
 _TOLD_APART = _CLASSES * len(_SHAPES)
-# Search is for what stands anywhere in the name of a class, whatever its case.
+# A search looks for a part of the name of a class, ignoring case.
 _FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
 
 
@@ -40,10 +40,10 @@ def check_projection(method: str | None) -> None:
 
 
 def pictured_map(judged: Judged, *, method: Projection | None = None, seed: int = 0) -> Section | None:
-    """Draw rows in two dimensions, in grey where they have more than two dozen classes; see `check_projection`.
+    """Draw rows in two dimensions, in grey if they have more than two dozen classes.
 
-    Without a method these are drawn by t-SNE, as two principal components keep little of them, and others by principal
-    components.
+    Without a method, rows of so many classes are drawn by t-SNE, because two principal components keep little of them,
+    and others by principal components. Raises as `check_projection`.
     """
     check_projection(method)
     count = len(judged.embeddings)
@@ -56,9 +56,9 @@ def pictured_map(judged: Judged, *, method: Projection | None = None, seed: int 
     many = labels is not None and len(labels[rows].unique()) > _TOLD_APART
     places, note, axes = _places(judged, rows, method or ("tsne" if many else "pca"))
     spec = _spec(_values(judged, rows, places, grey=many), axes, has_classes=labels is not None, grey=many)
-    said = f"A map of {len(rows):,} pictures" + (f", of {count:,} by chance" if count > len(rows) else "")
-    said += ", in which near ones are alike to the network. Hover over a point, or touch it, to see its picture."
-    said += " Search for a class to see where it is; the list below names all." if labels is not None else ""
+    said = f"A map of {len(rows):,} pictures" + (f", drawn at random from {count:,}" if count > len(rows) else "")
+    said += ". Pictures that are near look alike to the network. Hover over a point, or touch it, to see its picture."
+    said += " Search for a class to find it in the map; the list below names all classes." if labels is not None else ""
     return Section("Map", chart(spec, said) + Markup("<p><small>{}</small></p>").format(note) + _classes(judged, rows))
 
 
@@ -112,7 +112,7 @@ def _spec(
     named = len({value["class"] for value in values}) <= _CLASSES
     colour = {"field": "class" if named else "colour", "type": "nominal", "title": None}
     colour |= {} if named and has_classes else {"legend": None}
-    if grey:  # but what is searched for
+    if grey:  # except for what is searched for
         colour = {"condition": {"test": f"wanted && ({_FOUND})", "value": COLORS[0]}, "value": COLORS[-1]}
     shape = {"field": "shape", "type": "nominal", "scale": {"domain": [*_SHAPES], "range": [*_SHAPES]}, "legend": None}
     tooltip = [{"field": name, "type": "nominal", "title": name} for name in ("image", "class", "name")]
@@ -130,7 +130,7 @@ def _spec(
 
 
 def _classes(judged: Judged, rows: Int64[Tensor, " drawn"]) -> Markup:
-    """List the classes of the map, for readers who cannot point at it."""
+    """List the classes of the map, for readers who cannot use a pointer."""
     labels, names = judged.rows.labels, judged.rows.class_names
     if labels is None or names is None:
         return Markup()

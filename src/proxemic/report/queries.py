@@ -17,12 +17,12 @@ from proxemic.pages.page import check_page
 from proxemic.report.judged import Judged, PicturesNamed, PicturesOf, name_of, render, shown
 from proxemic.studies.evaluation import Evaluation
 
-EACH, _NEIGHBOURS = 6, 6  # queries of each kind, and neighbours of each
-_RANKED = 512  # queries whose first right neighbour is looked for wherever it is
+EACH, _NEIGHBOURS = 6, 6  # queries of each kind, and their neighbours
+_RANKED = 512  # queries that are sorted by the rank of their first right neighbour, too
 
 
 def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | None:
-    """Show queries of the lowest and of median average precision, and random ones, each with its neighbours."""
+    """Show the worst, the median and random queries by average precision, each with its neighbours."""
     asked = len(judged.found.queries)
     if not asked or not judged.found.neighbours.shape[1]:
         return None
@@ -44,7 +44,7 @@ def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | No
 
 
 def _one_per_class(judged: Judged, order: Int64[Tensor, " places"], count: int) -> Int64[Tensor, " count"]:
-    """Take the first query of each class, and then, where the classes are fewer, further queries."""
+    """Take the first query of each class, and further queries if there are fewer classes than that."""
     labels = judged.metrics.labels[order].tolist()
     first = {label: place for place, label in reversed([*enumerate(labels)])}
     places = sorted(first.values()) + sorted({*range(len(labels))} - {*first.values()})
@@ -55,7 +55,7 @@ def worst_queries(judged: Judged, count: int) -> Section:
     """Show only the worst queries; raise `ValueError` if rows have no labels."""
     order = hardest_first(judged)
     if order is None:
-        raise ValueError("the worst queries are those that find the fewest of their class, but there are no labels")
+        raise ValueError("the worst queries find the fewest of their class, but there are no labels")
     return Section("The worst queries", _groups(judged, {"": order[:count]}))
 
 
@@ -64,20 +64,21 @@ def chosen_queries(judged: Judged, rows: Sequence[int]) -> Section:
     place = {row: number for number, row in enumerate(judged.found.queries.tolist())}
     missing = [name_of(judged, row) for row in rows if row not in place]
     if missing:
-        raise ValueError(f"{missing[0]} is in the gallery, but no query.")
+        raise ValueError(f"{missing[0]} is in the gallery, but is not a query.")
     return Section("Chosen queries", _groups(judged, {"": torch.tensor([place[row] for row in rows])}))
 
 
 def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
-    """Return the places of queries that have something to find, by rising average precision; None without labels.
+    """Sort queries that have something to find by rising average precision; return their places, None without labels.
 
-    Of the first 512, those of the same come by the rank of their first right neighbour, the latest first.
+    Among the first 512, queries with the same precision are sorted by the rank of their first right neighbour, the
+    latest first.
     """
     if not has_labels(judged):
         return None
     metrics = judged.metrics
     places = metrics.evaluated.nonzero().squeeze(1)
-    # Sums of the same fractions in another order are the same.
+    # Rounded, so that the order of a sum makes no difference.
     precision = (1e9 * metrics.per_query["map@r"][places]).round()
     order = precision.argsort(stable=True)
     first = order[:_RANKED]
@@ -89,7 +90,7 @@ def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
 
 
 def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[Tensor, " some"]:
-    """Return the rank, from 1, of each query's first neighbour of the right class; each must have one."""
+    """Return the rank, from 1, of the first neighbour of the right class of queries that have one."""
     labels, rows = judged.rows.labels, judged.found.queries[places]
     assert labels is not None
     is_query = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, rows, True)
@@ -99,7 +100,7 @@ def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[T
 
 
 def has_labels(judged: Judged) -> bool:
-    """Return whether a query has another picture of its class to find."""
+    """Return whether any query has another picture of its class to find."""
     labels, rows = judged.rows.labels, judged.found.queries
     if labels is None or not bool((labels[rows] >= 0).any()):
         return False
@@ -127,7 +128,7 @@ def _query(judged: Judged, place: int) -> dict[str, object]:
     said, late = "", None
     if has_labels(judged) and bool(judged.metrics.evaluated[place]):
         rank = int(first_right_ranks(judged, torch.tensor([place]))[0])
-        said = f"average precision {100 * judged.metrics.per_query['map@r'][place]:.1f} %"
+        said = f"average precision {100 * judged.metrics.per_query['map@r'][place]:.1f}\N{NO-BREAK SPACE}%"
         late = _first_right(judged, place, rank) if rank > len(listed) else None
     elif label is not None:
         said = "nothing else of its class"
@@ -157,20 +158,20 @@ def _first_right(judged: Judged, place: int, rank: int) -> dict[str, object]:
 
 
 _MOST = 100  # queries, some 5 MB where pictures are noise
-_LOCAL = ("/",)  # no address, which a file of embeddings from elsewhere may name
+_LOCAL = ("/",)  # a file of embeddings from elsewhere may name addresses, which are not opened
 
 
 def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, chosen: Sequence[str] = ()) -> Path:
     """Draw queries of an evaluation, each with its nearest neighbours and the first right one.
 
-    Pictures of embeddings that were made elsewhere are looked for on this machine, by the paths of the rows.
+    If the embeddings were made elsewhere, pictures are read on this machine by the paths of the rows.
 
     Args:
-        evaluation: Of one model, by `proxemic.evaluate`.
+        evaluation: The evaluation of one model by `proxemic.evaluate`.
         out: The page, ``.html``, which opens without a network.
-        worst: How many of the worst queries: those of the lowest average precision over the first R neighbours and, of
-            equal ones, the latest first right neighbour; at most 100.
-        chosen: Paths of queries, whole or their ends.
+        worst: How many of the worst queries to draw, at most 100: those with the lowest average precision over the
+            first R neighbours and, if these are equal, the latest first right neighbour.
+        chosen: Paths of queries, or the ends of paths.
 
     Returns:
         The page.

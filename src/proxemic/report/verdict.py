@@ -1,4 +1,4 @@
-"""The section that a report of a run begins with: the verdict, and what to do next."""
+"""The first section of a report of a run: the verdict, and what to do next."""
 
 import math
 
@@ -13,14 +13,15 @@ from proxemic.studies.finished import FinishedRun
 
 
 def verdict_on_run(run: FinishedRun, judged: Judged | None) -> Section:
-    """Say how good a run is on the pictures of its report, or by what it has recorded where there are none."""
+    """Say how good a run is on the pictures of its report, or by what it has recorded if there are none."""
     recorded = run.metrics or {}
     said = recorded_verdict(recorded) if judged is None else verdict_on(judged)
-    shown = lead(said or "The run held no classes out, so there is nothing to judge it by.")
+    shown = lead(said or "The run held no classes out, so this report cannot say how good it is.")
     if judged is not None and judged.split == recorded.get("selected_on"):
         shown += Markup("<p>{}</p>").format("The epoch was chosen on the same classes, which favours this result.")
     if recorded.get("kept") in BEFORE:
-        shown += Markup('<p class="banner">{}</p>').format(START_KEPT)
+        head = " Its embeddings come from the new head." if recorded["kept"] == "untrained" else ""
+        shown += Markup('<p class="banner">{}{}</p>').format(START_KEPT, head)
     commands = next_commands(run.path, recorded)
     commands["find wrong labels and duplicates"] = f"proxemic clean PICTURES --model {run.path} --out cleaned"
     items = [Markup("<dt>{}</dt><dd><code>{}</code></dd>").format(*item) for item in commands.items()]

@@ -1,4 +1,4 @@
-"""The section of why two pictures are near: which places of both make them similar."""
+"""Why two pictures are near: a section that shows which places of both make them similar."""
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from proxemic.report.judged import Judged, name_of, render
 from proxemic.report.queries import hardest_first
 from proxemic.retrieval import Explanation, explain_similarity
 
-_SIDE, _EACH, _MOST = 160, 3, 12_000  # pixels, pairs of each kind, characters of a picture
-_LARGE = 1 << 16  # pixels that no picture is larger than: it is read whole
-# Told apart by the colour-blind.
+_SIDE, _PAIRS_OF_A_KIND, _MOST = 160, 3, 12_000  # of a picture: its side in pixels, and its characters
+_LARGE = 1 << 16  # a side that no picture exceeds, so that it is read whole
+# Colour-blind readers can tell these two apart.
 _WARM, _COLD = (np.array(value, np.float32) for value in ([255, 140, 0], [40, 120, 255]))
 _METHODS = {
     "exact": "This similarity is a sum over the pairs of places of both pictures, as the network pools by averages or "
@@ -42,7 +42,7 @@ def why_near(judged: Judged) -> Section | None:
             continue
         try:
             found = explain_similarity(embedder, one, other, mean=unit.mean(0))
-        except UserError as error:  # it gives no gradients, and will not for any other pair
+        except UserError as error:  # the network gives no gradients, for any pair
             return Section("Why two pictures are near", Markup("<p>{}</p>").format(error))
         methods.add(found.method)
         cosine = float(unit[rows[0]] @ unit[rows[1]])
@@ -66,13 +66,13 @@ def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
             one, other = int(near.queries[place]), int(near.neighbours[place, 0])
             labels = judged.label(one), judged.label(other)
             kind = "Near" if None in labels else "Right" if labels[0] == labels[1] else "Wrong"
-            if other >= 0 and kind in kinds and len(found[kind]) < _EACH:
+            if other >= 0 and kind in kinds and len(found[kind]) < _PAIRS_OF_A_KIND:
                 found[kind].append((one, other))
     return [(kind, rows) for kind, item in found.items() for rows in item]
 
 
 def _pair(judged: Judged, title: str, rows: tuple[int, int], found: Explanation) -> dict[str, object]:
-    # Beside the average place: in colours of the values themselves, pictures that are near are all orange.
+    # Relative to the average place, because the values themselves would be positive nearly everywhere.
     maps = [item - item.mean() for item in found.maps]
     strongest = max(float(max(item.abs().max(), whole.mean())) for item, whole in zip(maps, found.maps, strict=True))
     sides = []
@@ -118,7 +118,7 @@ def overlay(seen: Image.Image, values: Float64[Tensor, "height width"], stronges
 
 
 def where_most(contributions: Float64[Tensor, "height width"]) -> str:
-    """Say in which of nine parts of a picture most contributions are; empty where none has twice the mean of all.
+    """Name the one of nine parts of a picture that contributes most; empty if none has twice the mean of all.
 
     >>> where_most(torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)), where_most(torch.ones(4, 4))
     ('at the top right', '')

@@ -1,4 +1,4 @@
-"""Write reports: which sections they have, in which order."""
+"""Write the report of a run from its sections."""
 
 from collections.abc import Callable, Mapping
 from logging import getLogger
@@ -34,20 +34,20 @@ def write_report(
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     report: Callable[[str], object] | None = None,
 ) -> Path:
-    """Write a page about a run, beside other runs: one file that opens without a network.
+    """Write a page about a run, and others beside it: one file that opens without a network.
 
     Args:
-        target: The directory of a finished run, whose test classes are embedded; or, where there is no test, its
-            validation classes.
+        target: The directory of a finished run. The report is about its test classes, or about its validation classes
+            if it has no test.
         others: Further runs, which are compared with the first on its pictures.
         out: The page, ``.html``.
-        root: Show other labelled pictures instead, of a folder or table, as `proxemic.evaluate` takes them by
+        root: Show other labelled pictures instead, a folder or a table, as `proxemic.evaluate` takes them by
             ``data.root``.
         projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``;
             None takes t-SNE above two dozen classes, and principal components otherwise.
-        embedded: What `proxemic.train` has embedded for the test of the run; empty embeds the pictures anew.
-        report: Is told what the user should know, such as that the pictures are gone and what the run has recorded is
-            shown alone. None logs it.
+        embedded: The embeddings of the run's test by `proxemic.train`; empty embeds the pictures again.
+        report: Called with notes for the user, such as that the pictures are gone, so that the page shows only what the
+            run has recorded. None logs them.
 
     Returns:
         The page.
@@ -61,15 +61,15 @@ def write_report(
     """
     report, path = report or getLogger("proxemic").info, Path(out)
     check_page(path)
-    check_projection(projection)  # before the minutes in which images are embedded
+    check_projection(projection)  # before embedding takes minutes
     run = FinishedRun(Path(target))
-    read_checksum(run.path)  # a damaged model is refused, although a report does without pictures
+    read_checksum(run.path)  # refuse a damaged model, although a report can do without pictures
     try:
         judged = judge_run(run, others, root=root, embedded=embedded, report=report)
     except (UserError, ValueError) as error:
         if others or root is not None:
             raise
-        report(f"The report has no pictures, but what the run has recorded: {error}")
+        report(f"The report shows what the run has recorded, without pictures: {error}")
         judged = None
     first = verdict_on_run(run, judged)
     if judged is None:

@@ -113,7 +113,7 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
             words = words[:-2] + "…" if len(words) > 2 else ""
         draw.text(place, words, colour, font)
 
-    text((_GAP, _GAP), f"Nearest in {result.gallery}" + f", {note}" * bool(note), _INK, sheet.width - 2 * _GAP)
+    text((_GAP, _GAP), f"Nearest pictures in {result.gallery}" + f", {note}" * bool(note), _INK, sheet.width - 2 * _GAP)
     for row, answer in enumerate(answers):
         top = head + tall * row
         for column, shown in enumerate((answer, *answer.hits)):

@@ -1,4 +1,4 @@
-"""The routes: the page, and the JSON interface that it uses itself."""
+"""The routes of the server: the page, and the JSON interface that the page uses."""
 
 import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _FOLDER = Path(__file__).parent
 _PRIVATE = {"Cache-Control": "private, max-age=300"}
 
 Where = Annotated[
-    list[str], Query(max_length=32, description="COLUMN=VALUE, as label=shoe; any of the values of a column will do")
+    list[str], Query(max_length=32, description="COLUMN=VALUE, as label=shoe; values of one column are alternatives")
 ]
 Neighbours = Annotated[int, Query(ge=1, le=1000, description="neighbours")]
 Id = Annotated[int, InPath(alias="id", ge=0, lt=2**63, description="the picture's number in the gallery")]
@@ -42,9 +42,9 @@ Text = Annotated[str, Form(max_length=1000, description="what pictures show, in 
 
 
 def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Doubt] | None = None) -> Guard:
-    """Make the application that serves a gallery, and closes it at its end, behind its guard.
+    """Make the application that serves a gallery behind a guard, and closes the gallery when it ends.
 
-    With doubts, even none, it also serves their review.
+    If doubts are given, even an empty list, it also serves their review.
     """
     title = engine.about()["name"]
 
@@ -77,8 +77,8 @@ def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Do
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> JSONResponse:
         unrouted = {
-            404: f"There is nothing at {request.url.path}: /openapi.json lists what there is.",
-            405: f"{request.method} is not for {request.url.path}: /openapi.json lists what is.",
+            404: f"There is nothing at {request.url.path}: /openapi.json lists all addresses.",
+            405: f"{request.url.path} does not take {request.method}: /openapi.json lists its methods.",
         }
         sentence = error.detail if isinstance(error, Refused) else unrouted.get(error.status_code, error.detail)
         return JSONResponse({"detail": sentence}, error.status_code, error.headers)
@@ -117,7 +117,7 @@ def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Do
 
     @app.get("/health")
     async def check_health() -> answers.Health:
-        """Answer as long as the server can decode, embed and read; needs no token."""
+        """Answer if the server can decode, embed and read; needs no token."""
         await engine.check_health()
         return answers.Health(status="ok")
 

@@ -1,4 +1,4 @@
-"""The gallery and its model behind the server: few threads answer, and a bounded number of requests waits for them."""
+"""The gallery and its model behind the server: a few threads answer a bounded number of waiting requests."""
 
 import asyncio
 import math
@@ -26,12 +26,12 @@ from proxemic.retrieval.items import further_columns
 from proxemic.serve.limits import Limits, Refused
 from proxemic.serve.pictures import check_query, decoding, original, thumbnail
 
-_THREADS = 2  # that decode queries, and as many that read the gallery
-_MOST_ROWS = 256  # requests without a picture that may wait
-_AT_ONCE = 16  # queries that the network sees at once
-_LABELS = 500  # that the page offers
+_THREADS = 2  # for decoding queries, and as many for reading the gallery
+_MOST_ROWS = 256  # waiting requests without a picture
+_AT_ONCE = 16  # queries in a batch of the network
+_LABELS = 500  # offered by the page
 
-_AWAY = "The gallery cannot be searched for now, and the server's terminal says why: try again later."
+_AWAY = "The gallery cannot be searched at the moment; the server's terminal says why. Try again later."
 
 Conditions = dict[str, list[str | None]]
 """The allowed values of each column."""
@@ -44,10 +44,10 @@ class _Query(NamedTuple):
 
 
 class Engine:
-    """Answer requests about a gallery; `messages` is what the terminal should say.
+    """Answer requests about a gallery; `messages` are lines for the terminal.
 
     Raises:
-        UserError: If there is no such gallery, its model is missing, or it lacks a threshold that was asked for.
+        UserError: If there is no such gallery, its model is missing, or the requested threshold was not learnt.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Engine:
         self._threads["model"] = ThreadPoolExecutor(1, "model")
         self._asked: list[tuple[_Query, asyncio.Future[Any]]] = []  # which the next batch answers
         self._answering: asyncio.Task[None] | None = None
-        self._store = threading.Lock()  # stores are not for several threads at once
+        self._store = threading.Lock()  # only one thread may use a store at a time
         self.gallery = Gallery.open(address, model)
-        self._notes: list[str] = []  # for clients, who must not learn where things lie on this machine
+        self._notes: list[str] = []  # for clients, who must not learn paths of this machine
         self.messages: list[str] = []
         self.takes_pictures = self._warm_up(model)
         self.takes_texts = self.takes_pictures and self.gallery.embedder.takes_texts
@@ -78,10 +78,10 @@ class Engine:
     def _warm_up(self, model: str | None) -> bool:
         """Embed once, as the first time takes longest; return False if pictures cannot be embedded."""
         if self.gallery.store.info.model is None and model is None:
-            self._note("The gallery has vectors of an unknown model: only its own rows can be searched for.")
+            self._note("The gallery's vectors come from an unknown model, so only its own pictures can be queries.")
             return False
         if self.gallery.embedder.takes_vectors:
-            self._note("The gallery's model takes vectors: only its own rows can be searched for.")
+            self._note("The gallery's model takes vectors, so only its own pictures can be queries.")
             return False
         picture = Image.new("RGB", (256, 256))
         self._threads["model"].submit(self.gallery.embedder.embed, [picture]).result()
@@ -93,8 +93,8 @@ class Engine:
         except UserError as error:
             if rate is not None or threshold is not None:
                 raise
-            note = "No picture is called unknown, as no threshold was learnt (for the operator: proxemic calibrate)."
-            self._note(note, f"Nothing is named: {error}")
+            note = "No threshold was learnt, so pictures are not named (for the operator: proxemic calibrate)."
+            self._note(note, f"Pictures are not named: {error}")
             return None
         self._notes += chosen.notes
         self.messages += (*chosen.notes, *chosen.advice)
@@ -106,7 +106,7 @@ class Engine:
         self.messages.append(message or note)
 
     def close(self) -> None:
-        """Close the gallery, unless a thread hangs in it."""
+        """Close the gallery, unless a thread is stuck in it."""
         for pool in self._threads.values():
             pool.shutdown(wait=False, cancel_futures=True)
         if self._store.acquire(timeout=1):
@@ -114,7 +114,7 @@ class Engine:
 
     @asynccontextmanager
     async def _request(self, kind: Literal["query", "row"]) -> AsyncIterator[None]:
-        """Count a request among those that wait, bound its time, and turn errors into refusals."""
+        """Count a waiting request, limit its time, and turn errors into refusals."""
         if self._waiting[kind] >= self._room[kind]:
             raise Refused(503, f"{self._waiting[kind]:,} requests are waiting already: try again in a moment.")
         self._waiting[kind] += 1
@@ -124,7 +124,7 @@ class Engine:
         except TimeoutError:
             why = f"There was no answer within {self._limits.seconds:g} s: try again in a moment."
             raise Refused(504, why) from None
-        except UserError as error:  # it may name a database
+        except UserError as error:  # which may name a database
             print(f"A request was refused: {error}", file=sys.stderr, flush=True)
             raise Refused(503, _AWAY) from error
         except ValueError as error:
@@ -147,9 +147,9 @@ class Engine:
             return await answer
 
     async def _answer_asked(self) -> None:
-        """Answer the queries that came while the batch before was answered, until there are none."""
+        """Answer queries in batches until none are waiting."""
         while self._asked:
-            batch = [entry for entry in self._asked[:_AT_ONCE] if not entry[1].done()]  # done: nobody waits
+            batch = [entry for entry in self._asked[:_AT_ONCE] if not entry[1].done()]  # done: its client has gone
             del self._asked[:_AT_ONCE]
             answers = await self._run("model", self._answer, [query for query, _ in batch])
             for (_, future), answer in zip(batch, answers, strict=True):
@@ -158,12 +158,12 @@ class Engine:
         self._answering = None
 
     async def show(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a method of this object that needs no model."""
+        """Call a function that needs no model, in a thread."""
         async with self._request("row"):
             return await self._run("row", method, *arguments)
 
     async def check_health(self) -> None:
-        """Wait until every kind of thread has time; a picture on which they hang raises a `Refused`."""
+        """Wait until a thread of every kind is free; raise `Refused` if they are stuck."""
         try:
             async with asyncio.timeout(self._limits.seconds):
                 for pool in self._threads:
@@ -176,10 +176,10 @@ class Engine:
             if not self.takes_texts:
                 raise Refused(422, "The gallery's model has no text tower, as CLIP and SigLIP have: send a picture.")
             if not content.strip():
-                raise Refused(422, "text is empty: say in words what pictures show.")
+                raise Refused(422, "text is empty: describe in words what to look for.")
             return content
         if not self.takes_pictures:
-            raise Refused(422, f"{' '.join(self._notes[:1])} Give the id of one.")
+            raise Refused(422, f"{' '.join(self._notes[:1])} Give the id of a picture.")
         pixels = check_query(content, self._limits.pixels)
         try:
             with decoding(pixels):
@@ -197,7 +197,7 @@ class Engine:
         for places in groups.values():
             try:
                 found: list[Any] = self._answer_alike([queries[place] for place in places])
-            except Exception as error:  # the other groups have their answers
+            except Exception as error:  # the other groups still get their answers
                 found = [error] * len(places)
             answers |= zip(places, found, strict=True)
         return [answers[place] for place in range(len(queries))]
@@ -212,7 +212,7 @@ class Engine:
         good = [place for place in range(len(queries)) if place not in useless]
         ks = [queries[place].k for place in good]
         if any(ks):
-            # Texts lie farther away than pictures of a class do, from which thresholds are learnt.
+            # Thresholds are learnt from pictures, and texts are farther away than pictures of the same class.
             found = iter(self._search(vectors[good], ks, queries[0].where, None if texts else self._threshold))
         else:
             found = iter([{"vector": vector, "model": embedder.checksum} for vector in vectors[good].tolist()])
@@ -243,7 +243,7 @@ class Engine:
         }
 
     def near(self, number: int, k: int, where: Conditions) -> dict[str, Any]:
-        """Return the neighbours of a row, without itself."""
+        """Return the neighbours of a row, without the row itself."""
         vector, _ = self._row(number)
         with self._store:
             hits = self.nearest(vector, k + 1, where)
@@ -255,7 +255,7 @@ class Engine:
 
     @contextmanager
     def locked(self) -> Iterator[Gallery]:
-        """Yield the gallery, which no other thread then uses."""
+        """Yield the gallery and keep other threads away from it."""
         with self._store:
             yield self.gallery
 

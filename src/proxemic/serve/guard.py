@@ -1,4 +1,4 @@
-"""The guard before the application: who may ask, how much may arrive and how slowly, and headers of all answers."""
+"""The guard in front of the application: access, sizes and times of requests, and headers of all answers."""
 
 import asyncio
 from contextlib import suppress
@@ -17,7 +17,7 @@ POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; "
     "img-src 'self' blob:; script-src 'self'; style-src 'unsafe-inline'"
 )
-"""What the page may load: its own script, and pictures of this server and of the user."""
+"""The content security policy: pages may load their own scripts, and pictures of this server and of the user."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -25,14 +25,14 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_DRAINED = 5.0  # seconds in which the rest of a refused body is thrown away: its sender does not read an answer yet
-_TAKEN = 30.0  # seconds in which a client must take the next part of an answer
+_DRAINED = 5.0  # seconds for discarding the rest of a refused body, whose sender does not read an answer yet
+_TAKEN = 30.0  # seconds for a client to read the next part of an answer
 
 
 class Guard:
-    """Let requests through to an ASGI application, or refuse them.
+    """Pass requests on to an ASGI application, or refuse them.
 
-    Starlette has middleware for some of this, but answers in plain text.
+    Starlette has middleware for some of this, but it answers in plain text.
     """
 
     def __init__(self, app: ASGIApp, access: Access, limits: Limits) -> None:
@@ -55,7 +55,7 @@ class Guard:
                 async with asyncio.timeout_at(until):
                     message = await receive()
             except TimeoutError:
-                raise Refused(408, f"The request did not come within {self._limits.seconds:g} s.") from None
+                raise Refused(408, f"The request did not arrive within {self._limits.seconds:g} s.") from None
             size, complete = size + len(message.get("body", b"")), not message.get("more_body", False)
             self._check_size(size)
             return message
@@ -66,7 +66,7 @@ class Guard:
                 added = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     added.setdefault(name, value)
-                if "sec-fetch-site" in headers:  # other browsers complain of it without TLS
+                if "sec-fetch-site" in headers:  # without TLS, other browsers warn about it
                     added["Cross-Origin-Opener-Policy"] = "same-origin"
                 if not complete:
                     added["Connection"] = "close"
@@ -92,17 +92,17 @@ class Guard:
         except Refused as refused:
             answer = JSONResponse({"detail": refused.detail}, refused.status_code, refused.headers)
             return await answer(scope, receive, send_bounded)
-        # HEAD is answered like GET; the protocol leaves the content out.
+        # HEAD is answered like GET, and the protocol drops the content.
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         return await self._app(asked, receive_bounded, send_bounded)
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.bytes:
-            most = f"at most {self._limits.bytes:,} bytes are taken"
-            raise Refused(413, f"The request is too large: {most}; send a smaller picture.")
+            why = f"The request has more than {self._limits.bytes:,} bytes: send a smaller picture."
+            raise Refused(413, why)
 
     def _gives_token(self, query: str) -> bool:
-        """Return whether an address ends in the token, escaped by a program or typed with & and + in it."""
+        """Return whether an address ends in the token, with & and + either escaped or as typed."""
         given = query.removeprefix("token=")
         return given != query and (self._access.is_token(given) or self._access.is_token(unquote(given)))
 

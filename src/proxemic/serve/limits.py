@@ -1,4 +1,4 @@
-"""Limits of what requests may ask for, and the refusal of others."""
+"""Limits of requests, and the refusal of requests."""
 
 from dataclasses import dataclass, fields
 
@@ -19,14 +19,14 @@ class Refused(HTTPException):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limit what a request, and all requests together, may take of the machine. Each worker has these limits.
+    """Set the limits of a request and of all requests together, for each worker.
 
     Args:
-        bytes: The largest body of a request; a larger one is answered by 413.
-        pixels: The largest width times height of a query, checked before it is decoded; more is answered by 413.
-        seconds: The time in which a body must arrive (else 408), and that a request may wait for its answer (else 504).
-        queue: Queries that may wait for the model or be embedded; further ones get 503 with ``Retry-After``.
-        connections: Open connections; requests on further ones are answered by 503.
+        bytes: The largest body of a request; larger ones get 413.
+        pixels: The largest width times height of a query, checked before it is decoded; larger ones get 413.
+        seconds: The time for a body to arrive (otherwise 408), and for an answer to be ready (otherwise 504).
+        queue: The most queries that wait for the model or are being embedded; others get 503 with ``Retry-After``.
+        connections: The most open connections; requests on others get 503.
 
     Raises:
         ValueError: If a limit is not above 0.

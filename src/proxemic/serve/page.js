@@ -1,6 +1,6 @@
-// The page of proxemic serve. Text of others only ever becomes the text of elements, never HTML.
+// The page of proxemic serve. Names and labels only become the text of elements, never HTML.
 
-import { ask, at, make } from "./shared.js";
+import { ask, at, counted, make } from "./shared.js";
 
 const conditions = [];
 let gallery = { columns: [], labels: [], takes_pictures: true };
@@ -15,7 +15,7 @@ function say(text) {
 function fail(text) {
   say(text);
   at("status").classList.add("error");
-  at("answer").hidden = true; // what was found before belongs to another query
+  at("answer").hidden = true; // the hits of an earlier query
 }
 
 function parameters(further) {
@@ -43,7 +43,7 @@ function card(row) {
 }
 
 function cards(hits) {
-  const threshold = typeof query === "string" ? null : gallery.threshold; // which is one of distances between pictures
+  const threshold = typeof query === "string" ? null : gallery.threshold; // which is for distances between pictures
   const near = threshold === null ? hits.length : hits.filter((hit) => hit.distance <= threshold).length;
   const made = hits.map(card);
   const line = `Threshold ${threshold?.toFixed(4)}: what follows is too far away to be named.`;
@@ -52,15 +52,15 @@ function cards(hits) {
 }
 
 function verdict(recognition, row, hits) {
+  if (!hits.length) return [conditions.length ? "No picture meets the filters." : "This gallery has no other picture."];
   if (typeof row === "string") return [make("b", {}, row), ", and the pictures nearest to these words"];
-  if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and what is nearest to it"];
+  if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and the pictures nearest to it"];
   if (!recognition) {
-    if (!hits.length) return ["Nothing was found."];
     return ["Nearest: ", make("b", {}, hits[0].label ?? hits[0].name), ` at ${hits[0].distance.toFixed(4)}`];
   }
   const { label, distance, threshold } = recognition;
-  if (threshold < 0) return ["Nothing is named: no distance is small enough for the threshold."];
-  const why = distance === null ? "" : `, nearest at ${distance.toFixed(4)}, threshold ${threshold.toFixed(4)}`;
+  if (threshold < 0) return ["The query is not named: no distance is small enough for the threshold."];
+  const why = distance === null ? "" : `, nearest${conditions.length ? " in the whole gallery" : ""} at ${distance.toFixed(4)}, threshold ${threshold.toFixed(4)}`;
   const doubts = make("small", {}, ` ${gallery.notes.join(" ")}`);
   return [make("b", { className: label === null ? "other" : "same" }, label ?? "unknown"), why, doubts];
 }
@@ -73,7 +73,7 @@ async function search(wanted) {
   if (file && !gallery.takes_pictures) return fail(gallery.notes.join(" "));
   const most = Number(at("file").dataset.most);
   if (file && file.size > most) {
-    return fail(`The picture has ${file.size.toLocaleString("en")} bytes, but at most ${most.toLocaleString("en")} are taken.`);
+    return fail(`The picture has ${file.size.toLocaleString("en")} bytes, but the limit is ${most.toLocaleString("en")}: choose a smaller one.`);
   }
   asking.abort();
   asking = new AbortController();
@@ -105,7 +105,7 @@ async function search(wanted) {
   }
 }
 
-let listed = 0; // the listing that is meant, of several that are under way
+let listed = 0; // the number of the latest listing, as several may be under way
 
 async function list(after) {
   const mine = ++listed;
@@ -115,9 +115,9 @@ async function list(after) {
     if (after < 0) at("items").replaceChildren();
     at("items").append(...items.map(card));
     const none = conditions.length
-      ? "None meets the filters."
+      ? "No picture meets the filters."
       : `This gallery is empty. Add pictures: proxemic gallery add ${gallery.name} PICTURES`;
-    at("choose").textContent = items.length || after >= 0 ? "Choose one to see its neighbours." : none;
+    at("choose").textContent = items.length || after >= 0 ? "Choose a picture to see its neighbours." : none;
     at("more").hidden = !more;
     at("more").onclick = () => list(items.at(-1).id);
   } catch (error) {
@@ -170,7 +170,7 @@ document.ondrop = (event) => {
 
 try {
   gallery = await ask("gallery");
-  const what = `${gallery.rows.toLocaleString("en")} pictures, ${gallery.label_count.toLocaleString("en")} labels, ${gallery.distance} distance.`;
+  const what = `${counted(gallery.rows, "picture")}, ${counted(gallery.label_count, "label")}, ${gallery.distance} distance.`;
   at("about").textContent = [what, ...gallery.notes].join(" ");
   at("column").append(...["label", ...gallery.columns].map((name) => make("option", {}, name)));
   at("file").disabled = !gallery.takes_pictures;

@@ -19,17 +19,17 @@ from proxemic.image_formats import FORMATS, FORMATS_TEXT
 from proxemic.serve.limits import Refused
 
 TYPES = {name: f"image/{name.lower()}" for name in FORMATS} | {"MPO": "image/jpeg"}
-"""The content types of formats that are given out; MPO is what some cameras' JPEG files are to Pillow."""
+"""The content types of the formats that the server sends; Pillow calls the JPEG files of some cameras MPO."""
 
 SIDE = 256
-"""Pixels of the longer side of a thumbnail."""
+"""The longer side of a thumbnail, in pixels."""
 
-_LARGEST = 200_000_000  # bytes of a file that is given out
-_LARGE = 4_000_000  # pixels
+_LARGEST = 200_000_000  # bytes of a file that the server sends
+_LARGE = 4_000_000  # pixels from which memory is given back
 
 
 def check_query(content: bytes, pixels: int) -> int:
-    """Return the pixels of a picture by its header alone; refuse too many, and files that are not pictures."""
+    """Return the number of pixels of a picture from its header; refuse too many, and files that are not pictures."""
     header = _header(content)
     if header is None:
         raise Refused(415, f"The file is not a picture: use {FORMATS_TEXT}.")
@@ -37,15 +37,14 @@ def check_query(content: bytes, pixels: int) -> int:
     if width * height > pixels:
         raise Refused(
             413,
-            f"The picture has {width:,} x {height:,} pixels, but at most {pixels:,} pixels are taken: send a smaller "
-            "one.",
+            f"The picture has {width:,} x {height:,} pixels, but the limit is {pixels:,} pixels: send a smaller one.",
         )
     return width * height
 
 
 @contextmanager
 def decoding(pixels: int) -> Iterator[None]:
-    """Give the memory back after a large picture, as the next one that needs as much may never come."""
+    """Give memory back to the system after a large picture, because the next picture may need far less."""
     try:
         yield
     finally:
@@ -54,7 +53,7 @@ def decoding(pixels: int) -> Iterator[None]:
 
 
 def original(name: str, roots: Sequence[str]) -> tuple[str, bytes]:
-    """Return the content type and the content of a row's file, or of the part that the row's box cuts out."""
+    """Return the content type and the content of a row's file, or of the part inside the row's box."""
     content, box = _read(name, roots)
     kind, pixels = _examine(content)
     if box is None:
@@ -72,11 +71,11 @@ def thumbnail(name: str, roots: Sequence[str]) -> tuple[str, bytes]:
 
 
 def _gone() -> Refused:
-    return Refused(404, "The picture is not there any more, or no picture.")
+    return Refused(404, "The picture is no longer there, or is not a picture.")
 
 
 def _examine(content: bytes) -> tuple[str, int]:
-    """Return the content type and the pixels of a picture of the gallery."""
+    """Return the content type and the number of pixels of a picture of the gallery."""
     header = _header(content)
     if header is None:
         raise _gone()
@@ -85,7 +84,7 @@ def _examine(content: bytes) -> tuple[str, int]:
 
 
 def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
-    """Return format, width and height of a picture without decoding it; None if it has none of the formats."""
+    """Return format, width and height of a picture without decoding it; None if the format is not supported."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -93,7 +92,7 @@ def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
                 return str(opened.format), opened.size
     except Image.DecompressionBombError:  # so many pixels that Pillow does not open it
         raise Refused(413, "The picture has too many pixels: send a smaller one.") from None
-    except Exception:  # whatever the parser of the format raises
+    except Exception:  # the parser of a format may raise anything
         return None
 
 
@@ -109,22 +108,22 @@ def _read(name: str, roots: Sequence[str]) -> tuple[bytes, tuple[int, int, int, 
 
 
 def _content(name: str) -> bytes:
-    """Read a regular file: no link, which may have taken its place and lead elsewhere, no pipe and no device."""
+    """Read a regular file, but not a link, which may lead elsewhere, a pipe or a device."""
     if is_address(name):
         return read_address(name)
-    # What is opened is what was looked at; a pipe is not waited for.
+    # Check the open file, so that nothing can take its place; do not wait for a pipe.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(name, flags), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            raise ValueError(f"{name} is no file that is given out")
+            raise ValueError(f"{name} is not a file that may be sent")
         return file.read(_LARGEST)
 
 
 def _cut(content: bytes, box: tuple[int, int, int, int] | None, side: int | None = None) -> Image.Image:
     try:
         return crop(read_image(content, side), box)
-    except (UnreadableImageError, ValueError) as error:  # a box may leave what is there now
+    except (UnreadableImageError, ValueError) as error:  # the file may have become smaller than the box
         raise _gone() from error
 
 

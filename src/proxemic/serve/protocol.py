@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, but with clients that do not finish what they begin to ask cut off."""
+"""Uvicorn's HTTP protocol with a timeout for the headers of requests."""
 
 import asyncio
 from typing import Any, ClassVar
@@ -7,29 +7,29 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class ImpatientProtocol(H11Protocol):
-    """Close connections on which no request, up to the end of its headers, comes within `seconds`."""
+    """Close connections on which the headers of a request do not arrive within `seconds`."""
 
     seconds: ClassVar[float] = 10.0
     _impatience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Start waiting for headers."""
+        """Start the timeout of the first request."""
         super().connection_made(transport)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop the timeout."""
         self._wait_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Stop waiting once the headers have arrived."""
+        """Stop the timeout if the headers have arrived."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._wait_no_more()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next one."""
+        """Start the timeout of the next request."""
         self._wait()
         super().on_response_complete()
 

@@ -52,8 +52,8 @@ function show(found) {
   at("doubt").hidden = doubt === null;
   at("again").hidden = doubt !== null || !found.left;
   if (doubt === null) {
-    const waits = "Other reviewers look at the last ones, which come back after five minutes.";
-    say(`${at("status").textContent} ${found.left ? waits : "All is decided: proxemic gallery apply puts it into the labels."}`);
+    const waits = "Other reviewers are looking at the last pictures, which come back after five minutes.";
+    say(`${at("status").textContent} ${found.left ? waits : "All pictures are decided. To change the labels: proxemic gallery apply"}`);
     (found.left ? at("again") : at("undo")).focus();
     return;
   }
@@ -104,7 +104,7 @@ const undo = () =>
     const { decision, number } = taken.pop();
     remember();
     const { note } = await request(decision, "DELETE");
-    say(note ?? "The last decision is taken back.");
+    say(note ?? "The last decision is undone.");
     await next(number);
   });
 
@@ -114,7 +114,7 @@ function give(label) {
   if (!label) return say("Type a label first.");
   if (!labels.includes(label) && unknown !== label) {
     unknown = label;
-    return say(`No picture has the label ${label} yet: press Enter again to give it all the same.`);
+    return say(`No picture has the label ${label} yet: press Enter again to create it.`);
   }
   if (!labels.includes(label)) labels.push(label);
   return decide("relabel", label);

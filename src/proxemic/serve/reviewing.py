@@ -1,4 +1,4 @@
-"""Review of a gallery by people: which picture is shown to whom, and what they decide about it."""
+"""The review of a gallery: show doubtful pictures to people and store their decisions."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,17 +17,17 @@ with optional_dependency("serve"):
     from fastapi import FastAPI, Query
     from fastapi import Path as InPath
 
-_NEIGHBOURS = 6  # that are shown of each class
+_NEIGHBOURS = 6  # shown of each class
 
-Session = Annotated[str, Query(min_length=8, max_length=64, description="a random text, the same in a whole review")]
+Session = Annotated[str, Query(min_length=8, max_length=64, description="a random text that identifies a session")]
 
 
 class Review:
-    """The doubts about a gallery, worst first; decisions are kept beside it, where all workers see them.
+    """Hand out the doubts about a gallery, worst first, and store decisions beside it, where all workers see them.
 
     Args:
-        engine: The gallery.
-        doubts: Those of `find_doubts`.
+        engine: The engine of the gallery.
+        doubts: The result of `find_doubts`.
     """
 
     def __init__(self, engine: Engine, doubts: Sequence[Doubt]) -> None:
@@ -35,14 +35,14 @@ class Review:
         self._moot: set[int] = set()  # doubts about what another process has changed
 
     def labels(self) -> list[str]:
-        """Return all labels."""
+        """Return all labels of the gallery."""
         with self._engine.locked() as gallery:
             return sorted(filter(None, gallery.store.count_labels()))
 
     def next(self, session: str, wanted: int | None) -> dict[str, Any]:
-        """Return the wanted doubt, or the worst that a session was not shown yet, or that which it left longest ago.
+        """Return the wanted doubt, the worst one that a session has not seen yet, or the one it postponed longest ago.
 
-        What another session was shown in the last minutes is left out.
+        Doubts that another session saw in the last minutes are left out.
         """
         with self._engine.locked() as gallery:
             decided = list_decisions(gallery)
@@ -71,14 +71,14 @@ class Review:
     def decide(
         self, number: int, session: str, action: Action, label: str | None, reviewer: str | None
     ) -> dict[str, Any]:
-        """Keep a decision, unless someone has decided already."""
+        """Store a decision, unless someone has already decided."""
         if number >= len(self._doubts):
             raise Refused(404, f"There is no doubt {number}.")
         doubt, label, reviewer = self._doubts[number], (label or "").strip(), (reviewer or "").strip()
         if label != printable(label) or reviewer != printable(reviewer):
-            raise Refused(422, "A label or a name has characters that cannot be shown: leave them out.")
+            raise Refused(422, "The label or the name has characters that cannot be shown: leave them out.")
         if action == "relabel" and not label:
-            raise Refused(422, "label is missing: say which one the picture is to have.")
+            raise Refused(422, "label is missing: give the new label of the picture.")
         if action == "relabel" and label == doubt.label:
             action = "keep"
         given = {"keep": doubt.label, "relabel": label, "remove": None}[action]
@@ -88,14 +88,14 @@ class Review:
                 return {"decision": made, "note": None}
             other = next(decision for decision in reversed(list_decisions(gallery)) if decision.path == doubt.path)
         what = {"keep": "keep its label", "remove": "remove it"}.get(other.action, f"label it {other.label}")
-        return {"decision": None, "note": f"{other.reviewer or 'Another reviewer'} has decided already: {what}."}
+        return {"decision": None, "note": f"{other.reviewer or 'Another reviewer'} has already decided: {what}."}
 
     def undo(self, decision: int, session: str) -> dict[str, Any]:
-        """Take a decision back, unless it is applied."""
+        """Withdraw a decision, unless it has been applied."""
         with self._engine.locked() as gallery:
             if withdraw(gallery.store, decision, session):
                 return {"decision": decision, "note": None}
-        return {"decision": None, "note": "The decision is applied already, or was taken back."}
+        return {"decision": None, "note": "The decision has already been applied or undone."}
 
     def _row(self, path: str) -> tuple[np.ndarray, dict[str, Any] | None]:
         store = self._engine.gallery.store
@@ -134,9 +134,9 @@ def add_review(app: FastAPI, engine: Engine, doubts: Sequence[Doubt]) -> None:
     @app.post("/review/next")
     async def show_next(
         session: Session,
-        number: Annotated[int | None, Query(ge=0, description="the doubt that is wanted, if it is undecided")] = None,
+        number: Annotated[int | None, Query(ge=0, description="the wanted doubt, if it is undecided")] = None,
     ) -> answers.Review:
-        """Return the next doubt, which is shown to no other session for five minutes."""
+        """Return the next doubt, which no other session sees for five minutes."""
         return await engine.show(review.next, session, number)
 
     @app.post("/review/{number}")
@@ -147,10 +147,10 @@ def add_review(app: FastAPI, engine: Engine, doubts: Sequence[Doubt]) -> None:
         label: Annotated[str | None, Query(max_length=500, description="the new label")] = None,
         reviewer: Annotated[str | None, Query(max_length=100, description="who decides")] = None,
     ) -> answers.Decided:
-        """Decide about a picture; when this is answered, the decision is on disk."""
+        """Decide about a picture; the answer is sent when the decision is on disk."""
         return await engine.show(review.decide, number, session, action, label, reviewer)
 
     @app.delete("/review/{decision}")
     async def undo(decision: Annotated[int, InPath(ge=0, lt=2**63)], session: Session) -> answers.Decided:
-        """Take a decision back that is not applied yet."""
+        """Withdraw a decision that has not been applied yet."""
         return await engine.show(review.undo, decision, session)

@@ -47,31 +47,31 @@ def serve(
 ) -> None:
     """Serve a gallery over HTTP, as a page and as JSON, until Ctrl-C or SIGTERM.
 
-    Of files, only pictures of the gallery are given out, by their ids. What other processes change in the gallery is
-    seen by the next request.
+    The server sends no files but pictures of the gallery, by their ids. The next request sees what other processes
+    change in the gallery.
 
     Args:
-        gallery: Its address, as `proxemic.retrieval.Gallery.open` takes it.
-        model: Where the gallery's model is now; None where it was.
-        host: The address to listen on; by default only this machine reaches it.
+        gallery: The address of a gallery, as `proxemic.retrieval.Gallery.open` takes it.
+        model: The place of the gallery's model if it has moved.
+        host: The address to listen on; by default only this machine can reach it.
         port: The port, 0 to 65535; 0 takes a free one.
-        token: What others must give, 16 characters or more; needed where other machines reach the server.
-        names: Further host names that it is reached by, such as that of a proxy before it.
-        rate: The false accept rate whose calibrated threshold says what is unknown; None takes 0.01,
-            or the smallest that was learnt.
-        threshold: A distance instead.
-        review: Whether people may review suspected labels, duplicates and outliers, on the page ``/review``. They are
-            found before the server begins; decisions are kept beside the gallery, see
+        token: The secret that clients must send, 16 characters or more; needed if other machines can reach the server.
+        names: Further host names of the server, such as the name of a proxy in front of it.
+        rate: The false accept rate of the calibrated threshold beyond which a picture is unknown; None takes 0.01, or
+            the smallest rate that was learnt.
+        threshold: A distance to use instead.
+        review: Whether people may review suspected labels, duplicates and outliers on the page ``/review``. The server
+            finds them before it starts, and keeps decisions beside the gallery; see
             `proxemic.retrieval.curation.apply_decisions`.
-        limits: What requests to each worker may ask for.
-        workers: Processes that answer, each with the gallery and its model. One that ends is started again. A file of
-            Milvus Lite allows one.
+        limits: The limits of requests, for each worker.
+        workers: The number of processes that answer, each with the gallery and its model. A process that ends is
+            started again. A file of Milvus Lite allows only one.
         report: Called with lines for the user, once the gallery is open. None logs them.
 
     Raises:
         UserError: If there is no such gallery, its model is not there, the port is taken, a token is missing, or the
             gallery cannot be reviewed.
-        ValueError: If `threshold` is no distance, `port` no port, or `workers` less than 1.
+        ValueError: If `threshold` is not a distance, `port` is not a port, or `workers` is less than 1.
         ImportError: If FastAPI, uvicorn or python-multipart is not installed.
 
     Example:
@@ -86,19 +86,19 @@ def serve(
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ValueError(f"workers is {workers!r}, but must be a whole number above 0.")
     if workers > 1 and read_scheme(os.fspath(gallery))[0] == "milvus-lite":
-        raise UserError("A file of Milvus Lite is open to one process at a time: serve it with --workers 1.")
+        raise UserError("Only one process can open a file of Milvus Lite: serve it with --workers 1.")
     say = report or _logger.info
     access = Access(host, token, names)
     with _listen(host, port) as listener:
         moved = None if model is None else os.fspath(model)
         settings = (os.fspath(gallery), moved, rate, threshold, limits)
-        engine = Engine(*settings)  # also if workers open it again, so that a mistake is reported once
+        engine = Engine(*settings)  # even if workers open it again, so that an error is reported once
         about = engine.about()
         doubts = _find_doubts(engine, say) if review else None
         if workers > 1:
             engine.close()
         config = uvicorn.Config(
-            # Plain data, as workers would import torch to read doubts, before they answer health checks.
+            # Doubts as plain data: to read them, workers would import torch before they answer health checks.
             partial(_work, settings, access, workers, None if doubts is None else [*map(astuple, doubts)])
             if workers > 1
             else make_app(engine, access, limits, doubts),
@@ -106,7 +106,7 @@ def serve(
             workers=workers,
             http=ImpatientProtocol,
             ws="none",
-            access_log=False,  # it would show tokens
+            access_log=False,  # which would show tokens
             log_level="critical",
             proxy_headers=False,
             server_header=False,
@@ -129,11 +129,11 @@ def serve(
                 with safe_path():
                     run_workers(config, listener)
         except KeyboardInterrupt:
-            pass  # how it is meant to end
+            pass  # the normal end
 
 
 def _find_doubts(engine: "Engine", say: Callable[[str], object]) -> "Sequence[Doubt]":
-    """Find what people should look at; refuse galleries that cannot keep decisions before that takes minutes."""
+    """Find doubtful pictures; refuse galleries that cannot store decisions first, because finding takes minutes."""
     from proxemic.retrieval.curation.decisions import list_decisions
     from proxemic.retrieval.curation.doubts import find_doubts
 
@@ -162,7 +162,7 @@ def _work(settings: "_Settings", access: Access, workers: int, found: list[tuple
         return make_app(Engine(*settings), access, settings[-1], doubts)
     except (UserError, ValueError, OSError) as error:
         print(f"A worker cannot open the gallery: {error}", file=sys.stderr, flush=True)
-        sys.exit(STARTUP_FAILURE)  # else uvicorn starts another one, which would fail likewise
+        sys.exit(STARTUP_FAILURE)  # otherwise uvicorn would start another one, which would fail in the same way
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -176,9 +176,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
         raise UserError(
-            f"Port {port} of {host} cannot be listened on ({error.strerror or error}): give another --port, or end "
-            "what listens there."
+            f"The server cannot listen on port {port} of {host} ({error.strerror or error}): give another --port, or "
+            "end the program that uses this one."
         ) from error
-    # Connections inherit it. Without it, the body of an answer waits until the client has acknowledged the headers.
+    # Without this, which connections inherit, a body waits until the client has acknowledged the headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

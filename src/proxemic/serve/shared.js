@@ -1,6 +1,8 @@
-// What the pages of proxemic serve share.
+// Functions that the pages of proxemic serve share.
 
 export const at = (id) => document.getElementById(id);
+
+export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 export function make(tag, properties, ...children) {
   const made = Object.assign(document.createElement(tag), properties);

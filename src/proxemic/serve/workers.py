@@ -1,4 +1,4 @@
-"""Several processes that serve one socket."""
+"""Worker processes that serve one socket together."""
 
 import multiprocessing
 import os
@@ -19,18 +19,18 @@ _MOST_ENDS = 3  # of each worker within a minute
 
 
 def run_workers(config: Config, listener: socket.socket) -> None:
-    """Run the workers of a configuration until Ctrl-C or SIGTERM; those that end are started again.
+    """Run the workers of a configuration until Ctrl-C or SIGTERM, and restart workers that end.
 
     Raises:
-        UserError: If a worker cannot be opened, or workers end again and again.
+        UserError: If a worker cannot open the gallery, or workers end again and again.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     supervisor = _Supervisor(config, [listener])
     mask = None
     try:
         if hasattr(signal, "pthread_sigmask"):  # not on Windows
-            # A terminal sends Ctrl-C to all processes. Workers inherit that it is blocked, and are ended by this one.
-            resource_tracker.ensure_running()  # else the first worker starts it, which unblocks Ctrl-C
+            # A terminal sends Ctrl-C to all processes. Workers inherit its blocking, and this process ends them.
+            resource_tracker.ensure_running()  # otherwise the first worker starts it, which unblocks Ctrl-C
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         supervisor.run()
     finally:
@@ -41,13 +41,13 @@ def run_workers(config: Config, listener: socket.socket) -> None:
                 signal.signal(number, handler)
     if supervisor.failed or any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
         raise UserError(
-            "The worker processes end before they serve. A line above says why, or they need more memory than there "
-            "is: start fewer --workers."
+            "The worker processes end before they serve. Either a line above says why, or memory runs out: start fewer "
+            "--workers."
         )
 
 
 def end_with_parent() -> None:
-    """End this worker when the process that started it is gone, even by ``kill -9``: it would keep the port."""
+    """End this worker when its parent has ended, even by ``kill -9``, because the worker would keep the port."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:
@@ -59,7 +59,7 @@ def end_with_parent() -> None:
 
 
 class _Supervisor(Multiprocess):
-    """Give up when workers end again and again, which uvicorn starts forever, and notice a Ctrl-C that is blocked.
+    """Give up when workers end again and again, which uvicorn would restart forever, and handle a blocked Ctrl-C.
 
     Attributes:
         failed: Whether it gave up.
@@ -77,7 +77,7 @@ class _Supervisor(Multiprocess):
         super().handle_signals()
 
     def keep_subprocess_alive(self) -> None:
-        """Start workers again that have ended."""
+        """Restart workers that have ended."""
         before = {*self.processes}
         super().keep_subprocess_alive()
         now = time.monotonic()

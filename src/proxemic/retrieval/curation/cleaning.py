@@ -221,7 +221,7 @@ class Cleaning:
             items = Markup().join(Markup("<li>{}</li>").format(line) for line in lines)
             sections.append(Section("Unreadable", Markup("<ul>{}</ul>").format(items)))
         sections.append(Section("Correct them", Markup("<p>{}</p><pre>{}</pre>").format(HOW_TO_CORRECT, CORRECTING)))
-        write_text(folder / "index.html", render_page("proxemic clean", sections, summary=self.counts))
+        write_text(folder / "index.html", render_page("What proxemic clean found", sections, summary=self.counts))
         return folder / "index.html"
 
     def _picture(self, name: str, alt: str) -> Markup:
@@ -273,7 +273,7 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
                     "title": f"{duplicate.kind} copy",
                     "text": f"group {duplicate.group}, distance {duplicate.distance:.3f}",
                     "warnings": [f"{duplicate.split} repeats {duplicate.split_of}"] * duplicate.across_splits
-                    + [f"{duplicate.label} and {duplicate.label_of}"] * duplicate.labels_differ,
+                    + [f"labels differ: {duplicate.label} and {duplicate.label_of}"] * duplicate.labels_differ,
                     "figures": [(duplicate.path, "the copy", None), (duplicate.of, "what it repeats", None)],
                 }
                 for duplicate in found.duplicates
