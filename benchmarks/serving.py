@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py                       # 60 s of each network, 32 clients
     python benchmarks/serving.py --at-once 1           # without batches
+    python benchmarks/serving.py --attack              # beside slow clients, bombs and truncated uploads
     python benchmarks/serving.py --smoke               # seconds
 
 The server is the command, in one process; the clients are threads of this process and use the same machine. A picture
@@ -14,14 +15,17 @@ import http.client
 import json
 import os
 import re
+import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,13 +117,37 @@ def ask(port: int, bodies: Sequence[bytes], first: int, load: Load) -> None:
         number += 1
 
 
-def measure(network: str, clients: int, seconds: float, at_once: int) -> list[str]:
+def attack(port: int, load: Load) -> None:
+    """Send more and more slow requests, decompression bombs and uploads that break off."""
+    head = f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
+    bomb = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0))
+    bomb += _chunk(b"IDAT", zlib.compress(bytes(50_000_000))) + _chunk(b"IEND", b"")
+    slow = []
+    while not load.ended.wait(0.5):
+        with suppress(OSError):
+            slow.append(socket.create_connection(("127.0.0.1", port)))
+            slow[-1].sendall(f"{head}Content-Length: 1000".encode())  # and no more
+            body = form(bomb)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("POST", "/search", body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"})
+            if (status := connection.getresponse().status) != 413:
+                load.wrong.append(f"a bomb was answered by {status}")
+            with socket.create_connection(("127.0.0.1", port)) as broken:
+                broken.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[: len(body) // 2])
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def measure(network: str, clients: int, seconds: float, at_once: int, *, attacked: bool) -> list[str]:
     """Measure a network, and return a row of the table."""
     with tempfile.TemporaryDirectory() as folder:
         gallery, pictures = make_gallery(Path(folder), network)
         bodies, load = [form(picture) for picture in pictures], Load()
         with running(gallery, at_once) as (port, process):
             threads = [threading.Thread(target=ask, args=(port, bodies, first, load)) for first in range(clients)]
+            threads += [threading.Thread(target=attack, args=(port, load))] * attacked
             for thread in threads:
                 thread.start()
             time.sleep(seconds / 10)
@@ -143,15 +171,16 @@ def main(
     clients: int = 32,
     seconds: float = 60,
     at_once: int = 16,
+    attack: bool = False,
     smoke: bool = False,
 ) -> None:
     """Print a row for each network."""
-    networks, seconds = (["convnet"], 2.0) if smoke else (networks, seconds)
+    networks, seconds, attack = (["convnet"], 2.0, True) if smoke else (networks, seconds, attack)
     busy = os.getloadavg()[0]
     print(f"{clients} clients, {seconds:g} s, {os.cpu_count()} cores, load before {busy:.1f}, no wrong answer")
     print_header("network", "at once", "answers", "a second", "p50, ms", "p99, ms", "longest, ms", "MB")
     for network in networks:
-        print_row(*measure(network, clients, seconds, at_once))
+        print_row(*measure(network, clients, seconds, at_once, attacked=attack))
 
 
 if __name__ == "__main__":

@@ -99,7 +99,11 @@ TABLES: dict[str, list[list[str]]] = {
     ],
     "training.py --networks convnet": [["convnet"]],
     "training.py --networks convnet --evaluation": [["convnet"]],
+    "exporting.py": [["convnet", "onnx int8"]],
     "sampling.py": LAYOUTS,
+    "intervals.py": [["3", "recall@1"], ["3", "map@r"]],
+    "retrieval.py": [[kind, count] for kind in ("exact", "hnsw", "ivfpq") for count in ("1", "256")],
+    "cleaning.py": [["Glyphs", "0", "288", "14"]],
     "serving.py": [["convnet", "16"]],
 }
 
@@ -166,3 +170,40 @@ def test_what_labels_and_corrections_gain() -> None:
         "| by suspicion on improved vectors",
         "| at random",
     ] * 2
+
+
+def test_the_errors_of_products() -> None:
+    rows = table("precision.py", "--smoke")
+    assert [row[0] for row in rows] == ["random"] * 5 + ["trained"] * 5
+    for start in (0, 5):
+        errors = {row[1]: [float(item) for item in row[2:]] for row in rows[start : start + 5]}
+        for exact in ("float32", "split"):
+            assert errors[exact][1] < 1e-5 < 10 * errors["half"][1] < 1e-1
+        assert errors["half"][1] < errors["bfloat16"][1]
+
+
+def test_thresholds_and_groups_of_photographs() -> None:
+    unknown, groups = run("photographs.py", "--smoke").split("\n\n|  | groups")
+    learnt_from = [line.split("|")[1].strip() for line in unknown.splitlines()[4:7]]
+    assert learnt_from == ["the gallery", "3 classes", "7 classes"]
+    assert len(groups.splitlines()) == 8
+
+
+def test_the_table_of_loading() -> None:
+    rows = table("loading.py", "--smoke")
+    assert [row[:2] for row in rows] == [[name, workers] for name in ("training", "evaluation") for workers in "02"]
+    for row in rows:
+        files, cache, ratio = map(float, row[2:])
+        assert files > 0.5  # rounded to whole images a second, the ratio to hundredths
+        assert (cache - 0.5) / (files + 0.5) - 0.005 <= ratio <= (cache + 0.5) / (files - 0.5) + 0.005
+
+
+def test_recall_as_classes_are_added_to_a_gallery() -> None:
+    rows = table("incremental.py", "--smoke")
+    assert [(row[0], row[1]) for row in rows] == [("10", "60"), ("20", "120"), ("30", "180")]
+    assert rows[0][2] == rows[0][3], "the first classes are all there are"
+    for row in rows:
+        whole, _, chance = map(float, row[2:5])
+        assert 100 >= whole > 2 * chance
+    # More to confuse them with: queries whose answers were wrong stay wrong.
+    assert float(rows[0][3]) >= float(rows[1][3]) >= float(rows[2][3])

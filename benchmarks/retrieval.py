@@ -1,0 +1,123 @@
+"""Searching galleries in a folder, next to Faiss alone in the same process.
+
+    python benchmarks/retrieval.py                                # 1,000,000 × 128: exact and hnsw
+    python benchmarks/retrieval.py --rows 100000 --kinds hnsw ivfpq
+    python benchmarks/retrieval.py --smoke                        # seconds
+
+Vectors are of unit length: a class's direction in 32 random dimensions, and noise in all, 50 rows a class. Queries are
+further draws, another one each time. Faiss's graph is that of the gallery's index, with the same `ef_search`, and its
+lists likewise, of whose findings it does not compute the distances again. The gallery is made in --folder, and removed.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import faiss
+import numpy as np
+
+from measure import command, print_header, print_row
+from proxemic.data.rows import Rows
+from proxemic.retrieval.items import make_items
+from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
+from proxemic.retrieval.stores.local.directory import LocalStore
+from proxemic.retrieval.stores.local.index import EFFORT, load
+
+CHUNK, HIDDEN, K, MANY = 65_536, 32, 10, 256
+Search = Callable[[np.ndarray], Any]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return what a call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def compare(ours: Search, faiss_alone: Search, queries: np.ndarray, rounds: int) -> tuple[float, float]:
+    """Median seconds of both, by turns, each with queries of its own: the second would find them in the cache."""
+    times: tuple[list[float], list[float]] = [], []
+    batches = cycle(np.split(queries, len(queries) // MANY) if len(queries) > MANY * 4 else queries[:, None])
+    for _ in range(rounds + 2):
+        for call, taken in zip((ours, faiss_alone), times, strict=True):
+            taken.append(seconds(lambda call=call: call(next(batches))))
+    return statistics.median(times[0][2:]), statistics.median(times[1][2:])  # the first two warm up
+
+
+def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
+    """Print the table."""
+    rng = np.random.default_rng(0)
+    codes = rng.standard_normal((max(rows // 50, 1), HIDDEN), np.float32)
+    basis = rng.standard_normal((HIDDEN, dim), np.float32) / HIDDEN**0.5
+
+    def draw(count: int) -> np.ndarray:
+        noise = rng.standard_normal((count, dim), np.float32)
+        vectors = codes[rng.integers(len(codes), size=count)] @ basis + noise / 2
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def fill(first: int, count: int) -> None:
+        for start in range(first, first + count, CHUNK):
+            numbers = range(start, min(start + CHUNK, first + count))
+            store.add(draw(len(numbers)), make_items(Rows.of(path=[f"/{number}.jpg" for number in numbers])))
+
+    store = create_store(str(folder / "gallery"), GalleryInfo(dim))
+    taken = seconds(lambda: fill(0, rows))
+    queries, many = draw(MANY), draw(6 * MANY)
+    print(f"{rows:,} × {dim}, k = {K}, {faiss.omp_get_max_threads()} threads of Faiss")
+    print(f"adding all, drawn meanwhile: {taken:.1f} s")
+    began = time.perf_counter()
+    store = open_store(store.address)
+    print(f"opening: {(time.perf_counter() - began) * 1e3:.1f} ms\n")
+    assert isinstance(store, LocalStore)
+    flat = faiss.IndexFlatIP(dim)
+    for vectors, _ in store.iterate(CHUNK):
+        flat.add(vectors)
+    right = flat.search(many, K)[1]
+    print_header("search", "queries", "ms", "Faiss alone, ms", "ratio", "recall@10")
+
+    def row(name: str, faiss_alone: Search, rounds: int) -> None:
+        found = store.search(many, K).ids
+        recall = np.mean([len({*one} & {*other}) / K for one, other in zip(found, right, strict=True)])
+        for asked, count, times in ((queries, 1, rounds), (many, MANY, max(rounds // 20, 5))):
+            ours, alone = compare(lambda part: store.search(part, K), faiss_alone, asked, times)
+            print_row(name, count, f"{ours * 1e3:.3f}", f"{alone * 1e3:.3f}", f"{ours / alone:.2f}", f"{recall:.4f}")
+
+    row("exact", lambda part: flat.search(part, K), 30)
+    del flat
+    notes = []
+    for kind in kinds:
+        taken = seconds(lambda kind=kind: store.build_index(kind))
+        notes.append(f"{kind}: built in {taken:.1f} s, {store.index}")
+        notes.append(f"{kind}: first search {seconds(lambda: store.search(queries[:1], K)):.2f} s")
+        entry = store._snapshot.state.index
+        assert entry is not None
+        index, effort = load(store._snapshot, entry).index, entry.settings[EFFORT[kind]]
+        of_ivf, engine = kind == "ivfpq", cast("Any", faiss)  # whose stubs lack much
+        made = engine.SearchParametersIVF(nprobe=effort) if of_ivf else engine.SearchParametersHNSW(efSearch=effort)
+        row(kind, lambda part, index=index, made=made: index.search(part, K, params=made), 200)
+    before = {*store.folder.iterdir()}
+    taken = seconds(lambda: fill(rows, 10_000))
+    written = sum(path.stat().st_size for path in {*store.folder.iterdir()} - before)
+    print("", *notes, f"adding 10,000 more: {taken:.2f} s, {written / 2**20:.1f} MB of new files", sep="\n")
+
+
+def main(
+    *,
+    rows: int = 1_000_000,
+    dim: int = 128,
+    kinds: Sequence[str] = ("hnsw",),
+    folder: Path | None = None,
+    smoke: bool = False,
+) -> None:
+    """Make a gallery, and measure."""
+    rows, dim, kinds = (4000, 16, ("hnsw", "ivfpq")) if smoke else (rows, dim, kinds)
+    with TemporaryDirectory(dir=folder) as made:
+        measure(rows, dim, kinds, Path(made))
+
+
+if __name__ == "__main__":
+    command(main)
