@@ -1,6 +1,6 @@
 """Write docs/licences.md: the dependencies in uv.lock, with the licences that the installed packages declare.
 
-``python docs/make_licences.py`` writes it anew; the tests compare it with uv.lock and with what is installed.
+``python docs/make_licences.py`` rewrites it; the tests compare it with uv.lock and with what is installed.
 """
 
 import re

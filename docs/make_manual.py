@@ -21,7 +21,7 @@ def manual() -> str:
         "manual_title": "Proxemic",
     }
     page = str(Manpage(build_parser(whole=True), described))
-    # What a line of text begins with is no request, as .txt is one, nor are headings two lines.
+    # Escape text such as .txt at the start of a line, which would be read as a request; put headings on one line.
     page = re.sub(rf"^(?=\.(?!({REQUESTS})\b)|')", r"\\&", page, flags=re.MULTILINE)
     return re.sub(r"^\.SH\n", ".SH ", page, flags=re.MULTILINE)
 

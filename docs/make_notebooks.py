@@ -7,7 +7,7 @@ that ends in one, described by the comment behind it. With ``--without-results``
 A hook of mkdocs runs this file as a process of its own, as tutorials change torch's generator and the like:
 ``subprocess.run([sys.executable, "docs/make_notebooks.py", folder], check=True)``. Then it adds all files of the folder
 to those of the site, under ``tutorials/``: a page's links lead to its notebook and pictures beside it, and to pages of
-docs/ as ``../NAME.md``. `TUTORIALS` are the scripts in the order in which they are to be read.
+docs/ as ``../NAME.md``. `TUTORIALS` are the scripts in reading order.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def make(script: Path, folder: Path, *, results: bool = True) -> None:
     page: list[str] = []
     number = 0
     for place, cell in enumerate(notebook.cells):
-        cell.id = f"{script.stem.replace('_', '-')}-{place}"  # not drawn anew each time
+        cell.id = f"{script.stem.replace('_', '-')}-{place}"  # not a random one each time
         if cell.cell_type == "markdown":
             page.append(cell.source)
             continue

@@ -297,7 +297,7 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         (["a.npy", "--labels", "labels.csv", "--worst", "-1"], ["--worst is -1", "0 or more"]),
         (["a.npy", "--labels", "labels.csv", "--evaluation.recal_at", "[1]"], ["did you mean --evaluation.recall_at"]),
         (["{run}", "--labels", "labels.csv"], ["--labels is for embeddings"]),
-        (["{run}", "--query", "x"], ["go together"]),
+        (["{run}", "--query", "x"], ["given together"]),
         (["{run}", "--query", "{folder}", "--gallery", "nowhere"], ["nowhere does not exist"]),
         (["{run}", "--query", "{folder}", "--gallery", "{folder}", "--data.root", "x"], ["--data.root"]),
         (["{run}", "--save-embeddings", "x.pt"], ["x.pt", "pickle"]),

@@ -39,7 +39,7 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     axes.set_ylabel(label, parse_math=False)
     integer_ticks(axes.xaxis)
     hide_frame(axes, grid="both")
-    # In the order in which the lines end.
+    # In the order of the last values.
     lines.sort(key=lambda line: -float(line.get_ydata()[-1]))
     add_legend(axes, handles=lines, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

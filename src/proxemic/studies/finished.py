@@ -102,7 +102,7 @@ class FinishedRun(Run):
         if not (run.metrics.exists() and run.model.exists() and (run.loss.exists() or run.keeps_features)):
             raise UserError(
                 f"{self.path} has no weights of a finished training: finish it with proxemic train --resume "
-                f"{self.path}, or train anew."
+                f"{self.path}, or train again."
             )
 
     @property
