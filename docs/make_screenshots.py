@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -98,11 +99,12 @@ def draw_review(browser: Browser) -> None:
 def write_pictures(folder: Path, queries: Path, every: int | None = None) -> None:
     """Write unseen characters, a typeface to `queries`, the others to folders, every so many to that of the next."""
     images = Glyphs(test_classes=256).load().test_images
+    pixels: Any = images.pixels
     for row in range(12 * CLASSES):
         name = images.class_names[images.labels[row] + (every is not None and row % every == 1)]
         path = queries / f"{name}.png" if row % 12 == 0 else folder / name / f"{row}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        images.pixels[row].resize((128, 128), Image.Resampling.LANCZOS).save(path)
+        pixels[row].resize((128, 128), Image.Resampling.LANCZOS).save(path)
 
 
 def run_command(*words: str) -> None:

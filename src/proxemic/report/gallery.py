@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from proxemic.files import write_text
 from proxemic.pages import Section, render_page, table
 from proxemic.pages.page import check_page
 from proxemic.report.classes import confused, distances
-from proxemic.report.judged import Judged, PicturesNamed, shown
+from proxemic.report.judged import Judged, picture_at, shown
 from proxemic.report.metrics import metrics
 from proxemic.report.pictured_map import Projection, check_projection, pictured_map
 from proxemic.report.queries import has_labels, queries
@@ -122,7 +123,7 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
     precision = "bf16-mixed" if info.precision == "bf16-mixed" else "32-true"
     config = EvaluationConfig(distance=info.distance, recall_at=(1, 10), ndcg_at=(), precision=precision)
     embeddings = torch.from_numpy(np.concatenate(vectors))
-    picture = PicturesNamed(names, gallery.store.roots)
+    picture = partial(picture_at, names, gallery.store.roots)
     return Judged(name, "all", embeddings, rows, config, picture, embedder=embedder)
 
 

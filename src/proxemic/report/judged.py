@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from logging import getLogger
 from pathlib import Path
 from types import MappingProxyType
@@ -201,22 +201,16 @@ def _judged(
     embedder = None
     if images.kind == "images":
         embedder = Embedder(run.model, run.recipe.images, distance=config.distance, path=run.path)
-    return Judged(run.name, split, embeddings, rows, config, PicturesOf(images), before, run, images, others, embedder)
+    picture = partial(picture_of, images)
+    return Judged(run.name, split, embeddings, rows, config, picture, before, run, images, others, embedder)
 
 
-@dataclass(frozen=True, eq=False)
-class PicturesOf:
-    """Read pictures of an image set."""
-
-    images: ImageSet
-
-    def __call__(self, row: int, side: int) -> Image.Image | None:
-        if isinstance(self.images.pixels, Vectors):
-            return None
-        try:
-            return self.images.pixels.load(row, side)
-        except UnreadableImageError:  # it was there a moment ago
-            return None
+def picture_of(images: ImageSet, row: int, side: int) -> Image.Image | None:
+    """Read a picture of an image set; return None if there is none or it cannot be read."""
+    try:
+        return None if isinstance(images.pixels, Vectors) else images.pixels.load(row, side)
+    except UnreadableImageError:  # it was there a moment ago
+        return None
 
 
 SIDE = 112
@@ -231,15 +225,9 @@ def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
     return picture(judged.picture(row, side), side, alt, _MOST)
 
 
-@dataclass(frozen=True)
-class PicturesNamed:
-    """Read pictures by the paths of rows, but only below the roots."""
-
-    names: Sequence[str] | None
-    roots: Sequence[str]
-
-    def __call__(self, row: int, side: int) -> Image.Image | None:
-        return None if self.names is None else picture_named(self.names[row], side, self.roots)
+def picture_at(names: Sequence[str] | None, roots: Sequence[str], row: int, side: int) -> Image.Image | None:
+    """Read a picture by the path of its row, but only below the roots; return None if there is none."""
+    return None if names is None else picture_named(names[row], side, roots)
 
 
 def name_of(judged: Judged, row: int) -> str:

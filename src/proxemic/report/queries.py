@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from proxemic.files import write_text
 from proxemic.metrics import nearest_neighbours
 from proxemic.pages import Section, render_page
 from proxemic.pages.page import check_page
-from proxemic.report.judged import Judged, PicturesNamed, PicturesOf, name_of, render, shown
+from proxemic.report.judged import Judged, name_of, picture_at, picture_of, render, shown
 from proxemic.studies.evaluation import Evaluation
 
 EACH, _NEIGHBOURS = 6, 6  # queries of each kind, and their neighbours
@@ -90,7 +91,7 @@ def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
 
 
 def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[Tensor, " some"]:
-    """Return the rank, from 1, of the first neighbour of the right class of queries that have one."""
+    """Return the rank of each query's first neighbour of the right class, from 1; each query must have one."""
     labels, rows = judged.rows.labels, judged.found.queries[places]
     assert labels is not None
     is_query = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, rows, True)
@@ -192,7 +193,7 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
             f"at most {_MOST} of each."
         )
     rows, images = target.rows, target.images
-    picture = PicturesOf(images) if images is not None else PicturesNamed(rows.paths, _LOCAL)
+    picture = partial(picture_of, images) if images is not None else partial(picture_at, rows.paths, _LOCAL)
     judged = Judged(target.name, target.split, target.content.embeddings, rows, target.config, picture)
     sections = []
     if chosen:

@@ -20,7 +20,7 @@ def verdict_on_run(run: FinishedRun, judged: Judged | None) -> Section:
     if judged is not None and judged.split == recorded.get("selected_on"):
         shown += Markup("<p>{}</p>").format("The epoch was chosen on the same classes, which favours this result.")
     if recorded.get("kept") in BEFORE:
-        head = " Its embeddings come from the new head." if recorded["kept"] == "untrained" else ""
+        head = " Its embeddings come from the new head." if recorded.get("kept") == "untrained" else ""
         shown += Markup('<p class="banner">{}{}</p>').format(START_KEPT, head)
     commands = next_commands(run.path, recorded)
     commands["find wrong labels and duplicates"] = f"proxemic clean PICTURES --model {run.path} --out cleaned"

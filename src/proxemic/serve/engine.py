@@ -76,7 +76,7 @@ class Engine:
         self._threshold = self._settle_threshold(rate, threshold)
 
     def _warm_up(self, model: str | None) -> bool:
-        """Embed once, as the first time takes longest; return False if pictures cannot be embedded."""
+        """Embed once, because the first time takes longest; return False if pictures cannot be embedded."""
         if self.gallery.store.info.model is None and model is None:
             self._note("The gallery's vectors come from an unknown model, so only its own pictures can be queries.")
             return False

@@ -1,4 +1,4 @@
-"""Limits of requests, and the refusal of requests."""
+"""The limits of requests, and the exception that refuses one."""
 
 from dataclasses import dataclass, fields
 
