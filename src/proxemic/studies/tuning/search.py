@@ -173,7 +173,7 @@ def search(
             return shared.get_trials(deepcopy=False)[trial.number]
 
         try:
-            if notices_deaths and not _beaten.wait(GRACE):
+            if notices_deaths and not _beaten.wait(6 * HEARTBEAT):
                 raise RuntimeError("it records no heartbeats")
             parameters = {name: _suggest(trial, name, dimension) for name, dimension in dimensions.items()}
             value = objective(Trial(_number(frozen()), parameters, report))
