@@ -60,7 +60,7 @@ def draw_report(browser: Browser) -> None:
         page.locator("#map svg").wait_for()
         page.locator("#map").evaluate("section => section.scrollIntoView()")
         page.get_by_label("Search by class").fill("U+01")
-        page.locator("#map .mark-symbol path[fill='#0a7cc4']").nth(20).hover()
+        page.locator("#map .mark-symbol path[fill='#0a7cc4']").nth(20).hover(force=True)  # another point may lie above
         page.locator("#vg-tooltip-element.visible img").wait_for()
         save("report-map", page.screenshot())
     with opened(browser, address, 900, 740) as page:
