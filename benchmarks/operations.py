@@ -2,6 +2,7 @@
 
     python benchmarks/operations.py
     python benchmarks/operations.py --cases cub sop
+    python benchmarks/operations.py --graphs    # of torch.compile, with breaks and errors under autocast, on a CPU
 
 An operation is a call of ATen that computes; views, sizes and allocations do not count. On a GPU, each operation is at
 least one kernel, which takes some microseconds. The last column counts the operations of one chunk of classes.
@@ -14,6 +15,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -75,8 +79,58 @@ def count_chunk(name: str, proxies: int) -> int:
     return two - one
 
 
-def main(*, cases: Sequence[str] = tuple(CASES), names: bool = False) -> None:
-    """Print a row for each case; with ``names``, also the number of each operation."""
+def count_graphs(name: str, chunk: int | None = None, **options: Any) -> tuple[int, int, float]:
+    """Count graphs and breaks of a compiled loss over five sizes of batches; return also its error under autocast."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    loss, counter = (
+        getattr(ours, name)(60, 32, chunk_size=chunk, **options).eval(),
+        CompileCounterWithBackend("aot_eager"),
+    )
+    x, y = torch.randn(16, 32), torch.arange(16) * 7 % 60
+
+    def results(size: int) -> tuple[Tensor, ...]:
+        torch.manual_seed(1)  # the same classes are sampled
+        leaf = x[:size].clone().requires_grad_()
+        value = loss(leaf, y[:size])
+        return value.detach(), *torch.autograd.grad(value, (leaf, loss.proxies))
+
+    sizes, error = (16, 12, 9, 14, 5), 0.0
+    expected = [results(size) for size in sizes]
+    counters.clear()
+    loss.compile(backend=counter)
+    with torch.autocast("cpu", torch.bfloat16):
+        for size, wanted in zip(sizes, expected, strict=True):
+            for got, want in zip(results(size), wanted, strict=True):
+                error = max(error, float((got - want).norm() / want.norm()))
+    return counter.frame_count, sum(counters["graph_break"].values()), error
+
+
+COMPILED: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+    **{
+        name: (name, None, {})
+        for name in ours.__all__
+        if name.endswith("Loss") and name not in ("PairwiseLoss", "ProxyLoss", "MatryoshkaLoss")
+    },
+    "WarpedSoftmaxLoss": ("WarpedSoftmaxLoss", None, {"alpha": 5.0, "k1": 0.9, "k2": 1.1}),
+    "softmax, sampled": ("NormalizedSoftmaxLoss", None, {"sample_rate": 0.2}),
+    "softmax, 9 chunks": ("NormalizedSoftmaxLoss", 7, {}),
+    "Proxy-Anchor, 9 chunks": ("ProxyAnchorLoss", 7, {}),
+    "SoftTriple, 9 chunks": ("SoftTripleLoss", 7, {}),
+}
+"""Names of losses, sizes of chunks and options whose graphs are counted."""
+
+
+def main(
+    *, cases: Sequence[str] = tuple(CASES), names: bool = False, graphs: bool = False, smoke: bool = False
+) -> None:
+    """Print a row for each case; with ``names``, also the number of each operation; with ``graphs``, graphs instead."""
+    if graphs:
+        print_header("loss", "graphs, five sizes of batches", "breaks", "error under autocast")
+        for title, (name, chunk, options) in [*COMPILED.items()][-4 if smoke else 0 :]:
+            frames, breaks, error = count_graphs(name, chunk, **options)
+            print_row(title, frames, breaks, f"{error:.0e}")
+        return
     print_header("loss", "B, D, C, K", "a step", "a chunk")
     for case in cases:
         loss, *sizes = CASES[case]

@@ -97,7 +97,7 @@ def draw_review(browser: Browser) -> None:
 
 
 def write_pictures(folder: Path, queries: Path, every: int | None = None) -> None:
-    """Write unseen characters, a typeface to `queries`, the others to folders, every so many to that of the next."""
+    """Write unseen characters: one typeface to `queries`, the others to class folders, some to a wrong one."""
     images = Glyphs(test_classes=256).load().test_images
     pixels: Any = images.pixels
     for row in range(12 * CLASSES):

@@ -207,3 +207,10 @@ def test_recall_as_classes_are_added_to_a_gallery() -> None:
         assert 100 >= whole > 2 * chance
     # More to confuse them with: queries whose answers were wrong stay wrong.
     assert float(rows[0][3]) >= float(rows[1][3]) >= float(rows[2][3])
+
+
+def test_graphs_of_compiled_losses_are_counted() -> None:
+    rows = table("operations.py", "--graphs", "--smoke")
+    assert rows[0][:3] == ["softmax, sampled", "2", "0"]
+    assert [row[2] for row in rows] == ["0"] * 4
+    assert max(float(row[3]) for row in rows) < 1e-6

@@ -1,9 +1,10 @@
-"""Check that losses on a GPU agree with float64 on a CPU, and that the processor does not wait for the GPU."""
+"""Whether a GPU computes what a CPU computes in float64, and without the processor waiting for it."""
 
 import copy
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -14,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.optim import SGD, AdamW
 
 import proxemic.losses
 from gpu_rows.rows import Row, Rows
@@ -21,6 +23,7 @@ from losses import LOSSES as COMMON
 from proxemic.losses import MaxPooling, MeanProxyNorm, ProxyLoss
 from proxemic.losses.scores import sampling
 from proxemic.losses.scores.products import Precision
+from proxemic.optim import clip_norm
 
 ROOT = Path(__file__).parents[2]
 OTHERS = ("SphereFaceLoss", "CosFaceLoss", "MagFaceLoss", "AdaFaceLoss", "ElasticFaceLoss", "ProxyNCAPlusPlusLoss")
@@ -30,9 +33,9 @@ LOSSES["mean proxy"] = "NormalizedSoftmaxLoss", {"regularizers": (MeanProxyNorm(
 LOSSES["sub-centers"] = "ArcFaceLoss", {"pooling": MaxPooling()}
 COMPILED = ("NormalizedSoftmaxLoss", "ArcFaceLoss", "ProxyAnchorLoss", "MultiProxyAnchorLoss")
 BOUNDS: dict[Precision, float] = {"float32": 1e-5, "split": 5e-5, "tf32": 3e-3, "half": 3e-3}
-"""The largest relative error of the loss and of each gradient, by norm."""
+"""The largest relative error of the loss and of each gradient, as vectors."""
 ROUGH = {"CurricularFaceLoss": 2e-2}
-"""Bounds of losses in which rounding has discrete effects, such as on which negatives are hard."""
+"""Of losses in which rounding decides, as about which negatives are hard."""
 
 
 def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
@@ -43,12 +46,13 @@ def add(rows: Rows, device: torch.device, *, smoke: bool) -> None:
         rows.add(f"errors: {name}", partial(errors, name, device, classes, batch))
     for name in () if smoke else COMPILED:
         rows.add(f"errors, compiled: {name}", partial(errors, name, device, 2_000, batch, compiled=True))
+    rows.add("waits", partial(waits, device))
     if not smoke:
         rows.add("tests", partial(run_tests, device, 120), 125)
 
 
 def errors(name: str, device: torch.device, classes: int, batch: int, *, compiled: bool = False) -> Row:
-    """Return the largest errors of a loss by precision, with their settings, and the precisions beyond their bounds."""
+    """Return the largest errors of a loss by precision with their settings, and what is beyond its bound."""
     worst: dict[Precision, tuple[float, str]] = {}
     for proxies, rate in product((1, 3), (1.0,) if compiled else (1.0, 0.3)):
         torch.manual_seed(0)
@@ -76,7 +80,7 @@ def errors(name: str, device: torch.device, classes: int, batch: int, *, compile
 
 
 def make(name: str, classes: int, proxies: int, rate: float) -> ProxyLoss:
-    """Create a loss in evaluation mode, which updates no averages."""
+    """Create a loss in evaluation mode, so that no average moves."""
     kind, options = LOSSES[name]
     # Proxies are as long as embeddings: their distances have no digits to lose.
     options = options | {"proxies_per_class": proxies, "sample_rate": rate, "init": torch.nn.init.normal_}
@@ -91,27 +95,47 @@ def results(call: Any, proxies: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, .
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Convert to a dense float64 tensor on the CPU."""
+    """Return a dense tensor of the CPU in float64."""
     return (tensor.to_dense() if tensor.is_sparse else tensor).cpu().double()
 
 
 @contextmanager
 def choosing(index: Tensor | None) -> Iterator[None]:
-    """Let sampled losses use these classes; otherwise, each device would draw its own."""
+    """Let sampled losses look at these classes, which else each device draws for itself."""
     with nullcontext() if index is None else patch.object(sampling, "choose_classes", lambda *_: index):
         yield
 
 
 @contextmanager
-def not_waited_for(device: torch.device) -> Iterator[None]:
-    """Fail if the processor waits for a GPU in the block."""
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
+def not_waited_for(device: torch.device, mode: str = "error") -> Iterator[None]:
+    """Fail, or warn, where something would wait for a GPU."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.set_sync_debug_mode(mode)
     try:
         yield
     finally:
-        if device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def waits(device: torch.device) -> Row:
+    """Count how often the processor waits for a GPU in a step with clipping, by optimiser and share of classes."""
+    found: dict[str, int] = {}
+    for rate, (name, optimizer) in product((1.0, 0.1), {"SGD": SGD, "AdamW": AdamW}.items()):
+        loss = proxemic.losses.ProxyAnchorLoss(2_000, 32, sample_rate=rate).to(device)
+        steps: Any = optimizer(loss.parameters(), lr=0.1, fused=None if rate < 1 else True)
+        x = torch.randn(40, 32, device=device, requires_grad=True)
+        y = torch.randint(2_000, (40,), device=device)
+        for warm in (True, False):
+            with warnings.catch_warnings(record=True) as said, not_waited_for(device, "default" if warm else "warn"):
+                warnings.simplefilter("always")
+                steps.zero_grad()
+                loss(x, y).backward()
+                clip_norm(loss.parameters(), 1.0)
+                steps.step()
+            found[f"{name}, sample_rate {rate}"] = sum("synchroniz" in str(item.message) for item in said)
+    return found
 
 
 def check_labels(device: torch.device) -> Row:

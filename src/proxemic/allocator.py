@@ -39,7 +39,7 @@ def keep_freed_memory() -> bool:
 def share_one_heap() -> None:
     """Make threads that start later share one heap, which `give_back_freed_memory` can return as a whole.
 
-    Otherwise each thread gets its own heap, of which up to 64 MiB are never returned.
+    Otherwise each thread gets its own heap and never returns up to 64 MiB of it.
     """
     libc = _glibc()
     if libc is not None:

@@ -165,7 +165,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     away = others - target
     away = away[away.norm(dim=1).argsort(stable=True)]
     x = F.normalize(away[0], dim=0)
-    # The second axis points to the second proxy; if there is none, or it lies on the first axis, it is arbitrary.
+    # The second axis points to the second proxy. Without one off the first axis, its direction is arbitrary.
     towards = torch.cat((away[1:2], torch.eye(len(x), dtype=x.dtype)))
     rest = towards - torch.outer(towards @ x, x)
     y = rest[(rest.norm(dim=1) > 1e-6 * towards.norm(dim=1)).int().argmax()]

@@ -56,7 +56,7 @@ def proxy_cosine(loss: ProxyLoss) -> float:
     """Compute the mean cosine between two proxies of a class; at 1 they have merged."""
     units = torch.nn.functional.normalize(loss.centers(loss.proxies).double(), dim=2)
     per_class = units.shape[1]
-    sums = units.sum(1).square().sum(1)  # the sum of all K² cosines, of which K are 1
+    sums = units.sum(1).square().sum(1)  # the sum of all K² cosines; the K on the diagonal are 1
     return float(((sums - per_class) / (per_class * (per_class - 1))).mean())
 
 

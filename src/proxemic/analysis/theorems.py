@@ -42,7 +42,7 @@ class Statement:
 
     @classmethod
     def of(cls, name: str, claim: str, observed: Tensor, bound: Tensor | float) -> "Statement":
-        """Summarise both sides of all cases, of which there must be at least one."""
+        """Summarise both sides of all cases; at least one case is needed."""
         observed, bound = _sides(observed, bound)
         beyond = bound - observed if "≥" in claim else observed - bound
         worst = int(beyond.argmax())

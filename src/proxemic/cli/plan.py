@@ -98,7 +98,7 @@ def _plan_gallery(rows: int, dim: int, memory: int) -> None:
     from proxemic.retrieval.planning import QUANTITIES, plan_gallery
 
     planned = plan_gallery(rows, dim, machine_memory=memory)
-    print(f"{rows:,} rows of {dim} numbers; machines of {size_text(memory)}, of which four fifths are used")
+    print(f"{rows:,} rows of {dim} numbers; machines of {size_text(memory)}; four fifths of it are used")
     columns = ["store", "index", "memory", "machines", "disk", "build", "queries/s", "recall"]
     table = [
         [

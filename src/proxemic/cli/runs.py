@@ -319,7 +319,7 @@ def _report_at_the_end(result: "TrainingResult") -> None:
 
 
 def print_report(write: Callable[[], Path], command: str) -> None:
-    """Write a report and print its path, or why there is none: the run that it describes is finished all the same."""
+    """Write a report and print its path, or why it could not be written; the run is finished all the same."""
     try:
         print(f"Report: {write()}")
     except Exception as error:

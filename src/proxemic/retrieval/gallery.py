@@ -428,7 +428,7 @@ class Gallery:
         return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {}, embedded=True)
 
     def remove(self, where: Where) -> int:
-        """Remove the rows that meet all conditions, of which there must be at least one, and return their number."""
+        """Remove the rows that meet all conditions (at least one), and return their number."""
         if not where:
             raise UserError("Nothing says which rows to remove: give a condition, such as label=shoe.")
         return self.store.remove(where)

@@ -121,7 +121,7 @@ def plan_gallery(rows: int, dim: int, *, machine_memory: int = 64 * 10**9) -> li
     Args:
         rows: Rows of the gallery, from 1.
         dim: Numbers of a vector, from 1.
-        machine_memory: Bytes of memory of a machine, of which four fifths are used.
+        machine_memory: Bytes of memory of a machine; the plan uses four fifths of it.
 
     Returns:
         The needs for each combination of store and index that was measured.
