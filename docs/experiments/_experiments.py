@@ -61,6 +61,8 @@ DATA_SETS = {
     FEATURES: Size(seeds=10),
     PHOTOGRAPHS: Size(budget=6, trial_seeds=1, seeds=3),
 }
+MORE_SEEDS = {(PHOTOGRAPHS, loss): 6 for loss in ("mpa", "proxy-anchor")}
+"""The seeds of single comparisons, if they are not as many as those of their data set."""
 
 
 @dataclass(frozen=True)
@@ -346,20 +348,26 @@ def make_runs(
     root: Path | None,
     condition: str = "",
     overrides: Mapping[str, object] = MappingProxyType({}),
-) -> None:
-    """Train the best recipe of a loss with each seed, or go on, and keep the test metrics.
+    recipe: Path | None = None,
+) -> list[Path]:
+    """Train a recipe, by default the best of a loss, with each seed, or go on, and keep the test metrics.
+
+    Returns:
+        The run directories.
 
     Raises:
         UserError: If a run failed, once the others are kept.
     """
     changed = LEAN | place_of(root) | {**overrides}
     folder = out / f"{loss} {condition}".rstrip().replace(" ", "-").replace("%", "")
-    compared = compare([known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
+    compared = compare([recipe or known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
     (results,) = compared.results().values()
     known.keep_runs(loss, {metric: metric_values(results, metric) for metric in COLUMNS[2:]}, condition)
-    for cell in compared.cells():  # gigabytes that no table needs
-        RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
+    runs = [cell.path for cell in compared.cells()]
+    for run in runs:  # gigabytes that no table needs
+        RunDirectory(run).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
     compared.check_finished()
+    return runs
 
 
 def interval(values: Iterable[float]) -> str:

@@ -129,6 +129,8 @@ def rows_of(known: shared.Kept, cell: Cell) -> Path:
 def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: Path, known: shared.Kept) -> None:
     """Search, train the best trial with each seed, and save the results."""
     (loss, k, start), folder = cell, out / name_of(cell)
+    # One proxy gets the budget of all cells of several together, since the best of them is compared with it.
+    cells = sum(len(starts(loss, several)) for several in KS[1:]) if k == 1 else 1
     if rows_of(known, cell).exists():
         return
     values = {
@@ -151,7 +153,7 @@ def run_cell(experiment: Experiment, cell: Cell, data: dict[str, object], out: P
         out=folder / "search",
         overrides=values,
         around=shared.AROUND,
-        budget=experiment.budget,
+        budget=experiment.budget * cells,
         first=[path for path in paths if path.exists()],
         pruner="halving",
         seed=derive_seed(LOSSES.index(loss), k, len(start)) % 2**31,
@@ -218,32 +220,35 @@ def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Ta
     return Table(["loss", "K", *STARTS], [[*key, *(cell((*key, start)) for start in STARTS)] for key in keys])
 
 
+def chosen(cells: Mapping[Cell, Sequence[Mapping[str, str]]], loss: str) -> Cell:
+    """Return the cell of several proxies that has the best mean on the validation classes."""
+    several = [key for key in cells if key[0] == loss and key[1] > 1]
+    return max(several, key=lambda key: fmean(column(cells[key], "validation").values()))
+
+
 def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
     """Tabulate gains in test MAP@R: of the chosen K and start over one proxy, and of other starts over drawn.
 
-    Gains are paired by seed; those of the starts are over all K > 1.
+    The interval of the former is over the seeds of two searches; that of the latter is over K, each with its own
+    searches, of the means over seeds.
     """
 
-    def difference(*pairs: tuple[Cell, Cell]) -> str:
-        values = [
-            gain
-            for cell, other in pairs
-            for gain in shared.paired(*(column(cells[key], "map@r") for key in (cell, other)))
-        ]
-        return shared.interval(values) if values else MISSING
+    def gains(cell: Cell, other: Cell) -> list[float]:
+        return shared.paired(*(column(cells[key], "map@r") for key in (cell, other)))
 
     lines = []
     for loss in LOSSES:
         several, one = [key for key in cells if key[0] == loss and key[1] > 1], (loss, 1, "drawn")
         if not several or one not in cells:
             continue
-        best = max(several, key=lambda key: fmean(column(cells[key], "validation").values()))
+        best = chosen(cells, loss)
         drawn = {key: (loss, key[1], "drawn") for key in several if (loss, key[1], "drawn") in cells}
-        gains = [
-            difference(*((key, drawn[key]) for key in several if key[2] == start and key in drawn))
+        by_k = [
+            [fmean(gains(key, drawn[key])) for key in several if key[2] == start and key in drawn]
             for start in STARTS[1:]
         ]
-        lines.append([loss, best[1], best[2], difference((best, one)), *gains])
+        of_starts = (shared.interval(values) if values else MISSING for values in by_k)
+        lines.append([loss, best[1], best[2], shared.interval(gains(best, one)), *of_starts])
     columns = ["loss", "best K", "and start", "best − one proxy", *(f"{start} − drawn" for start in STARTS[1:])]
     return Table(columns, lines)
 

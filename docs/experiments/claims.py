@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table, read_rows
+from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table
+from centres import chosen, column, read_cells
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
 from proxemic.tables import MISSING, Table
@@ -55,13 +56,14 @@ CLAIMS: dict[str, dict[str, Any]] = {
 def read(kept: Path, setting: str, kind: str, name: str, metric: str) -> Mapping[int, float]:
     """Read the values of a loss by seed, of runs, of a reality check, or of classes with several centres.
 
-    In the name, `@` separates the loss from the condition, the kind of embedding, or K.
+    In the name, `@` separates the loss from the condition, the kind of embedding, or whether it has one proxy or the
+    number and start of proxies that validation chose.
     """
     loss, _, condition = name.partition("@")
     if kind == "centres":
-        file = f"{loss}-{condition.lower().replace('=', '')}-drawn.csv"
-        rows = read_rows(kept / CENTRES[setting] / "runs" / file) if setting in CENTRES else []
-        return {int(row["seed"]): float(row[metric]) for row in rows}
+        cells = read_cells(Kept(kept / CENTRES[setting])) if setting in CENTRES else {}
+        cell = (loss, 1, "drawn") if condition == "one proxy" or not cells else chosen(cells, loss)
+        return column(cells.get(cell, ()), metric)
     known = Kept(kept / setting)
     return known.runs(loss, condition)[metric] if kind == "runs" else known.check(loss).get((condition, metric), {})
 

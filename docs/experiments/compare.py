@@ -39,11 +39,13 @@ Runs = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 def train(arguments: Namespace, known: shared.Kept) -> None:
     """Train the best recipe of each loss with each seed."""
-    seeds = range(shared.DATA_SETS[arguments.dataset].seeds)
-    losses = shared.check_losses(arguments.losses, shared.searched(arguments.dataset))
+    dataset = arguments.dataset
+    losses = shared.check_losses(arguments.losses, shared.searched(dataset))
     shared.check_searched(losses, known)
-    for loss in known.lacking(losses, seeds):
-        shared.make_runs(known, loss, seeds, arguments.out / arguments.dataset, arguments.root)
+    for loss in losses:
+        seeds = range(shared.MORE_SEEDS.get((dataset, loss), shared.DATA_SETS[dataset].seeds))
+        if known.lacking([loss], seeds):
+            shared.make_runs(known, loss, seeds, arguments.out / dataset, arguments.root)
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:

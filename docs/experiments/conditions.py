@@ -1,4 +1,4 @@
-"""Train each loss with wrong labels, few images, small batches or other K, and evaluate its verification of pairs.
+"""Train losses with wrong labels, few images, small batches, other K, or single values of another loss.
 
     python docs/experiments/conditions.py cars-features wrong-labels --root runs/cars/features.parquet
     python docs/experiments/conditions.py cars-features wrong-labels --table docs/experiments
@@ -30,6 +30,9 @@ WHOSE = {
     "proxies": ("soft-triple", "mpa", "mpa-dw", "mpa-ap"),
     "few-images": (*LOSSES, "mpa", "mpa-dw"),
     "small-batches": (*LOSSES, "mpa", "mpa-dw"),
+    "one-proxy": ("mpa",),
+    "rates": ("proxy-anchor",),
+    "no-regularizer": ("softmax-mean-proxy",),
 }
 """The losses of conditions that do not use `LOSSES`."""
 
@@ -49,35 +52,43 @@ CONDITIONS = {
     "small-batches": [Condition(f"batches of {size}", {"batches.size": size}) for size in (64, 32, 16)],
     "proxies": [Condition(f"K={count}", {"loss.proxies_per_class": count}) for count in (1, 2, 4, 8, 12, 16)],
     "verification": [Condition("verification")],
+    "one-proxy": [Condition("one proxy", {"loss.proxies_per_class": 1})],
+    "rates": [Condition("rates of mpa")],
+    "no-regularizer": [Condition("no regularizer", {"loss.regularizers": []})],
 }
 FEW_GLYPHS = [Condition(f"{count} images", images=count) for count in (6, 3, 2)]
 """``few-images`` of Glyphs, whose classes have 12."""
-SEEDS = range(5)
 COMPARED = {"proxies": ("K=8", "K=1")}
 """Two conditions whose difference is shown; by default, the last condition and no condition."""
 
 
 def train(arguments: Namespace, known: shared.Kept) -> None:
     """Train the best recipe of each loss under each condition."""
-    condition, losses = arguments.condition, losses_of(arguments)
+    condition, losses, seeds = arguments.condition, losses_of(arguments), seeds_of(known)
     if condition == "few-images" and arguments.dataset == shared.FEATURES and arguments.root is None:
         raise UserError("few-images takes some of the photographs: give their features, --root FILE.")
     shared.check_searched(losses, known)
     for change in changes_of(known, condition):
-        for loss in known.lacking(losses, SEEDS, change.name):
-            run(known, loss, change, SEEDS, arguments.out / arguments.dataset, arguments.root)
+        for loss in known.lacking(losses, seeds, change.name):
+            run(known, loss, change, seeds, arguments.out / arguments.dataset, arguments.root)
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     """Tabulate each loss under each condition."""
-    made = table(known, arguments.condition, losses_of(arguments), SEEDS)
+    made = table(known, arguments.condition, losses_of(arguments), seeds_of(known))
     return {f"{arguments.condition}-{arguments.dataset}": made}
 
 
 def changes_of(known: shared.Kept, condition: str) -> list[Condition]:
     """Return the changes that a condition makes on a data set."""
-    is_glyphs = known.folder.name == shared.AROUND
-    return FEW_GLYPHS if is_glyphs and condition == "few-images" else CONDITIONS[condition]
+    if condition == "few-images" and known.folder.name == shared.AROUND:
+        return FEW_GLYPHS
+    return CONDITIONS[condition]
+
+
+def seeds_of(known: shared.Kept) -> range:
+    """Return the seeds of each condition: as many as MPA and Proxy-Anchor have without one, and at least five."""
+    return range(max(5, shared.MORE_SEEDS.get((known.folder.name, "mpa"), 0)))
 
 
 def losses_of(arguments: Namespace) -> list[str]:
@@ -90,6 +101,9 @@ def run(
 ) -> None:
     """Train the best recipe of a loss under a condition with each seed, and keep the test metrics."""
     overrides = dict(condition.overrides)
+    if condition.name == "rates of mpa":
+        best = read_yaml(known.recipe("mpa"))["optim"]
+        overrides |= {f"optim.{name}": best[name] for name in ("lr", "loss_lr")}
     if condition.name == "verification":
         distance = read_yaml(known.recipe(loss))["evaluation"]["distance"]
         overrides["evaluation.own_metrics"] = [f"_verification.accepted_by_{distance}"]
@@ -162,9 +176,7 @@ def table(known: shared.Kept, condition: str, losses: Sequence[str], seeds: rang
 
 def main() -> None:
     """Train, or write the table."""
-    shared.run_script(
-        __doc__, train, tables, ["glyphs-small", "cars-features"], "runs/conditions", condition=CONDITIONS
-    )
+    shared.run_script(__doc__, train, tables, shared.DATA_SETS, "runs/conditions", condition=CONDITIONS)
 
 
 if __name__ == "__main__":
