@@ -19,7 +19,6 @@ import proxemic
 from proxemic.tables import Table
 
 METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}
-KINDS = ("separated", "concatenated", "complete")
 WARP, CONTROL = "warp", "euclidean-softmax-two-phases"
 """Two losses with the same phases and seeds."""
 

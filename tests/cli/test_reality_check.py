@@ -25,6 +25,7 @@ SMALL = ["--trials", "2", "--repeats", "1", "--folds", "2", "--embedding-size", 
 PHASES = ["--training.epochs", "6", "--training.loggers", "[]", "--second_phase.epochs", "3"]
 PHASES += ["--second_phase.optim.lr", "0.001", "--second_phase.optim.loss_lr", "0.01"]
 PHASES += ["--training.until_plateau.patience", "1", "--training.until_plateau.min_improvement", "1"]
+PHASES += ["--model.normalize", "false"]
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +97,12 @@ def test_every_kind_is_what_it_says(checked: Path, recipe: Path) -> None:
         model, preprocessing = load_model(fold)
         transform = Preprocessing(**preprocessing).evaluation()
         with torch.no_grad():
-            parts.append(normalize(model(torch.stack([transform(test.pictures[i]) for i in range(len(test))]))))
-    joined = retrieval_metrics(torch.cat(parts, 1), test.labels)
+            parts.append(model(torch.stack([transform(test.pictures[i]) for i in range(len(test))])))
+    assert (parts[0].norm(dim=1) - 1).abs().max() > 0.1
+    joined = retrieval_metrics(torch.cat([normalize(part) for part in parts], 1), test.labels)
     assert results["concatenated"]["map@r"] == pytest.approx(joined["map@r"], abs=1e-6)
+    joined = retrieval_metrics(torch.cat(parts, 1), test.labels)
+    assert results["concatenated unnormalized"]["map@r"] == pytest.approx(joined["map@r"], abs=1e-6)
     complete = json.loads((checked / "tiny/repeats/0/complete/metrics.json").read_text())
     assert results["complete"] == complete["test"]
 
@@ -152,7 +156,7 @@ def rows(run: Path) -> list[str]:
 def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, here: Here) -> None:
     with (checked / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["kind"] for row in rows} == {"separated", "concatenated", "complete"}
+    assert {row["kind"] for row in rows} == {"separated", "concatenated", "concatenated unnormalized", "complete"}
     table = (checked / "table.md").read_text()
     before = {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")}
     (checked / f".table.md.{os.getpid()}.tmp").touch()

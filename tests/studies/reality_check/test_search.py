@@ -103,7 +103,7 @@ def test_a_schedule_that_waits_for_held_out_classes_is_refused() -> None:
 def test_one_phase_is_repeated_for_the_mean_epochs_of_the_folds(
     base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_validation, "concatenated", lambda runs: {"map@r": len(runs) / 4})
+    monkeypatch.setattr(cross_validation, "concatenated", lambda runs: {"concatenated": {"map@r": len(runs) / 4}})
     workers = FakeWorkers({"test": {"map@r": 0.25}, "epoch": 7})
     validation = validated(base, tmp_path, workers)
     results = validation.repeat(3, ("--optim.lr", "0.1"))

@@ -14,3 +14,11 @@ def test_the_table_has_intervals_and_never_fills_a_cell() -> None:
     assert text.splitlines()[2].count("30.00 ± 63.53") == 9
     assert text.splitlines()[3] == "| `two` |" + " – |" * 9
     assert "Unfinished: two 0." in text
+
+
+def test_unnormalized_columns_appear_where_a_recipe_has_them() -> None:
+    values = {"map@r": 0.25, "r_precision": 0.25, "recall@1": 0.25}
+    plain = {"separated": values, "concatenated": values, "complete": values}
+    text = markdown({"cosine": {0: plain}, "euclidean": {0: plain | {"concatenated unnormalized": values}}}, expected=1)
+    assert "| concatenated unnormalized P@1 |" in text.splitlines()[0]
+    assert [line.count("25.00") for line in text.splitlines()[2:4]] == [9, 12]

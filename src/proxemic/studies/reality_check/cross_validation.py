@@ -25,7 +25,7 @@ with optional_dependency("train"):
     from proxemic.training import EvaluationConfig, RunDirectory
 
 Results = dict[str, dict[str, float]]
-"""Metrics of one repetition by kind: ``separated``, ``concatenated`` and ``complete``."""
+"""Metrics of one repetition by kind, see `proxemic.studies.reality_check.tables.KINDS`."""
 
 
 class FoldFailed(UserError):
@@ -97,7 +97,7 @@ class CrossValidation:
         (complete,) = self._run([self._complete(folds, seeded, folder)])
         results = {
             "separated": {name: fmean(fold["test"][name] for fold in folds) for name in folds[0]["test"]},
-            "concatenated": concatenated([job.out for job in jobs]),
+            **concatenated([job.out for job in jobs]),
             "complete": complete["test"],
         }
         write_json(kept, results)
@@ -149,8 +149,12 @@ def _rounded_up(epochs: Iterable[int]) -> int:
     return 5 * math.ceil(fmean(epochs) / 5)
 
 
-def concatenated(runs: Sequence[Path]) -> dict[str, float]:
-    """Evaluate the concatenated unit embeddings of several runs on the test classes, which the runs share."""
+def concatenated(runs: Sequence[Path]) -> Results:
+    """Evaluate the concatenated embeddings of several runs on the test classes, which the runs share.
+
+    The embeddings of each run are scaled to unit length, and also left as they are if the network does not normalise
+    them.
+    """
     recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
     test = recipe.load().test_images
     size, workers = recipe.evaluation.batch_size, recipe.batches.workers
@@ -158,6 +162,11 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     parts = []
     for run in runs:
         model, preprocessing = load_embedder(run, recipe.model.custom_backbone)
-        embeddings = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
-        parts.append(normalize(embeddings, dim=1))
-    return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))
+        parts.append(embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers))
+    kinds = {"concatenated": [normalize(part, dim=1) for part in parts]}
+    if not recipe.model.normalize:
+        kinds["concatenated unnormalized"] = parts
+    return {
+        kind: dict(evaluate_embeddings(torch.cat(columns, dim=1), test, recipe.evaluation))
+        for kind, columns in kinds.items()
+    }

@@ -9,7 +9,12 @@ from proxemic.studies.reality_check.directory import RealityCheck, all_training_
 from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
-KINDS = ("separated", "concatenated", "complete")
+KINDS = ("separated", "concatenated", "concatenated unnormalized", "complete")
+"""Kinds of embeddings: the mean over the folds' models, their embeddings side by side, and one model of all classes.
+
+The concatenated embeddings have unit length in each part. Where the network does not normalise, they are also evaluated
+unnormalized.
+"""
 METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
 
 Repeats = Mapping[int, Mapping[str, Mapping[str, float]]]
@@ -40,13 +45,15 @@ def result_rows(results: Mapping[str, Repeats]) -> list[ResultRow]:
 def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     """Write the table in percent, with 95% intervals over the repetitions; missing values are dashes.
 
-    >>> values = {kind: {"map@r": 0.25, "r_precision": 0.5, "recall@1": 0.75} for kind in KINDS}
-    >>> print(markdown({"cub/softmax": {0: values}}, 1).splitlines()[2])
-    | `cub/softmax` | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 |
+    >>> values = {"map@r": 0.25, "r_precision": 0.5, "recall@1": 0.75}
+    >>> print(markdown({"cub/softmax": {0: {"separated": values, "complete": values}}}, 1).splitlines()[2])
+    | `cub/softmax` | 25.00 | 50.00 | 75.00 | – | – | – | 25.00 | 50.00 | 75.00 |
     """
-    header = ["recipe", *(f"{kind} {name}" for kind in KINDS for name in METRICS.values())]
+    measured = {kind for repeats in results.values() for values in repeats.values() for kind in values}
+    kinds = [kind for kind in KINDS if kind in measured or kind != "concatenated unnormalized"]
+    header = ["recipe", *(f"{kind} {name}" for kind in kinds for name in METRICS.values())]
     rows = [
-        [f"`{recipe}`", *(cell(repeats, kind, metric) for kind in KINDS for metric in METRICS)]
+        [f"`{recipe}`", *(cell(repeats, kind, metric) for kind in kinds for metric in METRICS)]
         for recipe, repeats in results.items()
     ]
     note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
@@ -57,7 +64,7 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
 
 def cell(repeats: Repeats, kind: str, metric: str) -> str:
     """Format the mean of a metric in percent with its interval, or a dash if it was not measured."""
-    values = [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]]
+    values = [kinds[kind][metric] for kinds in repeats.values() if metric in kinds.get(kind, ())]
     return format_estimate(t_interval(values) if values else None)
 
 
