@@ -74,11 +74,14 @@ class Search:
     space: str | None = None
     layer_norm: bool | None = None
     """Whether the pooled features are normalised before the last layer; None leaves the recipe unchanged."""
+    seed: int = 0
+    """The seed of the sampler."""
 
     @property
     def suffix(self) -> str:
-        """The suffix of the name of a search that changes the norm of its recipe."""
-        return {None: "", True: "-with-norm", False: "-without-norm"}[self.layer_norm]
+        """The suffix of the name of a search that changes the norm of its recipe, or repeats another with a seed."""
+        norm = {None: "", True: "-with-norm", False: "-without-norm"}[self.layer_norm]
+        return norm + (f"-search-{self.seed + 1}" if self.seed else "")
 
 
 _SOFTMAX = ("softmax", "cosface", "arcface", "sphereface", "proxy-nca")
@@ -131,6 +134,20 @@ OTHER_NORM: dict[str, Search] = {
     for search in [replace(SEARCHES[name], layer_norm=layer_norm)]
 }
 """Searches on characters that switch the layer norm of a loss's recipe on or off, by name."""
+HEADLINES = (
+    ("arcface-with-norm", "softmax-with-norm"),
+    ("euclidean-softmax", "softmax-with-norm"),
+    ("mpa", "proxy-anchor"),
+    ("softmax-mean-proxy", "softmax"),
+    ("warp", "euclidean-softmax-two-phases"),
+)
+"""Pairs on glyphs-small whose searches are repeated."""
+REPEATED: dict[str, Search] = {
+    f"{name}-search-{seed + 1}": replace((SEARCHES | OTHER_NORM)[name], seed=seed)
+    for seed in (1, 2)
+    for name in dict.fromkeys(name for pair in HEADLINES for name in reversed(pair))
+}
+"""The searches of these pairs with other seeds, by name."""
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -287,7 +304,7 @@ def run_search(known: Kept, name: str, out: Path, root: Path | None) -> None:
         return
     dataset = known.folder.name
     print(f"{dataset}: {name}", flush=True)
-    search, size, folder = (SEARCHES | OTHER_NORM)[name], DATA_SETS[dataset], out / dataset / name
+    search, size, folder = (SEARCHES | OTHER_NORM | REPEATED)[name], DATA_SETS[dataset], out / dataset / name
     norm = {} if search.layer_norm is None else {"model.layer_norm": search.layer_norm}
     if (folder / "tuning.json").exists():
         tune(resume=folder, report=_print)
@@ -302,6 +319,7 @@ def run_search(known: Kept, name: str, out: Path, root: Path | None) -> None:
             seeds=size.trial_seeds,
             first=first_trials(known, name, out, root),
             pruner="halving",
+            seed=search.seed,
             report=_print,
         )
     known.keep_search(name, folder)
@@ -309,7 +327,7 @@ def run_search(known: Kept, name: str, out: Path, root: Path | None) -> None:
 
 def first_trials(known: Kept, name: str, out: Path, root: Path | None) -> list[str | Path]:
     """Return the recipes whose values the first trials take, after the recipe's own."""
-    search, dataset = (SEARCHES | OTHER_NORM)[name], known.folder.name
+    search, dataset = (SEARCHES | OTHER_NORM | REPEATED)[name], known.folder.name
     if dataset == PHOTOGRAPHS:
         # The loss that the search on features found; the rates of a head do not fit a whole network.
         found = Kept(known.folder.with_name(FEATURES)).recipe(name)
