@@ -16,7 +16,8 @@ from pathlib import Path
 import _experiments as shared
 
 import proxemic
-from proxemic.tables import Table
+from proxemic.studies.reality_check.tables import KINDS
+from proxemic.tables import MISSING, Table
 
 METRICS = {"map@r": "MAP@R", "recall@1": "P@1"}
 WARP, CONTROL = "warp", "euclidean-softmax-two-phases"
@@ -72,10 +73,14 @@ def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object
 
 def table(check: Check, known: shared.Kept) -> Table:
     """Tabulate the test metrics of each kind of embedding, in percent, and the gain of the warp over its control."""
-    columns = [(kind, metric) for kind in KINDS for metric in METRICS]
     found = {loss: values for loss in check.losses if (values := known.check(loss))}
     shared.check_kept(found, "finished check", known)
-    rows = [[loss, *(shared.interval(values[column].values()) for column in columns)] for loss, values in found.items()]
+    measured = {kind for values in found.values() for kind, _ in values}
+    columns = [(kind, metric) for kind in KINDS if kind in measured for metric in METRICS]
+    rows = [
+        [loss, *(shared.interval(values[key].values()) if key in values else MISSING for key in columns)]
+        for loss, values in found.items()
+    ]
     if found.keys() >= {WARP, CONTROL}:
         gains = (shared.interval(shared.paired(found[WARP][column], found[CONTROL][column])) for column in columns)
         rows.append([f"{WARP} − {CONTROL}", *gains])
