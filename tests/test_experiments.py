@@ -308,8 +308,8 @@ def test_a_sweep_changes_both_phases(dataset: str, script: Callable[[str], Any],
         flags = [f"--{key}={value}" for key, value in found[what][name].items()]
         made = read_recipe(recipe, flags).recipe
         assert made.second_phase is not None
-        losses = [phase.loss.keywords for phase in (made, made.second_phase)]
-        changed.append([[loss[key] for key in ("alpha", "k1", "k2", "delta_scale")] for loss in losses])
+        losses: list[Any] = [phase.loss for phase in (made, made.second_phase)]
+        changed.append([[loss.keywords[key] for key in ("alpha", "k1", "k2", "delta_scale")] for loss in losses])
     assert [phase[0] for phase in changed[0]] == pytest.approx([8, 8 * ratio])
     assert [phase[1:3] for phase in changed[1]] == [[0.6, 2.0]] * 2
     assert [phase[3] for phase in changed[2]] == [2.5] * 2

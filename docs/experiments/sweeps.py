@@ -11,12 +11,15 @@ runs are kept beside this script.
 
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any, cast
 
 import _experiments as shared
 
 from proxemic.files import write_csv, write_text
+from proxemic.losses import WarpedSoftmaxLoss
 from proxemic.recipes.yaml_files import read_yaml
 from proxemic.studies.finished import FinishedRun
 from proxemic.tables import Table
@@ -92,9 +95,10 @@ def keep_within(known: shared.Kept, name: str, runs: Sequence[Path]) -> None:
     file = within_file(known)
     rows = {(row["condition"], row["seed"]): row for row in shared.read_rows(file)}
     for run in map(FinishedRun, runs):
-        train, proxies = run.splits.train, run.loss.proxies.detach()[:, 0]
-        distances = (run.embed(train) - proxies[train.labels]).norm(dim=1)
-        share = (distances < run.loss.f1.keywords["alpha"]).float().mean().item()
+        train, loss = run.splits.train, cast("WarpedSoftmaxLoss", run.loss)
+        alpha = cast("partial[Any]", loss.f1).keywords["alpha"]  # that of the phase of the chosen epoch
+        distances = (run.embed(train) - loss.proxies.detach()[train.labels, 0]).norm(dim=1)
+        share = (distances < alpha).float().mean().item()
         rows[name, str(run.seed)] = {"condition": name, "seed": str(run.seed), "within": str(share)}
     write_csv(file, WITHIN, [[row[column] for column in WITHIN] for _, row in sorted(rows.items())])
 
