@@ -126,10 +126,11 @@ _TRAINED_WITHOUT = (
     *("softmax", "softmax-mean-proxy", "proxy-nca-plus-plus", "arcface", "proxy-anchor", "soft-triple"),
     *("mpa", "mpa-dw", "mpa-ap", "multi-similarity"),
 )
-_TRAINED_WITH = ("euclidean-softmax", "euclidean-softmax-two-phases", "warp", "warp-off-first")
+TRAINED_WITH_NORM = ("euclidean-softmax", "euclidean-softmax-two-phases", "warp", "warp-off-first")
+"""The losses whose recipes on characters have a layer norm, of those that are trained with and without it."""
 OTHER_NORM: dict[str, Search] = {
     name + search.suffix: search
-    for names, layer_norm in ((_TRAINED_WITHOUT, True), (_TRAINED_WITH, False))
+    for names, layer_norm in ((_TRAINED_WITHOUT, True), (TRAINED_WITH_NORM, False))
     for name in names
     for search in [replace(SEARCHES[name], layer_norm=layer_norm)]
 }

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _experiments import HERE, METRICS, SEARCHES, TAR, Kept, keep_table
+from _experiments import HERE, METRICS, SEARCHES, TAR, TRAINED_WITH_NORM, Kept, keep_table
 from centres import chosen, column, read_cells
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
@@ -42,11 +42,13 @@ PAPER_DATA = {"cars-features": "Cars196", "cars-pretrained": "Cars196"}
 """The papers' data set that a setting shares. Gains on other data are shown, but not compared."""
 CENTRES = {"cars-features": "makers", "glyphs-small": "letters"}
 """The data of classes with several centres, by the setting with the same network."""
+CHARACTERS = ("glyphs-small", "omniglot")
+"""Settings where every loss is searched with and without a layer norm."""
 METRIC_NAMES = METRICS | {TAR: "TAR at a FAR of 0.001"}
 ERROR = 0.05
 """The family-wise error rate of Holm's procedure over the whole page."""
 CLAIMS: dict[str, dict[str, Any]] = {
-    f"{letter}{place}": {"parts": {}, "read": "runs"} | claim
+    f"{letter}{place}": {"parts": {}, "read": "runs", "layer_norm": False} | claim
     for letter, claims in yaml.safe_load((HERE / "claims.yaml").read_text(encoding="utf-8")).items()
     for place, claim in enumerate(claims, 1)
 }
@@ -120,11 +122,18 @@ class Comparison:
         return " / " in self.part
 
     @property
+    def has_norm(self) -> bool:
+        """Whether the losses of cosines, whose recipes have no layer norm, are compared with it."""
+        return CLAIMS[self.number]["layer_norm"] and self.setting in CHARACTERS
+
+    @property
     def name(self) -> str:
         """The part as shown in tables."""
         if self.is_ratio:
             over, under = (METRIC_NAMES[metric] for metric in self.part.split(" / "))
             return f"spread over seeds of {over} / of {under}"
+        if self.has_norm:
+            return f"{self.part}, both with layer norm"
         return re.sub(r"@(.+?)(?= [+−] |$)", r" (\1)", self.part)
 
     @property
@@ -138,6 +147,8 @@ class Comparison:
         claim = CLAIMS[self.number]
 
         def runs(name: str, metric: str) -> Mapping[int, float]:
+            if self.has_norm and name not in TRAINED_WITH_NORM:
+                name += "-with-norm"
             return read(self.kept, self.setting, claim["read"], name, metric)
 
         if self.is_ratio:
