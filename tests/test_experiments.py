@@ -450,8 +450,8 @@ def test_runs_are_made_with_each_seed_and_kept(
     with pytest.raises(UserError, match=r"^1 runs failed, the first of them softmax.*finite"):
         shared.make_runs(known, "softmax", range(1), tmp_path / "runs", None, "broken", {"optim.lr": 1e30})
     assert known.lacking(["softmax"], range(1), "broken") == ["softmax"]
-    assert [*(tmp_path / "runs" / "softmax-40-wrong").rglob("metrics.json")] != []
-    assert [*(tmp_path / "runs" / "softmax-40-wrong").rglob("*.ckpt")] == []
+    assert [*(tmp_path / "runs" / "softmax-40-wrong-from-0").rglob("metrics.json")] != []
+    assert [*(tmp_path / "runs" / "softmax-40-wrong-from-0").rglob("*.ckpt")] == []
 
 
 def test_a_search_on_characters_begins_with_what_the_first_of_the_family_has_found(

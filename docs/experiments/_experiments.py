@@ -56,7 +56,7 @@ class Size:
 
 
 DATA_SETS = {
-    "glyphs-small": Size(budget=12),
+    "glyphs-small": Size(budget=12, seeds=10),
     "omniglot": Size(budget=12),
     FEATURES: Size(seeds=10),
     PHOTOGRAPHS: Size(budget=6, trial_seeds=1, seeds=3),
@@ -369,7 +369,7 @@ def make_runs(
     overrides: Mapping[str, object] = MappingProxyType({}),
     recipe: Path | None = None,
 ) -> list[Path]:
-    """Train a recipe, by default the best of a loss, with each seed, or go on, and keep the test metrics.
+    """Train a recipe, by default the best of a loss, with each seed that is not kept, or go on, and keep the metrics.
 
     Returns:
         The run directories.
@@ -378,7 +378,8 @@ def make_runs(
         UserError: If a run failed, once the others are kept.
     """
     changed = LEAN | place_of(root) | {**overrides}
-    folder = out / f"{loss} {condition}".rstrip().replace(" ", "-").replace("%", "")
+    seeds = [seed for seed in seeds if seed not in known.runs(loss, condition)["recall@1"]]
+    folder = out / f"{loss} {condition} from {seeds[0]}".replace("  ", " ").replace(" ", "-").replace("%", "")
     compared = compare([recipe or known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
     (results,) = compared.results().values()
     known.keep_runs(loss, {metric: metric_values(results, metric) for metric in COLUMNS[2:]}, condition)

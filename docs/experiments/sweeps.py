@@ -84,7 +84,6 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
     recipe = recipe_of(known, out)
     for name, overrides in sweep(recipe, arguments.sweep).items():
         if not {*SEEDS} <= known.runs(LOSS, name)["recall@1"].keys():
-            shared.make_runs(known, LOSS, SEEDS, out, None, name, overrides, recipe)
             runs = shared.make_runs(known, LOSS, SEEDS, out, None, name, overrides, recipe)
             if arguments.sweep == "alpha":
                 keep_within(known, name, runs)
