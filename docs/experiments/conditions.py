@@ -25,7 +25,9 @@ LOSSES = (
     *("softmax", "arcface", "proxy-anchor", "mpa-ap", "euclidean-softmax", "euclidean-softmax-two-phases"),
     *("warp-off-first-attracting", "multi-similarity", "soft-triple", "arcface-sub-centers"),
 )
+WITH_NORM = tuple(f"{loss}-with-norm" for loss in LOSSES if f"{loss}-with-norm" in shared.OTHER_NORM)
 WHOSE = {
+    "wrong-labels": (*LOSSES, *WITH_NORM),
     "verification": (*LOSSES, "cosface", "magface", "adaface", "curricularface", "elasticface"),
     "proxies": ("soft-triple", "mpa", "mpa-dw", "mpa-ap"),
     "few-images": (*LOSSES, "mpa", "mpa-dw"),
@@ -34,7 +36,7 @@ WHOSE = {
     "rates": ("proxy-anchor",),
     "no-regularizer": ("softmax-mean-proxy",),
 }
-"""The losses of conditions that do not use `LOSSES`."""
+"""The losses of conditions that do not use `LOSSES`; only characters have searches with a layer norm."""
 
 
 @dataclass(frozen=True)
