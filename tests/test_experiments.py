@@ -327,7 +327,7 @@ def test_a_sweep_is_trained_and_tabulated(
     known.recipe("warp").write_text(read_recipe(FOLDER / "kept/glyphs-small/searches/warp.yaml", flags).yaml)
     monkeypatch.setattr(sweeps, "ALPHAS", (0, 95))
     monkeypatch.setattr(sweeps, "SEEDS", range(2))
-    arguments = Namespace(dataset="glyphs-small", sweep="alpha", out=tmp_path / "out")
+    arguments = Namespace(dataset="glyphs-small", losses=[], sweep="alpha", out=tmp_path / "out")
     sweeps.train(arguments, known)
     ((_, table),) = sweeps.tables(arguments, known).items()
     assert table.columns == ["alpha", "Recall@1", "MAP@R", "images within α"]

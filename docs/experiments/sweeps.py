@@ -80,6 +80,7 @@ def recipe_of(known: shared.Kept, out: Path) -> Path:
 
 def train(arguments: Namespace, known: shared.Kept) -> None:
     """Train every value with every seed."""
+    shared.check_losses(arguments.losses, [LOSS])
     out = arguments.out / arguments.dataset
     recipe = recipe_of(known, out)
     for name, overrides in sweep(recipe, arguments.sweep).items():
