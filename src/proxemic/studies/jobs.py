@@ -150,7 +150,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 raise Interrupted("Stopped at once: the same command continues from the last checkpoints.") from None
             raise UserError(
                 "A worker process was killed, perhaps for lack of memory: the same command continues; fewer --workers "
-                "take less memory. A script must call this below if __name__ == \"__main__\", since workers import it."
+                'take less memory. A script must call this below if __name__ == "__main__", since workers import it.'
             ) from None
         except Interrupted:
             raise  # the workers know already
