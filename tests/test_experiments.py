@@ -170,7 +170,7 @@ def test_the_warp_is_searched_below_the_push_of_the_others() -> None:
 def test_losses_that_are_compared_are_searched(script: Callable[[str], Any], shared: Any, centres: Any) -> None:
     compare, conditions = script("compare"), script("conditions")
     assert {name for pair in (*compare.CLAIMS, *compare.ON_CARS) for name in pair} <= {*shared.SEARCHES}
-    searched = {*shared.searched("cars-features")}
+    searched = {*shared.searched("cars-features"), *shared.OTHER_NORM}
     assert all(searched.issuperset(losses) for losses in (conditions.LOSSES, *conditions.WHOSE.values()))
     folders = {experiment.recipes for experiment in centres.EXPERIMENTS.values()}
     assert {f"{folder}/{loss}" for folder in folders for loss in centres.LOSSES} <= {*list_recipes()}
