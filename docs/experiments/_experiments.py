@@ -368,26 +368,37 @@ def make_runs(
     condition: str = "",
     overrides: Mapping[str, object] = MappingProxyType({}),
     recipe: Path | None = None,
-) -> list[Path]:
+    measure: Callable[[Path], object] | None = None,
+) -> None:
     """Train a recipe, by default the best of a loss, with each seed that is not kept, or go on, and keep the metrics.
 
-    Returns:
-        The run directories.
+    ``measure`` is called with each run directory before the metrics are kept.
 
     Raises:
         UserError: If a run failed, once the others are kept.
     """
     changed = LEAN | place_of(root) | {**overrides}
     seeds = [seed for seed in seeds if seed not in known.runs(loss, condition)["recall@1"]]
-    folder = out / f"{loss} {condition} from {seeds[0]}".replace("  ", " ").replace(" ", "-").replace("%", "")
+    words = f"{loss} {condition} from {seeds[0]}".replace("%", "").split()
+    folder = out / "-".join(words)
     compared = compare([recipe or known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
     (results,) = compared.results().values()
+    for cell in compared.cells():
+        if measure is not None and RunDirectory(cell.path).metrics.exists():
+            measure(cell.path)
     known.keep_runs(loss, {metric: metric_values(results, metric) for metric in COLUMNS[2:]}, condition)
-    runs = [cell.path for cell in compared.cells()]
-    for run in runs:  # gigabytes that no table needs
-        RunDirectory(run).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
+    for cell in compared.cells():  # gigabytes that no table needs
+        RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
     compared.check_finished()
-    return runs
+
+
+def search_and_train(arguments: Namespace, known: Kept, names: Sequence[str]) -> None:
+    """Search for the losses that the command line names, or all, and train what was found with each seed."""
+    seeds = range(DATA_SETS[arguments.dataset].seeds)
+    for name in check_losses(arguments.losses, names):
+        run_search(known, name, arguments.out / "searches", arguments.root)
+        if known.lacking([name], seeds):
+            make_runs(known, name, seeds, arguments.out / "runs" / arguments.dataset, arguments.root)
 
 
 def interval(values: Iterable[float]) -> str:

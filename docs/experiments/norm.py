@@ -18,11 +18,7 @@ from proxemic.tables import Table
 
 def train(arguments: Namespace, known: shared.Kept) -> None:
     """Search for each loss with the other norm, and train the best recipe with each seed."""
-    seeds = range(shared.DATA_SETS[arguments.dataset].seeds)
-    for name in shared.check_losses(arguments.losses, [*shared.OTHER_NORM]):
-        shared.run_search(known, name, arguments.out / "searches", arguments.root)
-        for loss in known.lacking([name], seeds):
-            shared.make_runs(known, loss, seeds, arguments.out / "runs" / arguments.dataset, arguments.root)
+    shared.search_and_train(arguments, known, [*shared.OTHER_NORM])
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:

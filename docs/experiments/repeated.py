@@ -17,11 +17,7 @@ from proxemic.tables import Table
 
 def train(arguments: Namespace, known: shared.Kept) -> None:
     """Search for each loss of the pairs with the other seeds, and train what each search found."""
-    seeds = range(shared.DATA_SETS[arguments.dataset].seeds)
-    for name in shared.check_losses(arguments.losses, [*shared.REPEATED]):
-        shared.run_search(known, name, arguments.out / "searches", arguments.root)
-        for loss in known.lacking([name], seeds):
-            shared.make_runs(known, loss, seeds, arguments.out / "runs" / arguments.dataset, arguments.root)
+    shared.search_and_train(arguments, known, [*shared.REPEATED])
 
 
 def tables(_: Namespace, known: shared.Kept) -> dict[str, Table]:

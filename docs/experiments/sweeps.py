@@ -10,7 +10,6 @@ runs are kept beside this script.
 """
 
 from argparse import Namespace
-from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -85,21 +84,19 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
     recipe = recipe_of(known, out)
     for name, overrides in sweep(recipe, arguments.sweep).items():
         if not {*SEEDS} <= known.runs(LOSS, name)["recall@1"].keys():
-            runs = shared.make_runs(known, LOSS, SEEDS, out, None, name, overrides, recipe)
-            if arguments.sweep == "alpha":
-                keep_within(known, name, runs)
+            measure = partial(keep_within, known, name) if arguments.sweep == "alpha" else None
+            shared.make_runs(known, LOSS, SEEDS, out, None, name, overrides, recipe, measure)
 
 
-def keep_within(known: shared.Kept, name: str, runs: Sequence[Path]) -> None:
-    """Keep the share of training images that end nearer to their proxy than α."""
-    file = within_file(known)
+def keep_within(known: shared.Kept, name: str, path: Path) -> None:
+    """Keep the share of a run's training images that end nearer to their proxy than α."""
+    file, run = within_file(known), FinishedRun(path)
     rows = {(row["condition"], row["seed"]): row for row in shared.read_rows(file)}
-    for run in map(FinishedRun, runs):
-        train, loss = run.splits.train, cast("WarpedSoftmaxLoss", run.loss)
-        alpha = cast("partial[Any]", loss.f1).keywords["alpha"]  # that of the phase of the chosen epoch
-        distances = (run.embed(train) - loss.proxies.detach()[train.labels, 0]).norm(dim=1)
-        share = (distances < alpha).float().mean().item()
-        rows[name, str(run.seed)] = {"condition": name, "seed": str(run.seed), "within": str(share)}
+    train, loss = run.splits.train, cast("WarpedSoftmaxLoss", run.loss)
+    alpha = cast("partial[Any]", loss.f1).keywords["alpha"]  # that of the phase of the chosen epoch
+    distances = (run.embed(train) - loss.proxies.detach()[train.labels, 0]).norm(dim=1)
+    share = (distances < alpha).float().mean().item()
+    rows[name, str(run.seed)] = {"condition": name, "seed": str(run.seed), "within": str(share)}
     write_csv(file, WITHIN, [[row[column] for column in WITHIN] for _, row in sorted(rows.items())])
 
 
