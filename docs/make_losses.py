@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from experiments._experiments import SEARCHES, TAR, Kept, interval, paired
+from experiments._experiments import SEARCHES, Kept, interval, paired
 
 from proxemic.tables import Table
 
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     @property
     def metric(self) -> str:
         """The metric that is shown."""
-        return TAR if self.condition == "verification" else "map@r"
+        return "tar" if self.condition == "verification" else "map@r"
 
     def runs(self, search: str) -> Mapping[int, float]:
         """Return the values of a search by seed; empty if it was not measured here."""
@@ -154,7 +154,7 @@ def _situation_gain(situation: Mapping[str, Any]) -> str:
         return situation["gain"]
     best = next(name for name in setting.ranking() if name != BASE)
     ahead = "" if situation["search"] != BASE else f"; the best other, {best}: {_gain(setting, best)}"
-    unit = " of the pairs" if setting.metric == TAR else ""
+    unit = " of the pairs" if setting.metric == "tar" else ""
     return f"{_gain(setting, situation['search'])}{ahead}{unit}"
 
 

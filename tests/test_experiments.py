@@ -281,7 +281,7 @@ def test_single_values_of_another_loss(
     script: Callable[[str], Any], shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conditions, given = script("conditions"), []
-    monkeypatch.setattr(shared, "make_runs", lambda *arguments: given.append(arguments[-2:]))
+    monkeypatch.setattr(shared, "make_runs", lambda *arguments, **_: given.append(arguments[-2:]))
     known = shared.Kept(FOLDER / "kept" / "glyphs-small")
     mpa = yaml.safe_load(known.recipe("mpa").read_text(encoding="utf-8"))["optim"]
     for name in ("one-proxy", "rates", "no-regularizer"):
@@ -493,7 +493,7 @@ def test_pairs_are_accepted_by_the_distance_of_a_loss(
     script: Callable[[str], Any], shared: Any, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conditions, given = script("conditions"), []
-    monkeypatch.setattr(shared, "make_runs", lambda *arguments: given.append(arguments[-1]))
+    monkeypatch.setattr(shared, "make_runs", lambda *arguments, **_: given.append(arguments[-1]))
     known.recipe("magface").parent.mkdir(parents=True)
     for loss in ("magface", "euclidean-softmax"):
         known.recipe(loss).write_text(read_recipe(find_recipe(f"cars-features/{loss}")).yaml, encoding="utf-8")
@@ -522,7 +522,9 @@ def test_the_tables_of_the_claims_are_those_of_the_kept_runs(claims: Any) -> Non
 
 def test_every_run_and_condition_that_a_claim_names_exists(claims: Any, script: Callable[[str], Any]) -> None:
     conditions, reality, sweeps = script("conditions"), script("reality"), script("sweeps")
+    functions = script("functions")
     known = {condition.name for group in conditions.CONDITIONS.values() for condition in group} | {*reality.KINDS}
+    known |= {*functions.FUNCTIONS}
     warp = FOLDER / "kept" / "glyphs-small" / "searches" / "warp.yaml"
     known |= {name for what in ("alpha", "k1-k2", "delta") for name in sweeps.sweep(warp, what)} | {"several proxies"}
     for claim in claims.CLAIMS.values():
@@ -531,7 +533,7 @@ def test_every_run_and_condition_that_a_claim_names_exists(claims: Any, script: 
             assert all(gain > 0 for gain in gains.values())
             for name in re.split(r" [+−] ", part) if " / " not in part else ():
                 loss, _, condition = name.partition("@")
-                assert loss in claims.SEARCHES
+                assert loss in (*claims.SEARCHES, functions.LOSS)
                 assert condition in {"", *known}
 
 

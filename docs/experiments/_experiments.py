@@ -40,10 +40,15 @@ LEAN = {"training.loggers": [], "evaluation.untrained": False}
 """Overrides that switch off what no figure depends on."""
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R", "ndcg@8": "nDCG@8"}
 """The metrics with their names in tables."""
-TAR = "tar"
-"""The metric of the condition ``verification``."""
+MEASURES = {
+    "tar": "TAR at a FAR of 0.001",
+    "nmi": "NMI",
+    "avg_dtp": "AvgDTP",
+    "within": "images within α",
+    "corrupted": "Recall@1, corrupted",
+}
+"""What only some runs measure, with its name in tables."""
 COMPLETE = "epochs of a complete trial"
-COLUMNS = ("condition", "seed", *METRICS, TAR)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ SEARCHES: dict[str, Search] = {
 }
 _TRAINED_WITHOUT = (
     *("softmax", "softmax-mean-proxy", "proxy-nca-plus-plus", "arcface", "proxy-anchor", "soft-triple"),
-    *("mpa", "mpa-dw", "mpa-ap", "multi-similarity"),
+    *("mpa", "mpa-dw", "mpa-ap", "multi-similarity", "hist"),
 )
 TRAINED_WITH_NORM = ("euclidean-softmax", "euclidean-softmax-two-phases", "warp", "warp-off-first")
 """The losses whose recipes on characters have a layer norm, of those that are trained with and without it."""
@@ -189,15 +194,19 @@ class Kept:
     def runs(self, loss: str, condition: str = "") -> dict[str, dict[int, float]]:
         """Return the test metrics of the best recipe's runs under a condition, by metric and seed."""
         rows = [row for row in read_rows(self._runs(loss)) if row["condition"] == condition]
-        return {name: {int(row["seed"]): float(row[name]) for row in rows if row[name]} for name in COLUMNS[2:]}
+        return {
+            name: {int(row["seed"]): float(row[name]) for row in rows if row.get(name)} for name in METRICS | MEASURES
+        }
 
     def keep_runs(self, loss: str, values: Mapping[str, Mapping[int, float]], condition: str = "") -> None:
         """Keep runs, and replace kept runs of the same condition and seed."""
         rows = {(row["condition"], int(row["seed"])): row for row in read_rows(self._runs(loss))}
         for seed in values["recall@1"]:
-            given = {name: str(values.get(name, {}).get(seed, "")) for name in COLUMNS[2:]}
+            given = {name: str(by_seed[seed]) for name, by_seed in values.items() if seed in by_seed}
             rows[condition, seed] = {"condition": condition, "seed": str(seed), **given}
-        write_csv(self._runs(loss), COLUMNS, [[rows[key][name] for name in COLUMNS] for key in sorted(rows)])
+        measured = [name for name in MEASURES if any(row.get(name) for row in rows.values())]
+        columns = ["condition", "seed", *METRICS, *measured]
+        write_csv(self._runs(loss), columns, [[rows[key].get(name, "") for name in columns] for key in sorted(rows)])
 
     def lacking(self, losses: Sequence[str], seeds: Sequence[int], condition: str = "") -> list[str]:
         """Return the losses that have a finished search, but not a run of every seed."""
@@ -368,11 +377,11 @@ def make_runs(
     condition: str = "",
     overrides: Mapping[str, object] = MappingProxyType({}),
     recipe: Path | None = None,
-    measure: Callable[[Path], object] | None = None,
+    measure: Callable[[Path], Mapping[str, float]] | None = None,
 ) -> None:
     """Train a recipe, by default the best of a loss, with each seed that is not kept, or go on, and keep the metrics.
 
-    ``measure`` is called with each run directory before the metrics are kept.
+    ``measure`` gets the directory of each finished run, and returns some of `MEASURES`.
 
     Raises:
         UserError: If a run failed, once the others are kept.
@@ -383,10 +392,12 @@ def make_runs(
     folder = out / "-".join(words)
     compared = compare([recipe or known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
     (results,) = compared.results().values()
+    values = {metric: metric_values(results, metric) for metric in METRICS | MEASURES}
     for cell in compared.cells():
         if measure is not None and RunDirectory(cell.path).metrics.exists():
-            measure(cell.path)
-    known.keep_runs(loss, {metric: metric_values(results, metric) for metric in COLUMNS[2:]}, condition)
+            for name, value in measure(cell.path).items():
+                values[name][cell.seed] = value
+    known.keep_runs(loss, values, condition)
     for cell in compared.cells():  # gigabytes that no table needs
         RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
     compared.check_finished()
@@ -404,6 +415,11 @@ def search_and_train(arguments: Namespace, known: Kept, names: Sequence[str]) ->
 def interval(values: Iterable[float]) -> str:
     """Format the mean of values with its 95% interval, in percent."""
     return format_estimate(t_interval([*values]))
+
+
+def estimate(metric: str, values: Iterable[float]) -> str:
+    """Format the mean of a metric with its 95% interval, in percent, or as a distance."""
+    return format_estimate(t_interval([*values]), factor=1) if metric == "avg_dtp" else interval(values)
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:

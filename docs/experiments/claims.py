@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _experiments import HERE, METRICS, SEARCHES, TAR, TRAINED_WITH_NORM, Kept, keep_table
+from _experiments import HERE, MEASURES, METRICS, SEARCHES, TRAINED_WITH_NORM, Kept, keep_table
 from centres import chosen, column, read_cells
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
@@ -44,7 +44,7 @@ CENTRES = {"cars-features": "makers", "glyphs-small": "letters"}
 """The data of classes with several centres, by the setting with the same network."""
 CHARACTERS = ("glyphs-small", "omniglot")
 """Settings where every loss is searched with and without a layer norm."""
-METRIC_NAMES = METRICS | {TAR: "TAR at a FAR of 0.001"}
+METRIC_NAMES = METRICS | MEASURES
 ERROR = 0.05
 """The family-wise error rate of Holm's procedure over the whole page."""
 CLAIMS: dict[str, dict[str, Any]] = {
@@ -147,8 +147,9 @@ class Comparison:
         claim = CLAIMS[self.number]
 
         def runs(name: str, metric: str) -> Mapping[int, float]:
-            if self.has_norm and name not in TRAINED_WITH_NORM:
-                name += "-with-norm"
+            loss, at, condition = name.partition("@")
+            if self.has_norm and loss not in TRAINED_WITH_NORM:
+                name = f"{loss}-with-norm{at}{condition}"
             return read(self.kept, self.setting, claim["read"], name, metric)
 
         if self.is_ratio:
@@ -166,18 +167,19 @@ class Comparison:
     def verdict(self, level: float) -> str:
         """Decide by the interval at a level."""
         low, high = _ends(t_interval(self.values, confidence=1 - level))
-        return decide(low, high, None if self.gain is None else self.gain / 100)
+        return decide(low, high, None if self.gain is None else self.gain / 100)  # no distance has a gain
 
     def row(self, level: float, p: float) -> list[object]:
-        """Lay out the numbers: ratios, or percentage points."""
+        """Lay out the numbers: ratios, distances, or percentage points."""
         claim = CLAIMS[self.number]
+        factor = 1 if claim["metric"] == "avg_dtp" else 100
         place = f" ({CENTRES[self.setting]})" if claim["read"] == "centres" else ""
         intervals = (t_interval(self.values), t_interval(self.values, confidence=1 - level))
         usual, corrected = (
-            "{:.2f} to {:.2f}".format(*(math.exp(end) if self.is_ratio else 100 * end for end in _ends(interval)))
+            "{:.2f} to {:.2f}".format(*(math.exp(end) if self.is_ratio else factor * end for end in _ends(interval)))
             for interval in intervals
         )
-        mean = math.exp(intervals[0].mean) if self.is_ratio else 100 * intervals[0].mean
+        mean = math.exp(intervals[0].mean) if self.is_ratio else factor * intervals[0].mean
         return [
             *(f"{self.number}: {self.name}{place}", SETTINGS[self.setting], METRIC_NAMES[claim["metric"]]),
             *(len(self.values), f"{mean:.2f}", usual, corrected, f"{100 * (1 - level):.2f}%", f"{p:.3f}"),

@@ -1,5 +1,7 @@
 """Train losses with wrong labels, few images, small batches, other K, or single values of another loss.
 
+Some conditions change nothing, and measure more: the verification of pairs, clusters, and corrupted images.
+
     python docs/experiments/conditions.py cars-features wrong-labels --root runs/cars/features.parquet
     python docs/experiments/conditions.py cars-features wrong-labels --table docs/experiments
 
@@ -10,11 +12,12 @@ unfinished are left out; the same command adds them later. Finished runs are kep
 import math
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import _experiments as shared
+import _measures
 
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
@@ -35,6 +38,11 @@ WHOSE = {
     "one-proxy": ("mpa",),
     "rates": ("proxy-anchor",),
     "no-regularizer": ("softmax-mean-proxy",),
+    "clusters": ("softmax", "softmax-mean-proxy", "euclidean-softmax-two-phases", "warp", "warp-off-first"),
+    "corruptions": (
+        *("proxy-nca-plus-plus", "proxy-nca-plus-plus-with-norm", "hist", "hist-with-norm"),
+        *("euclidean-softmax-two-phases", "warp", "warp-off-first"),
+    ),
 }
 """The losses of conditions that do not use `LOSSES`; only characters have searches with a layer norm."""
 
@@ -46,6 +54,8 @@ class Condition:
     name: str
     overrides: dict[str, object] = field(default_factory=dict)
     images: int | None = None
+    measure: Callable[[Path], Mapping[str, float]] | None = None
+    """Measures finished runs, besides the metrics of their evaluation."""
 
 
 CONDITIONS = {
@@ -57,9 +67,13 @@ CONDITIONS = {
     "one-proxy": [Condition("one proxy", {"loss.proxies_per_class": 1})],
     "rates": [Condition("rates of mpa")],
     "no-regularizer": [Condition("no regularizer", {"loss.regularizers": []})],
+    "clusters": [Condition("clusters", {"evaluation.nmi": True}, measure=_measures.distance_to_proxy)],
+    "corruptions": [Condition("corruptions", measure=_measures.recall_of_corrupted)],
 }
 FEW_GLYPHS = [Condition(f"{count} images", images=count) for count in (6, 3, 2)]
 """``few-images`` of Glyphs, whose classes have 12."""
+MEASURED = {"verification": ("tar",), "clusters": ("nmi", "avg_dtp"), "corruptions": ("recall@1", "corrupted")}
+"""What is shown of the conditions that change nothing."""
 COMPARED = {"proxies": ("K=8", "K=1")}
 """Two conditions whose difference is shown; by default, the last condition and no condition."""
 
@@ -69,6 +83,8 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
     condition, losses, seeds = arguments.condition, losses_of(arguments), seeds_of(known)
     if condition == "few-images" and arguments.dataset == shared.FEATURES and arguments.root is None:
         raise UserError("few-images takes some of the photographs: give their features, --root FILE.")
+    if condition == "corruptions" and arguments.dataset == shared.FEATURES:
+        raise UserError("corruptions are of images, and cars-features has none: take another data set.")
     shared.check_searched(losses, known)
     for change in changes_of(known, condition):
         for loss in known.lacking(losses, seeds, change.name):
@@ -114,7 +130,7 @@ def run(
         overrides |= more_epochs(known.recipe(loss), times)
     elif condition.images is not None:
         overrides |= few_glyphs(known.recipe(loss), condition.images)
-    shared.make_runs(known, loss, seeds, out, root, condition.name, overrides)
+    shared.make_runs(known, loss, seeds, out, root, condition.name, overrides, measure=condition.measure)
 
 
 def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
@@ -154,7 +170,7 @@ def more_epochs(recipe: Path, times: float) -> dict[str, object]:
 def table(known: shared.Kept, condition: str, losses: Sequence[str], seeds: range) -> Table:
     """Tabulate the test MAP@R of each loss without and under each condition, and a difference, paired by seed.
 
-    For verification, the table shows the share of pairs that a loss accepts.
+    Of conditions that change nothing, the table shows what they measure.
     """
     names = ["", *(change.name for change in changes_of(known, condition))]
     finished = [
@@ -163,9 +179,11 @@ def table(known: shared.Kept, condition: str, losses: Sequence[str], seeds: rang
         if known.recipe(loss).exists() and not any(known.lacking([loss], seeds, name) for name in names)
     ]
     shared.check_kept(finished, "finished loss", known)
-    if condition == "verification":
-        rows = [[loss, shared.interval(known.runs(loss, condition)[shared.TAR].values())] for loss in finished]
-        return Table(["loss", "TAR at a FAR of 0.001"], rows)
+    if condition in MEASURED:
+        columns = MEASURED[condition]
+        runs = {loss: known.runs(loss, condition) for loss in finished}
+        rows = [[loss, *(shared.estimate(name, runs[loss][name].values()) for name in columns)] for loss in finished]
+        return Table(["loss", *((shared.METRICS | shared.MEASURES)[name] for name in columns)], rows)
     changed, base = COMPARED.get(condition, (names[-1], ""))
     rows = []
     for loss in finished:

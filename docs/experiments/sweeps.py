@@ -10,17 +10,14 @@ runs are kept beside this script.
 """
 
 from argparse import Namespace
-from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
 
 import _experiments as shared
+import _measures
 
-from proxemic.files import write_csv, write_text
-from proxemic.losses import WarpedSoftmaxLoss
+from proxemic.files import write_text
 from proxemic.recipes.yaml_files import read_yaml
-from proxemic.studies.finished import FinishedRun
 from proxemic.tables import Table
 
 LOSS = "warp"
@@ -31,7 +28,6 @@ SLOPES = ((0.4, 0.6, 0.8, 1.0), (1.0, 1.5, 2.0, 3.0))
 """k1 and k2 of both phases."""
 FACTORS = (1, 1.5, 2, 2.5, 3.5, 4.5, 5.5)
 """The factor k of Δ in both phases."""
-WITHIN = ("condition", "seed", "within")
 TOY = """\
 extends: toy/warped-softmax
 loss:
@@ -84,25 +80,8 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
     recipe = recipe_of(known, out)
     for name, overrides in sweep(recipe, arguments.sweep).items():
         if not {*SEEDS} <= known.runs(LOSS, name)["recall@1"].keys():
-            measure = partial(keep_within, known, name) if arguments.sweep == "alpha" else None
+            measure = _measures.share_within_alpha if arguments.sweep == "alpha" else None
             shared.make_runs(known, LOSS, SEEDS, out, None, name, overrides, recipe, measure)
-
-
-def keep_within(known: shared.Kept, name: str, path: Path) -> None:
-    """Keep the share of a run's training images that end nearer to their proxy than α."""
-    file, run = within_file(known), FinishedRun(path)
-    rows = {(row["condition"], row["seed"]): row for row in shared.read_rows(file)}
-    train, loss = run.splits.train, cast("WarpedSoftmaxLoss", run.loss)
-    alpha = cast("partial[Any]", loss.f1).keywords["alpha"]  # that of the phase of the chosen epoch
-    distances = (run.embed(train) - loss.proxies.detach()[train.labels, 0]).norm(dim=1)
-    share = (distances < alpha).float().mean().item()
-    rows[name, str(run.seed)] = {"condition": name, "seed": str(run.seed), "within": str(share)}
-    write_csv(file, WITHIN, [[row[column] for column in WITHIN] for _, row in sorted(rows.items())])
-
-
-def within_file(known: shared.Kept) -> Path:
-    """Return the path of the shares of images that are nearer to their proxy than α."""
-    return known.folder / "runs" / f"{LOSS}-within-alpha.csv"
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
@@ -118,14 +97,9 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
             for k1, row in cells.items()
         ]
         return {f"sweep-k1-k2-{known.folder.name}": Table(["Recall@1", *columns], rows)}
-    metrics = ("recall@1", "map@r")
+    metrics = ("recall@1", "map@r", *(["within"] if arguments.sweep == "alpha" else []))
     rows = [[name, *(shared.interval(runs[metric].values()) for metric in metrics)] for name, runs in found.items()]
-    columns = [arguments.sweep, *(shared.METRICS[metric] for metric in metrics)]
-    if arguments.sweep == "alpha":
-        shares = shared.read_rows(within_file(known))
-        for row in rows:
-            row.append(shared.interval(float(share["within"]) for share in shares if share["condition"] == row[0]))
-        columns.append("images within α")
+    columns = [arguments.sweep, *((shared.METRICS | shared.MEASURES)[metric] for metric in metrics)]
     return {f"sweep-{arguments.sweep}-{known.folder.name}": Table(columns, rows)}
 
 

@@ -1,0 +1,69 @@
+"""Train the functions of distance of the warping paper's table III on Glyphs, with five seeds.
+
+    python docs/experiments/functions.py glyphs-small
+    python docs/experiments/functions.py glyphs-small --table docs/experiments
+
+The recipes are those of glyphs-small/distance-functions: one phase, no augmentation, and the same rates, which were
+tuned for none of them. The same command continues, and finished runs are kept beside this script.
+"""
+
+from argparse import Namespace
+
+import _experiments as shared
+import _measures
+
+from proxemic.recipes import find_recipe
+from proxemic.tables import Table
+
+LOSS = "distance-functions"
+"""The name under which the runs are kept; the condition is the function."""
+FUNCTIONS = {
+    "identity": "t1 − t2",
+    "square": "t1² − t2²",
+    "square-root": "√t1 − √t2",
+    "power-1.5": "t1^1.5 − t2^1.5",
+    "times-0.97": "0.97 t1 − t2",
+    "times-0.5": "0.5 t1 − t2",
+    "times-1.1": "1.1 t1 − t2",
+    "times-2.0": "2.0 t1 − t2",
+    "warp-12": "warp, k 0.5 and 1.5, α 12",
+    "warp-6": "warp, k 0.9 and 1.1, α 6",
+    "warp-2": "warp, k 0.25 and 2.25, α 2",
+}
+"""f1 − f2 in the order of the paper, by the name of the recipe."""
+SEEDS = range(5)
+SHOWN = ("recall@1", "nmi", "avg_dtp")
+
+
+def train(arguments: Namespace, known: shared.Kept) -> None:
+    """Train every function, or those that the command line names, with every seed."""
+    for name in shared.check_losses(arguments.losses, [*FUNCTIONS]):
+        if not {*SEEDS} <= known.runs(LOSS, name)["recall@1"].keys():
+            recipe, out = find_recipe(f"glyphs-small/{LOSS}/{name}"), arguments.out / arguments.dataset
+            shared.make_runs(known, LOSS, SEEDS, out, None, name, recipe=recipe, measure=_measures.distance_to_proxy)
+
+
+def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
+    """Tabulate the metrics of each function, and the gain in Recall@1 over the identity, paired by seed."""
+    found = {name: runs for name in FUNCTIONS if (runs := known.runs(LOSS, name))["recall@1"]}
+    shared.check_kept(found, "run of a function of distance", known)
+    recalls = {name: runs["recall@1"] for name, runs in found.items()}
+    rows = [
+        [
+            FUNCTIONS[name],
+            *(shared.estimate(metric, runs[metric].values()) for metric in SHOWN),
+            shared.interval(shared.paired(recalls[name], recalls["identity"])) if name != "identity" else "",
+        ]
+        for name, runs in found.items()
+    ]
+    columns = ["f1 − f2", *((shared.METRICS | shared.MEASURES)[metric] for metric in SHOWN), "gain in Recall@1"]
+    return {f"functions-{known.folder.name}": Table(columns, rows)}
+
+
+def main() -> None:
+    """Train, or write the table."""
+    shared.run_script(__doc__, train, tables, ["glyphs-small"], "runs/functions")
+
+
+if __name__ == "__main__":
+    main()
