@@ -21,11 +21,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from command_line import run_here
+from proxemic import train
+from proxemic.analyze import robustness
 from proxemic.data import OwnVectors
 from proxemic.errors import UserError
 from proxemic.files import write_csv
 from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.reader import read_recipe, read_yaml
+from proxemic.studies.finished import FinishedRun
 from proxemic.studies.jobs import Workers
 from proxemic.studies.reality_check import RealityCheckResult
 from proxemic.studies.reality_check.tables import ResultRow
@@ -37,6 +40,8 @@ from proxemic.tables import Table
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "experiments"
+TINY = {"data.train_classes": 8, "data.test_classes": 4, "training.epochs": 1, "model.width": 8}
+TINY |= {"evaluation.start": False}
 MARK = re.compile(r"<!-- table: (\S+\.csv) -->\n((?:(?!<!--)[^|\n].*\n|\n)+)((?:\|.*\n)+)")
 
 
@@ -320,8 +325,7 @@ def test_a_sweep_is_trained_and_tabulated(
 ) -> None:
     sweeps = script("sweeps")
     monkeypatch.setattr(Workers, "run", run_here)
-    small = {"data.train_classes": 8, "data.test_classes": 4, "training.epochs": 2, "model.width": 8}
-    small |= {"second_phase.epochs": 1, "evaluation.start": False}
+    small = TINY | {"training.epochs": 2, "second_phase.epochs": 1}
     flags = [f"--{key}={value}" for key, value in small.items()]
     known.recipe("warp").parent.mkdir(parents=True)
     known.recipe("warp").write_text(read_recipe(FOLDER / "kept/glyphs-small/searches/warp.yaml", flags).yaml)
@@ -336,6 +340,44 @@ def test_a_sweep_is_trained_and_tabulated(
     keep(known, "warp", (0.5, 0.7), "k1=0.6, k2=2.0")
     ((_, grid),) = sweeps.tables(Namespace(**vars(arguments) | {"sweep": "k1-k2"}), known).items()
     assert str(grid.rows[1][3]).startswith("60.00 ±")
+
+
+@pytest.mark.parametrize("name", ["euclidean-softmax", "softmax"])
+def test_finished_runs_are_measured(name: str, script: Callable[[str], Any], tmp_path: Path) -> None:
+    measures = script("_measures")
+    read = read_recipe(find_recipe(f"glyphs-small/{name}"), [f"--{key}={value}" for key, value in TINY.items()])
+    run = FinishedRun(train(read, out=tmp_path / "run").path)
+    images = run.splits.train
+    embeddings, proxies = run.embed(images).double(), run.loss.proxies.detach().double()
+    if name == "softmax":
+        embeddings, proxies = (x / x.norm(dim=-1, keepdim=True) for x in (embeddings, proxies))
+    distances = [(row - proxies[label, 0]).norm() for row, label in zip(embeddings, images.labels, strict=True)]
+    # All classes have as many images, so that the mean over classes is that over images.
+    assert measures.distance_to_proxy(run.path) == {"avg_dtp": pytest.approx(float(sum(distances) / len(distances)))}
+    (group,) = robustness([run.path], severities=(3,)).figures.groups.values()
+    assert measures.recall_of_corrupted(run.path) == {"corrupted": pytest.approx(group.values.mean().item())}
+
+
+def test_functions_of_distance_are_trained_and_tabulated(
+    script: Callable[[str], Any], shared: Any, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions = script("functions")
+    for name in functions.FUNCTIONS:
+        find_recipe(f"glyphs-small/{functions.LOSS}/{name}")
+    monkeypatch.setattr(Workers, "run", run_here)
+    small = tmp_path / "small.yaml"
+    flags = [f"--{key}={value}" for key, value in TINY.items()]
+    small.write_text(read_recipe(find_recipe("glyphs-small/distance-functions/warp-2"), flags).yaml)
+    monkeypatch.setattr(functions, "find_recipe", lambda _: small)
+    monkeypatch.setattr(functions, "SEEDS", range(2))
+    functions.train(Namespace(dataset="glyphs-small", losses=["identity", "warp-2"], out=tmp_path / "out"), known)
+    runs = known.runs(functions.LOSS, "warp-2")
+    assert {name for name, values in runs.items() if len(values) == 2} == {*shared.METRICS, "nmi", "avg_dtp"}
+    ((_, table),) = functions.tables(Namespace(), known).items()
+    assert table.columns[-3:] == ["NMI", "AvgDTP", "gain in Recall@1"]
+    (identity, warp) = table.rows
+    assert (identity[0], identity[-1], warp[-1]) == ("t1 − t2", "", "0.00 ± 0.00"), "the same recipe twice"
+    assert str(warp[3]).startswith(f"{statistics.fmean(runs['avg_dtp'].values()):.2f} ±"), "a distance, not in percent"
 
 
 def test_repeated_searches_are_compared(script: Callable[[str], Any], shared: Any, known: Any) -> None:
@@ -435,9 +477,7 @@ def test_runs_are_made_with_each_seed_and_kept(
 ) -> None:
     monkeypatch.setattr(Workers, "run", run_here)
     known.recipe("softmax").parent.mkdir(parents=True)
-    small = {"data.train_classes": 8, "data.test_classes": 4, "training.epochs": 1, "model.width": 8}
-    small |= {"evaluation.start": False}
-    text = read_recipe(find_recipe("glyphs-small/softmax"), [f"--{key}={value}" for key, value in small.items()]).yaml
+    text = read_recipe(find_recipe("glyphs-small/softmax"), [f"--{key}={value}" for key, value in TINY.items()]).yaml
     known.recipe("softmax").write_text(text, encoding="utf-8")
     shared.make_runs(known, "softmax", range(2), tmp_path / "runs", None)
     wrong = {"training.label_noise": 0.4, "evaluation.own_metrics": ["_verification.accepted_by_cosine"]}
