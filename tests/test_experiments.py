@@ -347,8 +347,9 @@ def test_finished_runs_are_measured(name: str, script: Callable[[str], Any], tmp
     measures = script("_measures")
     read = read_recipe(find_recipe(f"glyphs-small/{name}"), [f"--{key}={value}" for key, value in TINY.items()])
     run = FinishedRun(train(read, out=tmp_path / "run").path)
+    loss: Any = run.loss
     images = run.splits.train
-    embeddings, proxies = run.embed(images).double(), run.loss.proxies.detach().double()
+    embeddings, proxies = run.embed(images).double(), loss.proxies.detach().double()
     if name == "softmax":
         embeddings, proxies = (x / x.norm(dim=-1, keepdim=True) for x in (embeddings, proxies))
     distances = [(row - proxies[label, 0]).norm() for row, label in zip(embeddings, images.labels, strict=True)]
