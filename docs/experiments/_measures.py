@@ -14,7 +14,7 @@ from proxemic.training.callbacks.measures import as_compared
 
 
 def distance_to_proxy(path: Path) -> dict[str, float]:
-    """Measure the average distance of the training images to their proxy at the chosen epoch, without augmentation."""
+    """Measure the average distance of the training images, not augmented, to their proxy at the epoch that is kept."""
     run = FinishedRun(path)
     train = run.splits.train
     embeddings, proxies = as_compared(run.loss, run.embed(train))
