@@ -84,7 +84,7 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
     if condition == "few-images" and arguments.dataset == shared.FEATURES and arguments.root is None:
         raise UserError("few-images takes some of the photographs: give their features, --root FILE.")
     if condition == "corruptions" and arguments.dataset == shared.FEATURES:
-        raise UserError("corruptions are of images, and cars-features has none: take another data set.")
+        raise UserError("corruptions change images, and cars-features holds features: take another data set.")
     shared.check_searched(losses, known)
     for change in changes_of(known, condition):
         for loss in known.lacking(losses, seeds, change.name):
