@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 
 from command_line import run_here
 from proxemic import train
+from proxemic.analysis.forces import training_forces
 from proxemic.analyze import robustness
+from proxemic.analyze.results import read_snapshots
 from proxemic.data import OwnVectors
 from proxemic.errors import UserError
 from proxemic.files import write_csv
@@ -43,6 +45,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "experiments"
 TINY = {"data.train_classes": 8, "data.test_classes": 4, "training.epochs": 1, "model.width": 8}
 TINY |= {"evaluation.start": False}
+SNAPSHOTS = "[{class_path: proxemic.training.Snapshots}]"
 MARK = re.compile(r"<!-- table: (\S+\.csv) -->\n((?:(?!<!--)[^|\n].*\n|\n)+)((?:\|.*\n)+)")
 
 
@@ -346,7 +349,8 @@ def test_a_sweep_is_trained_and_tabulated(
 @pytest.mark.parametrize("name", ["euclidean-softmax", "softmax"])
 def test_finished_runs_are_measured(name: str, script: Callable[[str], Any], tmp_path: Path) -> None:
     measures = script("_measures")
-    read = read_recipe(find_recipe(f"glyphs-small/{name}"), [f"--{key}={value}" for key, value in TINY.items()])
+    flags = [f"--{key}={value}" for key, value in TINY.items()]
+    read = read_recipe(find_recipe(f"glyphs-small/{name}"), [*flags, f"--training.callbacks={SNAPSHOTS}"])
     run = FinishedRun(train(read, out=tmp_path / "run").path)
     loss: Any = run.loss
     images = run.splits.train
@@ -356,6 +360,12 @@ def test_finished_runs_are_measured(name: str, script: Callable[[str], Any], tmp
     distances = [(row - proxies[label, 0]).norm() for row, label in zip(embeddings, images.labels, strict=True)]
     # All classes have as many images, so that the mean over classes is that over images.
     assert measures.distance_to_proxy(run.path) == {"avg_dtp": pytest.approx(float(sum(distances) / len(distances)))}
+    if name == "euclidean-softmax":
+        assert measures.clusters(run.path).keys() == {"avg_dtp", "alignment"}
+        first, last = (training_forces(loss, scene).mean_alignment for scene in read_snapshots(run.path).values())
+        assert measures.clusters(run.path)["alignment"] == pytest.approx(last - first)
+    else:
+        assert measures.clusters(run.path).keys() == {"avg_dtp"}
     (group,) = robustness([run.path], severities=(3,)).figures.groups.values()
     assert measures.recall_of_corrupted(run.path) == {"corrupted": pytest.approx(group.values.mean().item())}
 

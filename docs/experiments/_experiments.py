@@ -44,10 +44,13 @@ MEASURES = {
     "tar": "TAR at a FAR of 0.001",
     "nmi": "NMI",
     "avg_dtp": "AvgDTP",
+    "alignment": "rise of the cosine of forces",
     "within": "images within α",
     "corrupted": "Recall@1, corrupted",
 }
 """What only some runs measure, with its name in tables."""
+NO_SHARES = ("avg_dtp", "alignment")
+"""Measures that are not shown in percent."""
 COMPLETE = "epochs of a complete trial"
 
 
@@ -418,8 +421,8 @@ def interval(values: Iterable[float]) -> str:
 
 
 def estimate(metric: str, values: Iterable[float]) -> str:
-    """Format the mean of a metric with its 95% interval, in percent, or as a distance."""
-    return format_estimate(t_interval([*values]), factor=1) if metric == "avg_dtp" else interval(values)
+    """Format the mean of a metric with its 95% interval, in percent where it is a share."""
+    return format_estimate(t_interval([*values]), factor=1 if metric in NO_SHARES else 100)
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:

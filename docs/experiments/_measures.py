@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from proxemic.analyze import forces
 from proxemic.data.corruptions import CORRUPTIONS, Corruption
 from proxemic.losses import WarpedSoftmaxLoss
 from proxemic.metrics.proxies import average_distance_to_proxy
@@ -20,6 +21,21 @@ def distance_to_proxy(path: Path) -> dict[str, float]:
     embeddings, proxies = as_compared(run.loss, run.embed(train))
     assert proxies is not None
     return {"avg_dtp": average_distance_to_proxy(embeddings, train.labels, proxies)}
+
+
+def clusters(path: Path) -> dict[str, float]:
+    """Measure the distance to the proxy, and how much the forces of a Euclidean loss align."""
+    euclidean = FinishedRun(path).recipe.evaluation.distance == "euclidean"
+    return distance_to_proxy(path) | (rise_of_alignment(path) if euclidean else {})
+
+
+def rise_of_alignment(path: Path) -> dict[str, float]:
+    """Measure how much the mean cosine between the forces on an embedding and on its proxy rises over the training.
+
+    Source: Figure 4 of the warping paper. The run has a snapshot before the first and after the last epoch.
+    """
+    (training,) = forces([path], out=path / "forces").figures.values()
+    return {"alignment": training[max(training)].mean_alignment - training[min(training)].mean_alignment}
 
 
 def share_within_alpha(path: Path) -> dict[str, float]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _experiments import HERE, MEASURES, METRICS, SEARCHES, TRAINED_WITH_NORM, Kept, keep_table
+from _experiments import HERE, MEASURES, METRICS, NO_SHARES, SEARCHES, TRAINED_WITH_NORM, Kept, keep_table
 from centres import chosen, column, read_cells
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
@@ -167,12 +167,12 @@ class Comparison:
     def verdict(self, level: float) -> str:
         """Decide by the interval at a level."""
         low, high = _ends(t_interval(self.values, confidence=1 - level))
-        return decide(low, high, None if self.gain is None else self.gain / 100)  # no distance has a gain
+        return decide(low, high, None if self.gain is None else self.gain / 100)  # all gains are in points
 
     def row(self, level: float, p: float) -> list[object]:
         """Lay out the numbers: ratios, distances, or percentage points."""
         claim = CLAIMS[self.number]
-        factor = 1 if claim["metric"] == "avg_dtp" else 100
+        factor = 1 if claim["metric"] in NO_SHARES else 100
         place = f" ({CENTRES[self.setting]})" if claim["read"] == "centres" else ""
         intervals = (t_interval(self.values), t_interval(self.values, confidence=1 - level))
         usual, corrected = (

@@ -21,6 +21,7 @@ import _measures
 
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
+from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.yaml_files import read_yaml
 from proxemic.tables import Table
 
@@ -67,12 +68,16 @@ CONDITIONS = {
     "one-proxy": [Condition("one proxy", {"loss.proxies_per_class": 1})],
     "rates": [Condition("rates of mpa")],
     "no-regularizer": [Condition("no regularizer", {"loss.regularizers": []})],
-    "clusters": [Condition("clusters", {"evaluation.nmi": True}, measure=_measures.distance_to_proxy)],
+    "clusters": [Condition("clusters", {"evaluation.nmi": True}, measure=_measures.clusters)],
     "corruptions": [Condition("corruptions", measure=_measures.recall_of_corrupted)],
 }
 FEW_GLYPHS = [Condition(f"{count} images", images=count) for count in (6, 3, 2)]
 """``few-images`` of Glyphs, whose classes have 12."""
-MEASURED = {"verification": ("tar",), "clusters": ("nmi", "avg_dtp"), "corruptions": ("recall@1", "corrupted")}
+MEASURED = {
+    "verification": ("tar",),
+    "clusters": ("nmi", "avg_dtp", "alignment"),
+    "corruptions": ("recall@1", "corrupted"),
+}
 """What is shown of the conditions that change nothing."""
 COMPARED = {"proxies": ("K=8", "K=1")}
 """Two conditions whose difference is shown; by default, the last condition and no condition."""
@@ -130,6 +135,10 @@ def run(
         overrides |= more_epochs(known.recipe(loss), times)
     elif condition.images is not None:
         overrides |= few_glyphs(known.recipe(loss), condition.images)
+    if condition.name == "clusters":  # snapshots before the first and after the last epoch
+        epochs = sum(read_recipe(known.recipe(loss)).recipe.lengths)
+        callback = {"class_path": "proxemic.training.Snapshots", "init_args": {"every_n_epochs": epochs}}
+        overrides["training.callbacks"] = [callback]
     shared.make_runs(known, loss, seeds, out, root, condition.name, overrides, measure=condition.measure)
 
 
