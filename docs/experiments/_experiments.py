@@ -421,8 +421,9 @@ def interval(values: Iterable[float]) -> str:
 
 
 def estimate(metric: str, values: Iterable[float]) -> str:
-    """Format the mean of a metric with its 95% interval, in percent where it is a share."""
-    return format_estimate(t_interval([*values]), factor=1 if metric in NO_SHARES else 100)
+    """Format the mean of a metric with its 95% interval, in percent where it is a share; without values it is missing."""
+    found = [*values]
+    return format_estimate(t_interval(found) if found else None, factor=1 if metric in NO_SHARES else 100)
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
