@@ -421,7 +421,7 @@ def interval(values: Iterable[float]) -> str:
 
 
 def estimate(metric: str, values: Iterable[float]) -> str:
-    """Format the mean of a metric with its 95% interval, in percent where it is a share; without values it is missing."""
+    """Format the mean of a metric with its 95% interval, in percent where it is a share; no values are missing."""
     found = [*values]
     return format_estimate(t_interval(found) if found else None, factor=1 if metric in NO_SHARES else 100)
 
