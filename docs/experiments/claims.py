@@ -132,9 +132,8 @@ class Comparison:
         if self.is_ratio:
             over, under = (METRIC_NAMES[metric] for metric in self.part.split(" / "))
             return f"spread over seeds of {over} / of {under}"
-        if self.has_norm:
-            return f"{self.part}, both with layer norm"
-        return re.sub(r"@(.+?)(?= [+−] |$)", r" (\1)", self.part)
+        name = re.sub(r"@(.+?)(?= [+−] |$)", r" (\1)", self.part)
+        return f"{name}, both with layer norm" if self.has_norm else name
 
     @property
     def gain(self) -> float | None:
