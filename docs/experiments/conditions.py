@@ -67,7 +67,7 @@ CONDITIONS = {
     "verification": [Condition("verification")],
     "one-proxy": [Condition("one proxy", {"loss.proxies_per_class": 1})],
     "rates": [Condition("rates of mpa")],
-    "no-regularizer": [Condition("no regularizer", {"loss.regularizers": []})],
+    "no-regularizer": [Condition("no regularizer", {"loss.regularizers": []}, measure=_measures.distance_to_proxy)],
     "clusters": [Condition("clusters", {"evaluation.nmi": True}, measure=_measures.clusters)],
     "corruptions": [Condition("corruptions", measure=_measures.recall_of_corrupted)],
 }
