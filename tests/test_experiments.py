@@ -738,6 +738,29 @@ def test_verdicts_of_runs(claims: Any, shared: Any, tmp_path: Path) -> None:
     assert sum(counts.values()) == len(claims.CLAIMS) * len(claims.SETTINGS)
 
 
+@pytest.mark.parametrize(("setting", "gains"), [("glyphs-small", [0.1, 0.2]), ("cars-pretrained", [0.4, 0.6])])
+def test_on_characters_losses_are_compared_with_the_norm(
+    setting: str, gains: list[float], claims: Any, shared: Any, tmp_path: Path
+) -> None:
+    known = shared.Kept(tmp_path / setting)
+    for condition in ("", "corruptions"):
+        keep(known, "warp-off-first", (0.8, 0.9), condition)
+        keep(known, "proxy-nca-plus-plus", (0.4, 0.3), condition)
+        keep(known, "proxy-nca-plus-plus-with-norm", (0.7, 0.7), condition)
+    found = [
+        claims.Comparison(tmp_path, number, part, setting)
+        for number, claim in claims.CLAIMS.items()
+        for part in claim["parts"]
+        if claim["layer_norm"] and "proxy-nca-plus-plus" in part
+    ]
+    assert [comparison.part.count("@corruptions") for comparison in found] == [0, 2]
+    assert found[0].values == pytest.approx(gains)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(claims.CLAIMS[found[1].number], "metric", "recall@1")
+        assert found[1].values == pytest.approx(gains)
+    assert ("both with layer norm" in found[1].name) == (setting == "glyphs-small")
+
+
 def test_a_lead_that_grows_pairs_the_seeds_that_all_runs_have(claims: Any, shared: Any, tmp_path: Path) -> None:
     known = shared.Kept(tmp_path / "cars-pretrained")
     keep(known, "mpa-ap", [0.8, 0.9, 0.7])

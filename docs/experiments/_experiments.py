@@ -275,7 +275,7 @@ def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the given names, or all known names if none is given; an unknown name ends the command."""
     for name in names:
         if name not in known:
-            raise SystemExit(f"There is no loss {name} here: take some of {', '.join(known)}, or name none for all.")
+            raise SystemExit(f"There is no {name} here: take some of {', '.join(known)}, or name none for all.")
     return [*(names or known)]
 
 
