@@ -68,7 +68,7 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 def printed(name: str) -> str:
     """Return what the paper prints: Recall@1, NMI and AvgDTP."""
-    row = load(f"cub/{LOSS}/{ON_CUB.get(name, name)}").published[0]
+    row, *_ = load(f"cub/{LOSS}/{ON_CUB.get(name, name)}").published or ()
     return ", ".join(figure.printed for figure in row.figures("cub"))
 
 
