@@ -68,8 +68,9 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 def printed(name: str) -> str:
     """Return what the paper prints: Recall@1, NMI and AvgDTP."""
-    row, *_ = load(f"cub/{LOSS}/{ON_CUB.get(name, name)}").published or ()
-    return ", ".join(figure.printed for figure in row.figures("cub"))
+    published = load(f"cub/{LOSS}/{ON_CUB.get(name, name)}").published
+    assert published is not None
+    return ", ".join(figure.printed for figure in published[0].figures("cub"))
 
 
 def main() -> None:
