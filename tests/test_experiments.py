@@ -188,7 +188,7 @@ def test_losses_that_are_compared_are_searched(script: Callable[[str], Any], sha
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("search glyphs-small sofmax", r"no loss sofmax here: take some of .*softmax.*, or name none"),
+        ("search glyphs-small sofmax", r"no sofmax here: take some of .*softmax.*, or name none"),
         ("conditions glyphs-small proxies mpa", r"holds no finished search of these losses: .* mpa comes first\.$"),
         ("compare cars-pretrained mpa", r"holds no finished search of these losses: python .* mpa comes first\.$"),
         ("compare glyphs-small --table {out}", "holds no run"),
