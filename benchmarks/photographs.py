@@ -160,7 +160,11 @@ def measure_groups(photographs: Photographs) -> Table:
         values = map(percent, (none, agreement.f1, agreement.precision, agreement.recall))
         cells.append([name, len(found.medoids), *values, f"{agreement.nmi:.2f}"])
     header = ["", "groups", "in none", "F1", "precision", "recall", "NMI"]
-    return Table(header, cells, f"{len(labels):,} photographs of {count} classes; of pairs, in percent")
+    metrics = RunDirectory(photographs.run).read_metrics()
+    assert "test" in metrics
+    recall = percent(metrics["test"]["recall@1"])
+    title = f"{len(labels):,} photographs of {count} classes, with a Recall@1 of {recall}%; of pairs, in percent"
+    return Table(header, cells, title)
 
 
 def main(*, photos: Path | None = None, vectors: Path | None = None, smoke: bool = False) -> None:
