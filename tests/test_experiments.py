@@ -399,8 +399,18 @@ def test_repeated_searches_are_compared(script: Callable[[str], Any], shared: An
     for place, suffix in enumerate(("", "-search-2", "-search-3")):
         keep(known, f"mpa{suffix}", (0.5, 0.6 + 0.02 * place))
         keep(known, f"proxy-anchor{suffix}", (0.4, 0.5))
-    (row,) = script("repeated").tables(None, known)["repeated-glyphs-small"].rows
-    assert [str(cell).partition(" ±")[0] for cell in row] == ["mpa − proxy-anchor", "10.00", "11.00", "12.00", "11.00"]
+    rows = script("repeated").tables(None, known)["repeated-glyphs-small"].rows
+    assert [[str(cell).partition(" ±")[0] for cell in row] for row in rows] == [
+        ["mpa − proxy-anchor", metric, "10.00", "11.00", "12.00", "11.00"] for metric in ("Recall@1", "MAP@R")
+    ]
+
+
+def test_searches_are_repeated_for_pairs_that_a_data_set_has(script: Callable[[str], Any], shared: Any) -> None:
+    pairs = script("repeated").pairs_of
+    assert pairs(shared.Kept(FOLDER / "kept/glyphs-small")) == [*shared.HEADLINES]
+    names = {name for pair in pairs(shared.Kept(FOLDER / "kept/cars-features")) for name in pair}
+    assert names <= {*shared.SEARCHES}
+    assert {"mpa", "warp"} <= names
 
 
 def test_few_images_are_the_first_of_each_class_and_make_as_many_steps(

@@ -150,7 +150,7 @@ HEADLINES = (
     ("softmax-mean-proxy", "softmax"),
     ("warp", "euclidean-softmax-two-phases"),
 )
-"""Pairs on glyphs-small whose searches are repeated."""
+"""Pairs whose searches are repeated."""
 REPEATED: dict[str, Search] = {
     f"{name}-search-{seed + 1}": replace((SEARCHES | OTHER_NORM)[name], seed=seed)
     for seed in (1, 2)
