@@ -771,6 +771,28 @@ def test_on_characters_losses_are_compared_with_the_norm(
     assert ("both with layer norm" in found[1].name) == (setting == "glyphs-small")
 
 
+def test_repeated_searches_must_lead_to_the_same_verdict(claims: Any, shared: Any, tmp_path: Path) -> None:
+    known, base = shared.Kept(tmp_path / "cars-features"), [0.5, 0.6, 0.55, 0.52]
+    gain = [0.1, 0.1001, 0.0999, 0.1]
+
+    def verdict() -> list[object]:
+        tables = claims.tables(tmp_path)
+        (row,) = [row for row in tables["claims-numbers.csv"].rows if str(row[0]).startswith("A1:")]
+        (claim,) = [row for row in tables["claims.csv"].rows if str(row[0]).startswith("A1:")]
+        assert claim[2] == row[-1]
+        assert row[4] == len(base)
+        return [row[3], row[-1]]
+
+    for suffix in ("", "-search-2", "-search-3"):
+        keep(known, f"softmax{suffix}", base)
+        keep(known, f"softmax-mean-proxy{suffix}", [one + more for one, more in zip(base, gain, strict=True)])
+    assert verdict() == [3, "holds"]
+    keep(known, "softmax-mean-proxy-search-3", [one - more for one, more in zip(base, gain, strict=True)])
+    assert verdict() == [3, "inconclusive"]
+    (known.folder / "runs" / "softmax-search-3.csv").unlink()
+    assert verdict() == [2, "holds"], "only searches that both losses have"
+
+
 def test_a_lead_that_grows_pairs_the_seeds_that_all_runs_have(claims: Any, shared: Any, tmp_path: Path) -> None:
     known = shared.Kept(tmp_path / "cars-pretrained")
     keep(known, "mpa-ap", [0.8, 0.9, 0.7])
@@ -791,7 +813,7 @@ def test_the_ratio_of_spreads_is_compared_with_1(claims: Any, shared: Any, tmp_p
         known.keep_runs(loss, {"recall@1": recalls, "map@r": {}, "ndcg@8": {0: 0.4, 1: 0.41}})
     (row,) = [row for row in claims.tables(tmp_path)["claims-numbers.csv"].rows if "spread" in str(row[0])]
     logs = [math.log(10), math.log(12), math.log(14)]
-    assert row[3:5] == [3, f"{math.exp(statistics.fmean(logs)):.2f}"]
+    assert row[4:6] == [3, f"{math.exp(statistics.fmean(logs)):.2f}"]
 
 
 def test_centres_and_reality_checks_are_read(claims: Any) -> None:

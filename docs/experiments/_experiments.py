@@ -73,6 +73,10 @@ MORE_SEEDS = {(PHOTOGRAPHS, loss): 6 for loss in ("mpa", "proxy-anchor")}
 """The seeds of single comparisons, if they are not as many as those of their data set."""
 
 
+AGAIN = ("-search-2", "-search-3")
+"""What the names of repeated searches end with, those with seeds 1 and 2 of the sampler."""
+
+
 @dataclass(frozen=True)
 class Search:
     """The search for a loss: its recipe, siblings whose values are tried first, and its space."""
@@ -89,7 +93,7 @@ class Search:
     def suffix(self) -> str:
         """The suffix of the name of a search that changes the norm of its recipe, or repeats another with a seed."""
         norm = {None: "", True: "-with-norm", False: "-without-norm"}[self.layer_norm]
-        return norm + (f"-search-{self.seed + 1}" if self.seed else "")
+        return norm + (AGAIN[self.seed - 1] if self.seed else "")
 
 
 _SOFTMAX = ("softmax", "cosface", "arcface", "sphereface", "proxy-nca")
@@ -152,8 +156,8 @@ HEADLINES = (
 )
 """Pairs whose searches are repeated."""
 REPEATED: dict[str, Search] = {
-    f"{name}-search-{seed + 1}": replace((SEARCHES | OTHER_NORM)[name], seed=seed)
-    for seed in (1, 2)
+    name + suffix: replace((SEARCHES | OTHER_NORM)[name], seed=seed)
+    for seed, suffix in enumerate(AGAIN, 1)
     for name in dict.fromkeys(name for pair in HEADLINES for name in reversed(pair))
 }
 """The searches of these pairs with other seeds, by name."""

@@ -10,7 +10,7 @@ those after the stop get the level of the stop. So it excludes 0 if and only if 
 corrected intervals are not a region that covers all differences with 95%. `decide` holds the rule.
 
 The intervals cover the variation over seeds, at the values that one search found. They do not cover the search itself:
-another search would find other values.
+another search would find other values. Where searches were repeated, all of them must lead to the same verdict.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from _experiments import HERE, MEASURES, METRICS, NO_SHARES, SEARCHES, TRAINED_WITH_NORM, Kept, keep_table
+from _experiments import AGAIN, HERE, MEASURES, METRICS, NO_SHARES, SEARCHES, TRAINED_WITH_NORM, Kept, keep_table
 from centres import chosen, column, read_cells
 
 from proxemic.studies.statistics import Estimate, holm, t_interval, t_test
@@ -143,13 +143,24 @@ class Comparison:
     @cached_property
     def values(self) -> list[float]:
         """The difference for each common seed, or the ratio for each loss, where identical runs count once."""
+        return self._values("")
+
+    @cached_property
+    def searched_again(self) -> list[list[float]]:
+        """The differences of repeated searches, where both losses have them."""
+        if self.is_ratio or CLAIMS[self.number]["read"] != "runs":
+            return []
+        return [values for suffix in AGAIN if len(values := self._values(suffix)) > 1]
+
+    def _values(self, suffix: str) -> list[float]:
+        """Read the runs of a search, whose name ends with the suffix."""
         claim = CLAIMS[self.number]
 
         def runs(name: str, metric: str) -> Mapping[int, float]:
             loss, at, condition = name.partition("@")
             if self.has_norm and loss not in TRAINED_WITH_NORM:
-                name = f"{loss}-with-norm{at}{condition}"
-            return read(self.kept, self.setting, claim["read"], name, metric)
+                loss = f"{loss}-with-norm"
+            return read(self.kept, self.setting, claim["read"], f"{loss}{suffix}{at}{condition}", metric)
 
         if self.is_ratio:
             spreads = [[tuple(runs(loss, metric).values()) for metric in self.part.split(" / ")] for loss in SEARCHES]
@@ -164,9 +175,11 @@ class Comparison:
         return [sum(sign * values[seed] for sign, values in terms) for seed in seeds]
 
     def verdict(self, level: float) -> str:
-        """Decide by the interval at a level."""
-        low, high = _ends(t_interval(self.values, confidence=1 - level))
-        return decide(low, high, None if self.gain is None else self.gain / 100)  # all gains are in points
+        """Decide by the interval at a level; if repeated searches lead to other verdicts, nothing is decided."""
+        gain = None if self.gain is None else self.gain / 100  # all gains are in points
+        intervals = (t_interval(values, confidence=1 - level) for values in (self.values, *self.searched_again))
+        verdicts = {decide(*_ends(interval), gain) for interval in intervals}
+        return verdicts.pop() if len(verdicts) == 1 else INCONCLUSIVE
 
     def row(self, level: float, p: float) -> list[object]:
         """Lay out the numbers: ratios, distances, or percentage points."""
@@ -181,7 +194,15 @@ class Comparison:
         mean = math.exp(intervals[0].mean) if self.is_ratio else factor * intervals[0].mean
         return [
             *(f"{self.number}: {self.name}{place}", SETTINGS[self.setting], METRIC_NAMES[claim["metric"]]),
-            *(len(self.values), f"{mean:.2f}", usual, corrected, f"{100 * (1 - level):.2f}%", f"{p:.3f}"),
+            *(
+                1 + len(self.searched_again),
+                len(self.values),
+                f"{mean:.2f}",
+                usual,
+                corrected,
+                f"{100 * (1 - level):.2f}%",
+                f"{p:.3f}",
+            ),
             *(MISSING if self.gain is None else f"{self.gain:g}", self.verdict(level)),
         ]
 
@@ -216,7 +237,7 @@ def tables(kept: Path) -> dict[str, Table]:
         comparison.row(level, p) for comparison, level, p in zip(comparisons, levels, holm(p_values), strict=True)
     ]
     columns = [
-        *("claim: difference", "setting", "metric", "n", "mean", "95% interval", "corrected interval"),
+        *("claim: difference", "setting", "metric", "searches", "n", "mean", "95% interval", "corrected interval"),
         *("confidence", "p by Holm", "paper's gain, same data", "verdict"),
     ]
     undecided = [[f"{number}: {claim['claim']}", claim["why"]] for number, claim in CLAIMS.items() if "why" in claim]

@@ -35,7 +35,7 @@ def tables(_: Namespace, known: shared.Kept) -> dict[str, Table]:
     """
     rows = []
     for pair in pairs_of(known):
-        searches = [[known.runs(name + suffix) for name in pair] for suffix in ("", "-search-2", "-search-3")]
+        searches = [[known.runs(name + suffix) for name in pair] for suffix in ("", *shared.AGAIN)]
         for metric in ("recall@1", "map@r"):
             gains = [shared.paired(one[metric], other[metric]) for one, other in searches]
             if all(gains):
