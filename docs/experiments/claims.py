@@ -194,15 +194,8 @@ class Comparison:
         mean = math.exp(intervals[0].mean) if self.is_ratio else factor * intervals[0].mean
         return [
             *(f"{self.number}: {self.name}{place}", SETTINGS[self.setting], METRIC_NAMES[claim["metric"]]),
-            *(
-                1 + len(self.searched_again),
-                len(self.values),
-                f"{mean:.2f}",
-                usual,
-                corrected,
-                f"{100 * (1 - level):.2f}%",
-                f"{p:.3f}",
-            ),
+            *(1 + len(self.searched_again), len(self.values), f"{mean:.2f}", usual, corrected),
+            *(f"{100 * (1 - level):.2f}%", f"{p:.3f}"),
             *(MISSING if self.gain is None else f"{self.gain:g}", self.verdict(level)),
         ]
 
