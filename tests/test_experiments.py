@@ -423,8 +423,9 @@ def test_few_images_are_the_first_of_each_class_and_make_as_many_steps(
     file, times = conditions.few_images(tmp_path / "features.parquet", 2, tmp_path)
     assert pq.read_table(file)["embedding"].to_pylist() == [[float(n)] for n in (0, 1, 2, 6, 7, 8)]
     assert times == 6 / 3
-    longer = conditions.more_epochs(FOLDER / "kept/cars-features/searches/euclidean-softmax-two-phases.yaml", times)
-    assert longer == {"training.epochs": 28, "second_phase.epochs": 12}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("training: {epochs: 14}\nsecond_phase: {epochs: 6}\n")
+    assert conditions.more_epochs(recipe, times) == {"training.epochs": 28, "second_phase.epochs": 12}
 
 
 def test_a_reality_check_is_kept_once_finished_and_printed(
