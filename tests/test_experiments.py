@@ -791,7 +791,24 @@ def test_repeated_searches_must_lead_to_the_same_verdict(claims: Any, shared: An
     keep(known, "softmax-mean-proxy-search-3", [one - more for one, more in zip(base, gain, strict=True)])
     assert verdict() == [3, "inconclusive"]
     (known.folder / "runs" / "softmax-search-3.csv").unlink()
-    assert verdict() == [2, "holds"], "only searches that both losses have"
+    assert verdict() == [3, "inconclusive"], "a loss that was searched once is compared with each search of the other"
+    keep(known, "softmax-mean-proxy-search-3", [one + more for one, more in zip(base, gain, strict=True)])
+    assert verdict() == [3, "holds"]
+
+
+def test_runs_of_different_searches_are_not_mixed(claims: Any, shared: Any, tmp_path: Path) -> None:
+    known = shared.Kept(tmp_path / "cars-features")
+    for name, condition, values in (
+        ("mpa", "", [0.8, 0.9]),
+        ("mpa-search-2", "", [0.6, 0.6]),
+        ("mpa", "one proxy", [0.7, 0.7]),
+    ):
+        keep(known, name, values, condition)
+    part = "mpa − mpa@one proxy"
+    number = next(number for number, claim in claims.CLAIMS.items() if part in claim["parts"])
+    compared = claims.Comparison(tmp_path, number, part, "cars-features")
+    assert compared.values == pytest.approx([0.1, 0.2])
+    assert compared.searched_again == [], "the second search has no run with one proxy"
 
 
 def test_a_lead_that_grows_pairs_the_seeds_that_all_runs_have(claims: Any, shared: Any, tmp_path: Path) -> None:

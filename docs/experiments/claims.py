@@ -10,7 +10,8 @@ those after the stop get the level of the stop. So it excludes 0 if and only if 
 corrected intervals are not a region that covers all differences with 95%. `decide` holds the rule.
 
 The intervals cover the variation over seeds, at the values that one search found. They do not cover the search itself:
-another search would find other values. Where searches were repeated, all of them must lead to the same verdict.
+another search would find other values. Where the search of a loss was repeated, all its searches must lead to the
+same verdict.
 """
 
 import argparse
@@ -147,20 +148,29 @@ class Comparison:
 
     @cached_property
     def searched_again(self) -> list[list[float]]:
-        """The differences of repeated searches, where both losses have them."""
+        """The differences of repeated searches, where at least one of the losses has them."""
         if self.is_ratio or CLAIMS[self.number]["read"] != "runs":
             return []
-        return [values for suffix in AGAIN if len(values := self._values(suffix)) > 1]
+        losses = [self._loss(name) for name in re.split(" [+−] ", self.part)]
+        repeated = [suffix for suffix in AGAIN if any(self._is_repeated(loss, suffix) for loss in losses)]
+        return [values for suffix in repeated if len(values := self._values(suffix)) > 1]
+
+    def _loss(self, name: str) -> str:
+        """Return the loss of a term, with the norm where it is compared with it."""
+        loss = name.partition("@")[0]
+        return f"{loss}-with-norm" if self.has_norm and loss not in TRAINED_WITH_NORM else loss
+
+    def _is_repeated(self, loss: str, suffix: str) -> bool:
+        return any(Kept(self.kept / self.setting).runs(loss + suffix).values())
 
     def _values(self, suffix: str) -> list[float]:
-        """Read the runs of a search, whose name ends with the suffix."""
+        """Read the runs of the searches with a suffix, or of the only search of a loss that was not searched again."""
         claim = CLAIMS[self.number]
 
         def runs(name: str, metric: str) -> Mapping[int, float]:
-            loss, at, condition = name.partition("@")
-            if self.has_norm and loss not in TRAINED_WITH_NORM:
-                loss = f"{loss}-with-norm"
-            return read(self.kept, self.setting, claim["read"], f"{loss}{suffix}{at}{condition}", metric)
+            loss, (_, at, condition) = self._loss(name), name.partition("@")
+            search = loss + suffix if self._is_repeated(loss, suffix) else loss
+            return read(self.kept, self.setting, claim["read"], f"{search}{at}{condition}", metric)
 
         if self.is_ratio:
             spreads = [[tuple(runs(loss, metric).values()) for metric in self.part.split(" / ")] for loss in SEARCHES]
