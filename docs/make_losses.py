@@ -145,7 +145,9 @@ def setting_of(situation: Mapping[str, Any]) -> Setting | None:
     """Return the setting that measured a situation, if one did."""
     if "search" not in situation:
         return None
-    return Setting("", situation["page"], situation["dataset"], situation.get("condition", ""))
+    return Setting(
+        "", situation["page"], situation["dataset"], situation.get("condition", ""), situation.get("layer_norm", False)
+    )
 
 
 def _situation_gain(situation: Mapping[str, Any]) -> str:
