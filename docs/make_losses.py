@@ -57,7 +57,13 @@ SETTINGS = [
     Setting("characters", "characters.md", "glyphs-small"),
     Setting("characters, every loss with a layer norm", "characters.md#layer-norm", "glyphs-small", with_norm=True),
     Setting("Omniglot", "omniglot.md", "omniglot"),
+    Setting("Omniglot, every loss with a layer norm", "omniglot.md#layer-norm", "omniglot", with_norm=True),
     Setting("characters, 40% of the labels wrong", "characters.md#wrong-labels", "glyphs-small", "40% wrong"),
+    Setting(
+        "characters, 40% of the labels wrong, every loss with a layer norm",
+        *("characters.md#wrong-labels", "glyphs-small", "40% wrong"),
+        with_norm=True,
+    ),
     Setting("heads, 40% of the labels wrong", "heads.md#wrong-labels", "cars-features", "40% wrong"),
     Setting("heads, 3 images per class", "heads.md#few-images", "cars-features", "3 images"),
     Setting("heads, batches of 16", "heads.md#small-batches", "cars-features", "batches of 16"),
