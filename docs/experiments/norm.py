@@ -24,19 +24,22 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     """Tabulate MAP@R with and without the norm, and the differences of all metrics, paired by seed.
 
-    Holm's correction is over the rows, by MAP@R, which all searches maximise.
+    Holm's correction is over the rows, by MAP@R, which all searches maximise. The columns of validation show the best
+    value that each search found.
     """
     rows = []
     for name, search in shared.OTHER_NORM.items():
         loss = name.removesuffix(search.suffix)
-        other, recipe = known.runs(name), known.runs(loss)
-        if other["map@r"]:
-            with_norm, without = (other, recipe) if search.layer_norm else (recipe, other)
+        names = (name, loss) if search.layer_norm else (loss, name)
+        with_norm, without = map(known.runs, names)
+        if with_norm["map@r"] and without["map@r"]:
             shown, p = shared.gains(with_norm, without)
             means = (shared.interval(values["map@r"].values()) for values in (with_norm, without))
-            rows.append(([loss, *means, *shown], p))
+            found = (f"{100 * known.curve(name).found[-1]:.2f}" for name in names)
+            rows.append(([loss, *means, *shown, *found], p))
     shared.check_kept(rows, "run of this comparison", known)
     columns = ["loss", "MAP@R with", "MAP@R without", *(f"gain in {name}" for name in shared.METRICS.values())]
+    columns += ["validation with", "validation without"]
     return {f"norm-{known.folder.name}": shared.corrected_table(columns, rows)}
 
 
