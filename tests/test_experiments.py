@@ -241,7 +241,7 @@ def test_the_gain_of_a_norm_is_with_it_less_without(script: Callable[[str], Any]
         *(("warp", 0.8), ("warp-without-norm", 0.7)),
     ):
         keep(known, loss, (value, value + 0.1))
-        trials = f"1,0.99,20,20\n2,{value + 0.15},20,20\n2,0.1,5,20\n"  # of the first stage no value counts
+        trials = f"1,0.99,20,20\n2,0.1,5,20\n2,{value + 0.15},20,20\n"  # of the first stage no value counts
         header = "stage,value,epochs,epochs of a complete trial\n"
         known.recipe(loss).with_suffix(".csv").write_text(header + trials, encoding="utf-8")
     rows = script("norm").tables(None, known)["norm-glyphs-small"].rows
