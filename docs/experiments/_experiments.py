@@ -153,6 +153,7 @@ HEADLINES = (
     ("mpa", "proxy-anchor"),
     ("softmax-mean-proxy", "softmax"),
     ("warp", "euclidean-softmax-two-phases"),
+    ("softmax-with-norm", "softmax"),
 )
 """Pairs whose searches are repeated."""
 REPEATED: dict[str, Search] = {

@@ -25,26 +25,41 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
 
 def pairs_of(known: shared.Kept) -> list[tuple[str, str]]:
     """Return the pairs whose searches are repeated on a data set; only characters have searches with a layer norm."""
-    return [pair for pair in shared.HEADLINES if known.folder.name == "glyphs-small" or pair[1] in shared.SEARCHES]
+    with_norm = known.folder.name == "glyphs-small"
+    return [pair for pair in shared.HEADLINES if with_norm or shared.SEARCHES.keys() >= {*pair}]
 
 
 def tables(_: Namespace, known: shared.Kept) -> dict[str, Table]:
-    """Tabulate the difference of each pair for each search, paired by seed, and the mean over searches.
+    """Tabulate the difference of each pair, paired by seed, and each of its losses, for each search.
 
     The last interval is over the means of the three searches.
     """
-    rows = []
-    for pair in pairs_of(known):
-        searches = [[known.runs(name + suffix) for name in pair] for suffix in ("", *shared.AGAIN)]
-        for metric in ("recall@1", "map@r"):
-            gains = [shared.paired(one[metric], other[metric]) for one, other in searches]
-            if all(gains):
-                means = [sum(gain) / len(gain) for gain in gains]
-                cells = (*map(shared.interval, gains), shared.interval(means))
-                rows.append([" − ".join(pair), shared.METRICS[metric], *cells])
-    shared.check_kept(rows, "pair whose searches were repeated", known)
-    columns = ["difference", "metric", "search 1", "search 2", "search 3", "over the three searches"]
-    return {f"repeated-{known.folder.name}": Table(columns, rows)}
+    pairs = pairs_of(known)
+    losses = dict.fromkeys((name,) for pair in pairs for name in reversed(pair))
+    differences = [row for pair in pairs for row in rows(known, pair)]
+    shared.check_kept(differences, "pair whose searches were repeated", known)
+    columns = ["metric", "search 1", "search 2", "search 3", "over the three searches"]
+    return {
+        f"repeated-{known.folder.name}": Table(["difference", *columns], differences),
+        f"repeated-{known.folder.name}-losses": Table(
+            ["loss", *columns], [row for loss in losses for row in rows(known, loss)]
+        ),
+    }
+
+
+def rows(known: shared.Kept, names: tuple[str, ...]) -> list[list[str]]:
+    """Return the rows of a loss or a pair, one per metric; without all three searches there are none."""
+    found = []
+    for metric in ("recall@1", "map@r"):
+        searches = []
+        for suffix in ("", *shared.AGAIN):
+            values = [known.runs(name + suffix)[metric] for name in names]
+            searches.append([*values[0].values()] if len(values) == 1 else shared.paired(*values))
+        if all(searches):
+            means = [sum(search) / len(search) for search in searches]
+            cells = (*map(shared.interval, searches), shared.interval(means))
+            found.append([" − ".join(names), shared.METRICS[metric], *cells])
+    return found
 
 
 def main() -> None:
