@@ -234,6 +234,18 @@ def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str]
     assert euclidean[-1] == "0.034"
 
 
+def test_swapped_and_true_colours_are_compared_by_seed(script: Callable[[str], Any], known: Any) -> None:
+    compare = script("compare")
+    keep(known, "softmax", (0.70, 0.72))
+    assert compare.colors(known) is None
+    keep(known, "softmax", (0.69, 0.71, 0.10), compare.SWAPPED)
+    keep(known, "warp", (0.60, 0.60), compare.SWAPPED)
+    softmax, warp = compare.colors(known).rows
+    # The mean of the three swapped runs is 0.5; two of them have a run with true colours, which is better by 0.01.
+    assert [cell.split(" ±")[0] for cell in softmax] == ["softmax", *("50.00", "71.00", "1.00") * 2]
+    assert warp == ["warp", *("60.00 ± 0.00", "–", "–") * 2]
+
+
 def test_the_gain_of_a_norm_is_with_it_less_without(script: Callable[[str], Any], known: Any) -> None:
     known.recipe("softmax").parent.mkdir(parents=True)
     for loss, value in (

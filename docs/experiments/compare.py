@@ -33,6 +33,8 @@ ON_CARS = (
     *(("warp-off-first", rival) for rival in ("softmax", "proxy-anchor", "multi-similarity")),
 )
 """Further pairs, from the papers' tables of Cars196."""
+SWAPPED = "swapped colours"
+"""The condition of runs on the first copy of the photographs, whose red and blue were swapped."""
 Runs = Mapping[str, Mapping[str, Mapping[int, float]]]
 """The test metrics of runs by loss, metric and seed."""
 
@@ -55,6 +57,8 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     shared.check_kept(runs, "run", known)
     pairs = CLAIMS + (ON_CARS if dataset.startswith("cars") else ())
     made = {"losses": means(runs), "claims": differences(runs, pairs), "spread": spread(runs)}
+    if table := colors(known):
+        made["colors"] = table
     return {f"{name}-{dataset}": table for name, table in made.items()}
 
 
@@ -76,6 +80,30 @@ def differences(runs: Runs, pairs: Sequence[tuple[str, str]] = CLAIMS) -> Table:
             shown, p = shared.gains(runs[one], runs[other])
             rows.append(([f"{one} − {other}", *shown], p))
     return shared.corrected_table(["difference", *shared.METRICS.values()], rows)
+
+
+def colors(known: shared.Kept) -> Table | None:
+    """Tabulate the metrics with swapped and with true colours; None if no runs with swapped colours are kept.
+
+    Differences are paired by seed. A loss that was trained with swapped colours alone has no other values.
+    """
+    shown = ("recall@1", "map@r")
+    rows = []
+    for name in shared.SEARCHES:
+        swapped, true = known.runs(name, SWAPPED), known.runs(name)
+        if swapped["map@r"]:
+            cells = [
+                values
+                for metric in shown
+                for values in (
+                    swapped[metric].values(),
+                    true[metric].values(),
+                    shared.paired(true[metric], swapped[metric]),
+                )
+            ]
+            rows.append([name, *(shared.interval(values) if values else MISSING for values in cells)])
+    titles = [f"{shared.METRICS[metric]}, {what}" for metric in shown for what in ("swapped", "true", "true − swapped")]
+    return Table(["loss", *titles], rows) if rows else None
 
 
 def spread(runs: Runs) -> Table:
