@@ -92,16 +92,11 @@ def colors(known: shared.Kept) -> Table | None:
     for name in shared.SEARCHES:
         swapped, true = known.runs(name, SWAPPED), known.runs(name)
         if swapped["map@r"]:
-            cells = [
-                values
-                for metric in shown
-                for values in (
-                    swapped[metric].values(),
-                    true[metric].values(),
-                    shared.paired(true[metric], swapped[metric]),
-                )
-            ]
-            rows.append([name, *(shared.interval(values) if values else MISSING for values in cells)])
+            cells = []
+            for metric in shown:
+                three = (swapped[metric].values(), true[metric].values(), shared.paired(true[metric], swapped[metric]))
+                cells += [shared.estimate(metric, values) for values in three]
+            rows.append([name, *cells])
     titles = [f"{shared.METRICS[metric]}, {what}" for metric in shown for what in ("swapped", "true", "true − swapped")]
     return Table(["loss", *titles], rows) if rows else None
 
