@@ -8,9 +8,11 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn.server
 from PIL import Image
 
 import warm
@@ -32,6 +34,19 @@ def test_ctrl_c_while_a_gallery_opens_shows_no_traceback(shelf: Path) -> None:
         out, err = process.communicate(timeout=60)
         assert "Traceback" not in out + err
         assert process.returncode in (0, 2, 130)
+
+
+def test_ctrl_c_in_the_start_of_the_loop_ends_the_server(
+    shelf: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = uvicorn.server.asyncio_run
+
+    def interrupted(*arguments: Any, **settings: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        start(*arguments, **settings)
+
+    monkeypatch.setattr("uvicorn.server.asyncio_run", interrupted)
+    assert here("serve", shelf / "shop", "--port", "0").returncode == 0
 
 
 def test_why_a_server_cannot_start_is_said(shelf: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,9 @@ def serve(
             say(f"Review its labels at {address}review")
         try:
             if workers == 1:
-                uvicorn.Server(config).run(sockets=[listener])
+                server = uvicorn.Server(config)
+                with server.capture_signals():  # otherwise Ctrl-C could interrupt asyncio while it starts
+                    server.run(sockets=[listener])
             else:
                 from proxemic.serve.workers import run_workers
 
