@@ -920,12 +920,16 @@ def test_tables_of_what_is_finished(centres: Any, shared: Any, tmp_path: Path) -
         row |= {"map@r": value, "validation": value, "bits": 0.75, "chance": 0.25, "most": 1.0, "used": 2.0}
         rows = [list((row | {"seed": seed}).values()) for seed in (0, 1)]
         write_csv(centres.rows_of(known, (loss, k, start)), centres.COLUMNS, rows)
+        trials = [[1, value, 8, 8], [1, 0.1, 4, 8]]
+        path = known.recipe(f"{loss}-k{k}-{start}").with_suffix(".csv")
+        write_csv(path, ("stage", "value", "epochs", shared.COMPLETE), trials)
     cells = centres.read_cells(known)
     shown = centres.by_start(cells, "map@r").rows
     assert shown == [["mpa", 1, "50.00 ± 0.00", "–", "–", "–"], ["mpa", 2, "40.00 ± 0.00", "60.00 ± 0.00", "–", "–"]]
     bits = "0.50 ± 0.00 of 1.00 (2.0)"
     assert centres.by_start(cells, "bits").rows[1] == ["mpa", 2, bits, bits, "–", "–"]
-    assert centres.differences(cells).rows == [["mpa", 2, "clusters", "10.00 ± 0.00", "20.00", "–", "–"]]
+    gains = ["mpa", 2, "clusters", "10.00 ± 0.00", "2", "3", "20.00", "–", "–"]
+    assert centres.differences(cells, known).rows == [gains]
     assert [*centres.tables(None, known)] == [f"centres-makers-{name}" for name in ("map", "bits", "differences")]
 
 

@@ -226,8 +226,15 @@ def chosen(cells: Mapping[Cell, Sequence[Mapping[str, str]]], loss: str) -> Cell
     return max(several, key=lambda key: fmean(column(cells[key], "validation").values()))
 
 
-def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
+def length(known: shared.Kept, cells: Sequence[Cell]) -> str:
+    """Return the length of the searches of cells together, in complete trainings."""
+    return f"{sum(known.curve(name_of(cell)).full_runs[-1] for cell in cells):.0f}"
+
+
+def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]], known: shared.Kept) -> Table:
     """Tabulate gains in test MAP@R: of the chosen K and start over one proxy, and of other starts over drawn.
+
+    The lengths of the searches that this choice compares are in complete trainings.
 
     The interval of the former is over the seeds of two searches; that of the latter is over K, each with its own
     searches, of the means over seeds.
@@ -248,8 +255,10 @@ def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]]) -> Table:
             for start in STARTS[1:]
         ]
         of_starts = (shared.interval(values) if values else MISSING for values in by_k)
-        lines.append([loss, best[1], best[2], shared.interval(gains(best, one)), *of_starts])
-    columns = ["loss", "best K", "and start", "best − one proxy", *(f"{start} − drawn" for start in STARTS[1:])]
+        lengths = length(known, [one]), length(known, several)
+        lines.append([loss, best[1], best[2], shared.interval(gains(best, one)), *lengths, *of_starts])
+    columns = ["loss", "best K", "and start", "best − one proxy", "full runs, one proxy", "full runs, several"]
+    columns += [f"{start} − drawn" for start in STARTS[1:]]
     return Table(columns, lines)
 
 
@@ -275,7 +284,7 @@ def tables(_: Namespace, known: shared.Kept) -> dict[str, Table]:
     """Tabulate MAP@R, what the proxies found, and the differences."""
     cells = read_cells(known)
     shared.check_kept(cells, "cell", known)
-    made = {"map": by_start(cells, "map@r"), "bits": by_start(cells, "bits"), "differences": differences(cells)}
+    made = {"map": by_start(cells, "map@r"), "bits": by_start(cells, "bits"), "differences": differences(cells, known)}
     return {f"centres-{known.folder.name}-{name}": table for name, table in made.items()}
 
 
