@@ -8,10 +8,11 @@ SYNC = $(UV) sync --frozen --quiet $(shell [ -d .venv ] || echo --compile-byteco
 # What libraries keep for themselves (fonts, rendered glyphs, pyright's program) stays in this folder.
 CACHES = "XDG_CACHE_HOME=$(CURDIR)/.cache" "MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib"
 HERE = env $(CACHES)
-# Two workers of one thread each: with more threads than processors, torch's wait for each other. What is compiled is
-# kept, so that the hundreds of processes that the tests start need not compile it anew.
+# Workers of one thread each: with more threads than processors, torch's wait for each other. Three, since they wait for
+# processes, servers and browsers a third of their time. What is compiled is kept, so that the hundreds of processes that
+# the tests start need not compile it anew.
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
-PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = pytest -n 3 --dist loadfile --no-loadscope-reorder
 # The tests of what surrounds the package: documentation and its site, experiments, benchmarks, distributions.
 OF_DOCS = $(addprefix tests/test_,$(addsuffix .py,benchmarks distributions docs experiments extending licences migrating \
 	readme site tutorials))
