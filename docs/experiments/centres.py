@@ -213,6 +213,7 @@ def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Ta
         if show != "bits":
             return shared.interval(column(rows, show).values())
         beyond = format_estimate(t_interval(shared.paired(column(rows, "bits"), column(rows, "chance"))), factor=1)
+        # The CSV file would quote a cell that begins with a minus and is no number.
         beyond = beyond.removeprefix("-") if beyond.startswith("-0.00") else beyond
         most, used = (fmean(column(rows, name).values()) for name in ("most", "used"))
         return f"{beyond} of {most:.2f} ({used:.1f})"
