@@ -117,10 +117,10 @@ def serve(
             say(line)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
-        say(f"Serving {about['name']}, {about['rows']:,} pictures, at {address} (Ctrl-C ends)")
-        if doubts is not None:
-            say(f"Review its labels at {address}review")
         try:
+            say(f"Serving {about['name']}, {about['rows']:,} pictures, at {address} (Ctrl-C ends)")
+            if doubts is not None:
+                say(f"Review its labels at {address}review")
             if workers == 1:
                 server = uvicorn.Server(config)
                 with server.capture_signals():  # otherwise Ctrl-C could interrupt asyncio while it starts
