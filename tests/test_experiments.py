@@ -949,3 +949,20 @@ def test_a_cell_that_is_kept_is_not_made_again(
     monkeypatch.setattr(centres.proxemic, "tune", None, raising=False)
     centres.run_cell(small, cell, data, tmp_path / "again", known)
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize(("loss", "k", "budget"), [("mpa", 2, 5), ("mpa", 1, 80), ("arcface-sub-centers", 1, 60)])
+def test_one_proxy_has_the_budget_of_all_cells_of_several(
+    loss: str, k: int, budget: float, centres: Any, shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def tune(*_: object, budget: float, **__: object) -> None:
+        asked.append(budget)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(centres.proxemic, "tune", tune, raising=False)
+    known = shared.Kept(tmp_path / "kept" / "makers")
+    with pytest.raises(KeyboardInterrupt):
+        centres.run_cell(centres.EXPERIMENTS["makers"], (loss, k, "drawn"), {}, tmp_path / "runs", known)
+    assert asked == [budget]
