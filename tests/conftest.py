@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,9 @@ os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parents[1] / ".cache" / "conf
 collect_ignore = ["preloaded.py"]
 
 THREADS = torch.get_num_threads()
+
+# Many short-lived objects are made, few in cycles. By default, looking for these takes a sixteenth of the tests' time.
+gc.set_threshold(50_000, 20, 100)
 
 # Ctrl-C is tested also where a shell has started the tests in the background, which then ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
