@@ -466,7 +466,9 @@ def test_a_reality_check_is_kept_once_finished_and_printed(
 
     monkeypatch.setattr(reality.proxemic, "reality_check", check, raising=False)
     reality.run_check("glyphs-small", "warp", tmp_path / "out", {}, known)
-    assert asked == [(["glyphs-small/warped-softmax"], 20, 5)]
+    recipe = tmp_path / "recipes" / "warp.yaml"
+    assert asked == [([recipe], 20, 5)]
+    assert read_recipe(recipe).recipe.model.layer_norm
     table = reality.table(reality.CHECKS["glyphs-small"], known)
     assert table.columns[:3] == ["loss", "separated MAP@R", "separated P@1"]
     assert [row[:3] for row in table.rows] == [["warp", "55.00 ± 63.53", "75.00 ± 0.00"]]
@@ -474,6 +476,34 @@ def test_a_reality_check_is_kept_once_finished_and_printed(
     known.keep_check("euclidean-softmax-two-phases", control)
     *_, difference = reality.table(reality.CHECKS["glyphs-small"], known).rows
     assert difference[:2] == ["warp − euclidean-softmax-two-phases", "10.50 ± 6.35"], "paired by repetition"
+
+
+def test_all_losses_of_the_check_on_photographs_train_as_in_the_paper(
+    script: Callable[[str], Any], known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reality = script("reality")
+    made: list[Any] = []
+
+    def check(recipes: Sequence[Path], **_: Any) -> RealityCheckResult:
+        made.append(yaml.safe_load(read_recipe(recipes[0]).yaml))
+        return RealityCheckResult(tmp_path, (), "")
+
+    monkeypatch.setattr(reality.proxemic, "reality_check", check, raising=False)
+    published = {path.stem for path in find_recipe("cars/reality-check/cosface").parent.glob("[!_]*.yaml")}
+    losses = reality.CHECKS["cars-features"].losses
+    assert {reality.shared.SEARCHES[loss].recipe for loss in losses} == published | {reality.CONTROL}
+    for loss in losses:
+        reality.run_check("cars-features", loss, tmp_path / "out" / loss, {}, known)
+    for recipe in made:
+        assert recipe["model"]["layer_norm"]
+        assert not recipe["model"]["unit_features"]
+        assert recipe["optim"]["optimizer"]["class_path"] == "torch.optim.RMSprop"
+        assert recipe["training"]["until_plateau"]
+    # Only HIST has a graph network.
+    same = [
+        (recipe["optim"] | {"graph_lr": None}, recipe["training"], recipe["second_phase"]["optim"]) for recipe in made
+    ]
+    assert same == [same[0]] * len(losses)
 
 
 def searched(folder: Path, recipe: str, root: str | None = None) -> None:
