@@ -664,6 +664,7 @@ PRINTED = {
     "soft-triple": {"SoftTriple (our)", "SoftTriple"},
     "proxy-nca-plus-plus": {"ProxyNCA++", "PrNCA++"},
     "multi-similarity": {"Multi-Sim", "Multi-Sim."},
+    "cosface": {"CosFace"},
     "hist": {"HIST"},
     "euclidean-softmax-two-phases": {"Softmax (Eq. 4)", "Regular Softmax"},
     "warp": {"Warped-Softmax", "Warped Softmax"},
