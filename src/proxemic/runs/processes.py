@@ -89,8 +89,8 @@ def join_processes(
     """Connect to the other processes that torchrun or srun has started, if any.
 
     Errors are reported to torchrun, which names the process that failed first and ends the others. If another process
-    is killed, or hangs for longer than a collective waits, this one ends with an error; ``again`` tells the user how
-    to go on.
+    is killed, or hangs for longer than a collective waits, this one ends with an error that is not reported; ``again``
+    tells the user how to go on.
 
     Raises:
         UserError: If another process is lost or does not connect.
@@ -102,8 +102,9 @@ def join_processes(
     try:
         yield processes
     except Exception as error:
-        get_error_handler().record_exception(error)
+        # A lost connection is not reported: torchrun may notice later why it was lost, and would name this process.
         if not is_lost_connection(error):
+            get_error_handler().record_exception(error)
             raise
         reason = re.sub(r"\[\S*gloo/\S*\] ", "", str(error)).split(". ")[0]
         raise UserError(
