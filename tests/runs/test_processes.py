@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
+from proxemic.errors import UserError
+from proxemic.runs import processes as module
 from proxemic.runs.processes import Processes, join_processes
 from together import JOB_SCRIPT, finish, start_together
 
@@ -131,3 +134,17 @@ def test_processes_that_do_not_come_are_missed() -> None:
     first, _ = finish(start_together(2, program=("-c", ALONE), slurm=True))
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("Not all of 2 processes came to 127.0.0.1:")
+
+
+def test_torchrun_learns_of_errors_but_not_of_the_loss_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Exception] = []
+    handler = SimpleNamespace(record_exception=reported.append)
+    monkeypatch.setattr(module, "get_error_handler", lambda: handler)
+    monkeypatch.setattr(module, "_launched", lambda: True)
+    monkeypatch.setattr(module, "_join", Processes)
+    with pytest.raises(UserError, match="Another process of the run ended"), join_processes():
+        raise RuntimeError("[/pytorch/gloo/pair.cc:1] Connection closed by peer")
+    assert reported == []
+    with pytest.raises(ValueError, match="own"), join_processes():
+        raise ValueError("its own")
+    assert [str(error) for error in reported] == ["its own"]
