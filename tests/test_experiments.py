@@ -3,6 +3,7 @@
 import csv
 import doctest
 import importlib
+import json
 import math
 import re
 import statistics
@@ -279,17 +280,22 @@ def test_the_table_of_a_condition_pairs_the_worst_with_none(script: Callable[[st
     assert [str(cell).partition(" ")[0] for cell in table.rows[0][1:]] == ["62.00", "57.00", "52.00", "32.00", "-30.00"]
 
 
-def test_few_images_of_glyphs_leave_the_steps_and_their_rates(script: Callable[[str], Any]) -> None:
+def test_few_images_of_characters_leave_the_steps_and_their_rates(script: Callable[[str], Any]) -> None:
     recipe = FOLDER / "kept" / "glyphs-small" / "searches" / "mpa.yaml"
-    found, changed = yaml.safe_load(recipe.read_text()), script("conditions").few_glyphs(recipe, 3)
+    few_characters = script("conditions").few_characters
+    found, changed = yaml.safe_load(recipe.read_text()), few_characters(recipe, 3, "glyphs-small")
     schedule = found["optim"]["schedule"]["init_args"]
     assert changed["training.epochs"] == 4 * found["training"]["epochs"]
     assert changed["optim.schedule.gamma"] ** 4 == pytest.approx(schedule["gamma"])
-    few = script("_few_glyphs")
+    few = script("_few_images")
     splits = few.FewGlyphs(train_classes=8, test_classes=8, images=3).load()
     assert [len(part.labels) for part in (splits.train, splits.validation, splits.test)] == [12, 48, 96]
     assert splits.train.labels.bincount().tolist() == [3, 3, 3, 3]
     assert doctest.testmod(few) == (0, 1)
+    omniglot = FOLDER / "kept" / "omniglot" / "searches" / "mpa.yaml"
+    flags = [f"--{key}={json.dumps(value)}" for key, value in few_characters(omniglot, 5, "omniglot").items()]
+    made = read_recipe(omniglot, flags, own_code=True).recipe
+    assert (made.data, made.training.epochs) == (few.FewOmniglot(validation_fraction=0.2, images=5), 80)
 
 
 def test_the_table_of_k_pairs_the_papers_with_one_proxy(script: Callable[[str], Any], known: Any) -> None:
@@ -352,7 +358,7 @@ def test_a_sweep_is_trained_and_tabulated(
     known.recipe("warp").write_text(read_recipe(FOLDER / "kept/glyphs-small/searches/warp.yaml", flags).yaml)
     monkeypatch.setattr(sweeps, "ALPHAS", (0, 95))
     monkeypatch.setattr(sweeps, "SEEDS", range(2))
-    arguments = Namespace(dataset="glyphs-small", losses=[], sweep="alpha", out=tmp_path / "out")
+    arguments = Namespace(dataset="glyphs-small", losses=[], sweep="alpha", out=tmp_path / "out", root=None)
     sweeps.train(arguments, known)
     ((_, table),) = sweeps.tables(arguments, known).items()
     assert table.columns == ["alpha", "Recall@1", "MAP@R", "images within α"]
@@ -399,7 +405,9 @@ def test_functions_of_distance_are_trained_and_tabulated(
     small.write_text(read_recipe(find_recipe("glyphs-small/distance-functions/warp-2"), flags).yaml)
     monkeypatch.setattr(functions, "find_recipe", lambda _: small)
     monkeypatch.setattr(functions, "SEEDS", range(2))
-    functions.train(Namespace(dataset="glyphs-small", losses=["identity", "warp-2"], out=tmp_path / "out"), known)
+    functions.train(
+        Namespace(dataset="glyphs-small", losses=["identity", "warp-2"], out=tmp_path / "out", root=None), known
+    )
     runs = known.runs(functions.LOSS, "warp-2")
     assert {name for name, values in runs.items() if len(values) == 2} == {*shared.METRICS, "nmi", "avg_dtp"}
     ((_, table),) = functions.tables(Namespace(), known).items()
@@ -997,3 +1005,134 @@ def test_one_proxy_has_the_budget_of_all_cells_of_several(
     with pytest.raises(KeyboardInterrupt):
         centres.run_cell(centres.EXPERIMENTS["makers"], (loss, k, "drawn"), {}, tmp_path / "runs", known)
     assert asked == [budget]
+
+
+def test_a_configuration_is_near_what_a_search_found(script: Callable[[str], Any], shared: Any) -> None:
+    paired = script("paired")
+    assert doctest.testmod(paired) == (0, 3)
+    known = shared.Kept(FOLDER / "kept" / "glyphs-small")
+    drawn = paired.read_configurations(known, "warp")
+    assert drawn[4] == paired.draw(known, paired.COMPONENTS["warp"], 4), "the table is what --draw writes"
+    found = yaml.safe_load(known.recipe("warp-search-2").read_text())  # 4 mod 3 searches
+    first, second = found["loss"]["init_args"], found["second_phase"]["loss"]["init_args"]
+    # A quarter of the range of temperature: 0.1 to 20, in its logarithm, and a factor of 0.1 to 1 in the second phase.
+    ratio = drawn[4]["loss.temperature"] / first["temperature"]
+    assert abs(math.log(ratio)) < math.log(200) / 4
+    factors = drawn[4]["second_phase.loss.temperature"] / drawn[4]["loss.temperature"], second["temperature"]
+    assert abs(math.log(factors[0] / (factors[1] / first["temperature"]))) < math.log(10) / 4
+    assert abs(drawn[4]["loss.k1"] - first["k1"]) < (0.99 - 0.1) / 4
+    assert drawn[4]["second_phase.loss.delta_scale"] == drawn[4]["loss.delta_scale"]
+
+
+def test_the_two_sides_of_a_pair_differ_in_the_component_alone(script: Callable[[str], Any], shared: Any) -> None:
+    paired = script("paired")
+    known = shared.Kept(FOLDER / "kept" / "glyphs-small")
+    losses = {}
+    for name, component in paired.COMPONENTS.items():
+        drawn = paired.read_configurations(known, name)[0]
+        recipe, sides = paired.searches_of(known, component.loss)[0], []
+        for condition in (component.with_it, component.without):
+            content = yaml.safe_load(read_recipe(recipe, component.values(condition, drawn)).yaml)
+            phases = [content, *([content["second_phase"]] if content["second_phase"] else [])]
+            sides.append([phase.pop("loss") for phase in phases])
+            sides[-1].append(content)
+        assert sides[0][-1] == sides[1][-1], "all but the loss"
+        losses[name] = [side[:-1] for side in sides]
+    (several,), (one,) = losses["several-proxies"]
+    assert [loss["init_args"].pop("proxies_per_class") for loss in (several, one)] == [10, 1]
+    assert several == one
+    (with_it,), (without,) = losses["mean-proxy"]
+    assert with_it["init_args"].pop("regularizers")[0]["class_path"].endswith("MeanProxyNorm")
+    assert without["init_args"].pop("regularizers") == []
+    assert with_it == without
+    (warp, second), (none, second_of_none) = losses["warp"]
+    assert none["class_path"] == "proxemic.losses.EuclideanSoftmaxLoss"
+    assert none["init_args"]["temperature"] == warp["init_args"]["temperature"]
+    assert second_of_none == {"temperature": second["temperature"]}
+
+
+def test_the_spread_of_the_first_pairs_alone_sets_their_number(
+    script: Callable[[str], Any], known: Any, tmp_path: Path
+) -> None:
+    paired, evidence = script("paired"), script("_evidence").Evidence(tmp_path)
+
+    def pair(number: int, gain: float) -> None:
+        for condition, recall in (("K=10", 0.5 + gain / 100), ("K=1", 0.5)):
+            evidence.keep("glyphs-small", "several-proxies", keyed(condition, number, recall))
+
+    def keyed(condition: str, seed: int, recall: float) -> dict[str, Any]:
+        return {"condition": condition, "seed": seed, "recall@1": recall}
+
+    count = lambda: paired.number_of(evidence, "glyphs-small", "several-proxies")  # noqa: E731
+    for number in range(19):
+        pair(number, 5 + 2.2 * (-1) ** number)
+    assert count() == 20, "not yet known"
+    pair(19, 5 - 2.2)
+    spread = statistics.stdev([2.2, -2.2] * 10)
+    n = count()
+    assert 60 < n < 120
+    assert paired.power(0.7, spread, n - 1) < 0.8 <= paired.power(0.7, spread, n)
+    pair(20, 50)
+    assert count() == n, "later pairs change nothing"
+
+
+def test_evidence_is_kept_run_by_run(
+    script: Callable[[str], Any], shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = script("_evidence")
+    recipe = find_recipe("glyphs-small/euclidean-softmax-two-phases")
+    values = TINY | {"training.epochs": 2, "second_phase.epochs": 1}
+    runs = made.Runs("glyphs-small", "plain", "", recipe, range(2), values, history=True)
+    evidence = made.Evidence(tmp_path)
+    made.make(evidence, runs, tmp_path / "out", "0123abcd")
+    rows = evidence.read("glyphs-small", "plain")
+    overrides = {**shared.LEAN, **values, "seed": 1}
+    test = train(recipe, tmp_path / "run", overrides=overrides).metrics["test"]
+    assert {name: float(rows["", 1][name]) for name in made.METRICS} == {name: test[name] for name in made.METRICS}
+    assert (rows["", 1]["commit"], rows["", 1]["diverged"]) == ("0123abcd", "")
+    assert json.loads(rows["", 1]["values"]) == {**shared.LEAN, **values}
+    epochs = shared.read_rows(tmp_path / "glyphs-small" / "evidence" / "plain-epochs.csv")
+    assert [(row["seed"], row["epoch"]) for row in epochs] == [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")]
+    # A run that diverges in its second phase has the metrics of the only epoch before, and one that diverges at once
+    # those of the network before training.
+    too_high = {"second_phase.optim.lr": 1e30, "second_phase.optim.loss_lr": 1e30}
+    diverged, _ = made.train_once(made.Runs("glyphs-small", "high", "", recipe, [1], values | too_high), 1, tmp_path)
+    assert (diverged["diverged"], diverged["epoch"]) == ("yes", 1)
+    at_once, _ = made.train_once(
+        made.Runs("glyphs-small", "higher", "", recipe, [1], values | {"optim.lr": 1e30, "optim.loss_lr": 1e30}),
+        1,
+        tmp_path,
+    )
+    assert (at_once["diverged"], at_once["epoch"]) == ("yes", 0)
+    assert 0 < float(str(at_once["map@r"])) < 1
+    # Rows go to another folder without the keys that are gone.
+    target = tmp_path / "target"
+    assert script("copy_rows").copy_rows(tmp_path, target, ("model",)) == 6
+    copied = made.Evidence(target).read("glyphs-small", "plain")["", 1]
+    assert json.loads(copied["values"]).keys() == {*shared.LEAN, *values} - {"model.width"}
+    assert script("copy_rows").copy_rows(tmp_path, target, ("model",)) == 0
+
+
+def test_kept_seeds_are_joined_only_if_they_come_out_the_same(
+    script: Callable[[str], Any], shared: Any, tmp_path: Path
+) -> None:
+    runner = script("evidence").Runner(tmp_path, dict.fromkeys(shared.DATA_SETS), tmp_path)
+    keep(shared.Kept(tmp_path / "glyphs-small"), "mpa", [0.5, 0.6])
+    runs = runner.runs("glyphs-small", "mpa", "", {}, range(4))
+    for value, trained in ((0.5, [2, 3]), (0.51, [0, 1, 2, 3])):
+        first, rest = (iterator := runner.joined(runs)), None
+        assert [*next(first).seeds] == [0]
+        row = {"condition": "", "seed": 0, "recall@1": value, "map@r": 0.5, "ndcg@8": 0.5}
+        runner.evidence.keep("glyphs-small", "mpa", row)
+        rest = next(iterator)
+        assert [*rest.seeds] == trained
+
+
+def test_every_run_of_the_rule_has_a_recipe(script: Callable[[str], Any], shared: Any, tmp_path: Path) -> None:
+    evidence = script("evidence")
+    runner = evidence.Runner(FOLDER / "kept", dict.fromkeys(shared.DATA_SETS), tmp_path)
+    needs_features = "few images, small batches, K, α", "cells not tested before"
+    for name, row in runner.rows().items():
+        for runs in row() if name not in needs_features else ():
+            read_recipe(runs.recipe, {**shared.LEAN, **runs.values}, own_code=True)
+    assert evidence.status(runner).columns[:2] == ["row", "runs"]

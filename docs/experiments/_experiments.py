@@ -2,7 +2,8 @@
 
 `kept/` has a folder for each data set: ``searches/LOSS.csv`` holds the trials of a finished search,
 ``searches/LOSS.yaml`` the best recipe, ``runs/LOSS.csv`` a row for each run of it, and ``reality/LOSS.csv`` the
-repetitions of a reality check. Kept searches and runs are not repeated.
+repetitions of a reality check. Kept searches and runs are not repeated. ``configurations`` and ``evidence`` hold what
+rule.md says of them.
 """
 
 import csv
@@ -177,6 +178,8 @@ class Kept:
     """The kept results of a data set."""
 
     folder: Path
+    rows: str = "runs"
+    """The subfolder with the rows of runs."""
 
     def recipe(self, loss: str) -> Path:
         """Return the path of the best recipe, which exists if the search is finished."""
@@ -233,7 +236,7 @@ class Kept:
         write_csv(self.folder / "reality" / f"{loss}.csv", ("kind", "metric", "repeat", "value"), rows)
 
     def _runs(self, loss: str) -> Path:
-        return self.folder / "runs" / f"{loss}.csv"
+        return self.folder / self.rows / f"{loss}.csv"
 
 
 def searched(dataset: str) -> list[str]:

@@ -73,6 +73,8 @@ CONDITIONS = {
 }
 FEW_GLYPHS = [Condition(f"{count} images", images=count) for count in (6, 3, 2)]
 """``few-images`` of Glyphs, whose classes have 12."""
+CHARACTERS = {"glyphs-small": ("FewGlyphs", 12), "omniglot": ("FewOmniglot", 20)}
+"""The source with few images per class, and the number of images of a whole class."""
 MEASURED = {
     "verification": ("tar",),
     "clusters": ("nmi", "avg_dtp", "alignment"),
@@ -86,8 +88,6 @@ COMPARED = {"proxies": ("K=8", "K=1")}
 def train(arguments: Namespace, known: shared.Kept) -> None:
     """Train the best recipe of each loss under each condition."""
     condition, losses, seeds = arguments.condition, losses_of(arguments), seeds_of(known)
-    if condition == "few-images" and arguments.dataset == shared.FEATURES and arguments.root is None:
-        raise UserError("few-images takes some of the photographs: give their features, --root FILE.")
     if condition == "corruptions" and arguments.dataset == shared.FEATURES:
         raise UserError("corruptions change images, and cars-features holds features: take another data set.")
     shared.check_searched(losses, known)
@@ -123,6 +123,14 @@ def run(
     known: shared.Kept, loss: str, condition: Condition, seeds: Sequence[int], out: Path, root: Path | None
 ) -> None:
     """Train the best recipe of a loss under a condition with each seed, and keep the test metrics."""
+    root, overrides = overrides_of(known, loss, condition, out, root)
+    shared.make_runs(known, loss, seeds, out, root, condition.name, overrides, measure=condition.measure)
+
+
+def overrides_of(
+    known: shared.Kept, loss: str, condition: Condition, out: Path, root: Path | None
+) -> tuple[Path | None, dict[str, object]]:
+    """Return the location of the data and the overrides of a loss's best recipe under a condition."""
     overrides = dict(condition.overrides)
     if condition.name == "rates of mpa":
         best = read_yaml(known.recipe("mpa"))["optim"]
@@ -130,16 +138,19 @@ def run(
     if condition.name == "verification":
         distance = read_yaml(known.recipe(loss))["evaluation"]["distance"]
         overrides["evaluation.own_metrics"] = [f"_verification.accepted_by_{distance}"]
-    if condition.images is not None and root is not None:
+    dataset = known.folder.name
+    if condition.images is not None and dataset in CHARACTERS:
+        overrides |= few_characters(known.recipe(loss), condition.images, dataset)
+    elif condition.images is not None:
+        if root is None:
+            raise UserError("few-images takes some of the photographs: give their features, --root FILE.")
         root, times = few_images(root, condition.images, out)
         overrides |= more_epochs(known.recipe(loss), times)
-    elif condition.images is not None:
-        overrides |= few_glyphs(known.recipe(loss), condition.images)
     if condition.name == "clusters":  # snapshots before the first and after the last epoch
         epochs = sum(read_recipe(known.recipe(loss)).recipe.lengths)
         callback = {"class_path": "proxemic.training.Snapshots", "init_args": {"every_n_epochs": epochs}}
         overrides["training.callbacks"] = [callback]
-    shared.make_runs(known, loss, seeds, out, root, condition.name, overrides, measure=condition.measure)
+    return root, overrides
 
 
 def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
@@ -159,10 +170,11 @@ def few_images(features: Path, count: int, out: Path) -> tuple[Path, float]:
     return file, seen.total() / sum(min(number, count) for number in seen.values())
 
 
-def few_glyphs(recipe: Path, count: int) -> dict[str, object]:
+def few_characters(recipe: Path, count: int, dataset: str) -> dict[str, object]:
     """Return the changes of a recipe that train on ``count`` images per class, in as many steps at the same rates."""
-    content, times = read_yaml(recipe), 12 / count
-    data = {"class_path": "_few_glyphs.FewGlyphs", "init_args": {**content["data"]["init_args"], "images": count}}
+    source, whole = CHARACTERS[dataset]
+    content, times = read_yaml(recipe), whole / count
+    data = {"class_path": f"_few_images.{source}", "init_args": {**content["data"]["init_args"], "images": count}}
     # ExponentialLR lowers the rates after each epoch, and an epoch is shorter with few images.
     gamma = content["optim"]["schedule"]["init_args"]["gamma"] ** (1 / times)
     return {"data": data, "optim.schedule.gamma": gamma, **more_epochs(recipe, times)}

@@ -1,19 +1,26 @@
-"""Train the functions of distance of the warping paper's table III on Glyphs, with five seeds.
+"""Train the functions of distance of the warping paper's table III, with five seeds.
 
     python docs/experiments/functions.py glyphs-small
     python docs/experiments/functions.py glyphs-small --table docs/experiments
 
-The recipes are those of glyphs-small/distance-functions: one phase, no augmentation, and the same rates, which were
-tuned for none of them. Everything is measured after the last epoch: validation would choose the untrained network where
-a training runs away. The same command continues, and finished runs are kept beside this script.
+On Glyphs the recipes are those of glyphs-small/distance-functions: one phase, no augmentation, and the same rates,
+which were tuned for none of them. On other data sets the same losses replace that of the recipe of the Euclidean
+softmax, and α is in proportion to the average distance to the proxy (AvgDTP) of `identity`, which is trained first.
+Everything is measured after the last epoch: validation would choose the untrained network where a training runs away.
+The same command continues, and finished runs are kept beside this script.
 """
 
 from argparse import Namespace
+from pathlib import Path
+from typing import Any
 
 import _experiments as shared
 import _measures
+import yaml
 
+from proxemic.errors import UserError
 from proxemic.recipes import find_recipe, load
+from proxemic.recipes.reader import read_recipe
 from proxemic.tables import Table
 
 LOSS = "distance-functions"
@@ -35,6 +42,20 @@ FUNCTIONS = {
 ON_CUB = {"warp-12": "warp-50", "warp-6": "warp-25", "warp-2": "warp-7.75"}
 """The recipes of the paper's functions, where their names are others, because α is larger."""
 SEEDS = range(5)
+ALPHA_ON_CUB = {"warp-12": 50.0, "warp-6": 25.0, "warp-2": 7.75}
+"""The α of the paper, whose `identity` has an AvgDTP of 12.88."""
+AVG_DTP_ON_CUB = 12.88
+RATES = {
+    "glyphs-small": {},
+    "omniglot": {"optim.lr": 0.002, "optim.loss_lr": 0.02},
+    shared.FEATURES: {"vectors.noise": 0.0},
+    shared.PHOTOGRAPHS: {},
+}
+"""The rates of Glyphs for other characters; those of the recipe elsewhere. Vectors are augmented by noise."""
+NO_AUGMENTATION = {
+    f"augment.{name}": value
+    for name, value in {"degrees": 0, "translate": 0, "scale": None, "shear": 0, "noise": 0}.items()
+}
 LAST = {"evaluation.select_on": "last", "evaluation.start": False}
 SHOWN = ("recall@1", "nmi", "avg_dtp")
 
@@ -43,8 +64,26 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
     """Train every function, or those that the command line names, with every seed."""
     for name in shared.check_losses(arguments.losses, [*FUNCTIONS]):
         if not {*SEEDS} <= known.runs(LOSS, name)["recall@1"].keys():
-            recipe, out = find_recipe(f"glyphs-small/{LOSS}/{name}"), arguments.out / arguments.dataset
-            shared.make_runs(known, LOSS, SEEDS, out, None, name, LAST, recipe, _measures.distance_to_proxy)
+            recipe, overrides = recipe_of(known, name)
+            out = arguments.out / arguments.dataset
+            shared.make_runs(
+                known, LOSS, SEEDS, out, arguments.root, name, overrides, recipe, _measures.distance_to_proxy
+            )
+
+
+def recipe_of(known: shared.Kept, name: str) -> tuple[Path, dict[str, Any]]:
+    """Return the recipe of a function on a data set, and its overrides."""
+    function = find_recipe(f"glyphs-small/{LOSS}/{name}")
+    if known.folder.name == "glyphs-small":
+        return function, LAST
+    loss = yaml.safe_load(read_recipe(function).yaml)["loss"]
+    if name in ALPHA_ON_CUB:
+        by_seed = known.runs(LOSS, "identity")["avg_dtp"]
+        if not by_seed:
+            raise UserError(f"α follows the AvgDTP of identity: train {known.folder.name} identity first.")
+        loss["init_args"]["alpha"] = ALPHA_ON_CUB[name] * by_seed[min(by_seed)] / AVG_DTP_ON_CUB
+    overrides = RATES[known.folder.name] | NO_AUGMENTATION | LAST | {"loss": loss, "evaluation.nmi": True}
+    return find_recipe(f"{known.folder.name}/euclidean-softmax"), overrides
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
@@ -75,7 +114,7 @@ def printed(name: str) -> str:
 
 def main() -> None:
     """Train, or write the table."""
-    shared.run_script(__doc__, train, tables, ["glyphs-small"], "runs/functions")
+    shared.run_script(__doc__, train, tables, shared.DATA_SETS, "runs/functions")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python docs/experiments/sweeps.py toy k1-k2
     python docs/experiments/sweeps.py glyphs-small alpha --table docs/experiments
 
-The other values are those that the search of `warp` on glyphs-small found, or those of recipe toy/warped-softmax, whose
+The other values are those that the search of `warp` on the data set found, or those of recipe toy/warped-softmax, whose
 last ten of 40 epochs are a second phase with half of its α. The same command continues a stopped sweep, and finished
 runs are kept beside this script.
 """
@@ -81,7 +81,7 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
     for name, overrides in sweep(recipe, arguments.sweep).items():
         if not {*SEEDS} <= known.runs(LOSS, name)["recall@1"].keys():
             measure = _measures.share_within_alpha if arguments.sweep == "alpha" else None
-            shared.make_runs(known, LOSS, SEEDS, out, None, name, overrides, recipe, measure)
+            shared.make_runs(known, LOSS, SEEDS, out, arguments.root, name, overrides, recipe, measure)
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
@@ -105,7 +105,8 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 def main() -> None:
     """Train, or write the table."""
-    shared.run_script(__doc__, train, tables, ["glyphs-small", "toy"], "runs/sweeps", sweep=("alpha", "k1-k2", "delta"))
+    datasets = [*shared.DATA_SETS, "toy"]
+    shared.run_script(__doc__, train, tables, datasets, "runs/sweeps", sweep=("alpha", "k1-k2", "delta"))
 
 
 if __name__ == "__main__":
