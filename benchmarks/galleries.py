@@ -1,6 +1,6 @@
-"""Measure galleries of several sizes in each store with each index, for `proxemic plan --gallery`.
+"""Measure galleries of several sizes in each store with each index, for the table of docs/hardware.md.
 
-    python benchmarks/galleries.py --out src/proxemic/retrieval/measured_galleries.csv    # an hour or more
+    python benchmarks/galleries.py --out galleries.csv                                    # an hour or more
     python benchmarks/galleries.py --stores folder --rows 100000                          # some of it
     python benchmarks/galleries.py --smoke
 
@@ -14,7 +14,7 @@ import csv
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,6 @@ from torch.nn.functional import normalize
 from measure import command, resident
 from proxemic.files import write_csv
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.planning import Measurement
 from proxemic.retrieval.stores import IndexKind
 
 DIM, HIDDEN, CENTRES, QUERIES, K = 128, 32, 1000, 100, 10
@@ -36,6 +35,21 @@ INDEXES: dict[str, tuple[IndexKind, ...]] = {
     "postgresql": ("exact", "hnsw"),
     "milvus-lite": ("exact",),
 }
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A gallery: bytes of memory and disk, seconds to build it and of a query, and recall of the ten nearest."""
+
+    store: str
+    index: str
+    rows: int
+    dim: int
+    memory: float
+    disk: float
+    build: float
+    query: float
+    recall: float
 
 
 def vectors(rows: int, seed: int = 0) -> Iterator[np.ndarray]:
@@ -128,7 +142,7 @@ def measure(store: str, index: IndexKind, rows: int, folder: Path) -> Measuremen
 
 def main(
     *,
-    out: Path = Path("measured_galleries.csv"),
+    out: Path = Path("galleries.csv"),
     stores: Sequence[str] = tuple(INDEXES),
     rows: Sequence[int] = (100_000, 300_000, 1_000_000, 3_000_000),
     folder: Path | None = None,

@@ -124,17 +124,6 @@ def test_memory_of_the_metrics_is_counted() -> None:
     assert [line.split(":")[0] for line in lines] == [f"N=1200, {name}" for name in names]
 
 
-def test_a_plan_says_what_a_step_of_two_processes_holds_and_moves() -> None:
-    rows = table("plan.py", "--smoke")
-    assert len(rows) == 16
-    for _, *cells in rows:
-        held, planned, made, planned_made, moved, planned_moved = map(float, cells)
-        assert held > made > 0 < moved
-        assert planned == pytest.approx(1, abs=0.05)
-        assert planned_made == pytest.approx(1, abs=0.05)  # what a step makes, proxies and their state apart
-        assert planned_moved == 1
-
-
 def test_the_exponents_of_the_costs_of_losses() -> None:
     rows = table("complexity.py", "--smoke", "--losses", "Triplet", "ProxyAnchor", "MPA")
     (triplet, *_), anchor, mpa = ([float(cell.split(" ")[0]) for cell in row[2:] if cell != "–"] for row in rows)

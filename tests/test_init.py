@@ -11,7 +11,6 @@ def test_names_are_imported_when_they_are_used() -> None:
     assert proxemic.__version__ == importlib.metadata.version("proxemic")
     assert proxemic.losses.ArcFaceLoss.__name__ == "ArcFaceLoss"
     assert callable(proxemic.train)
-    assert callable(proxemic.plan)
-    assert {"train", "losses", "plan"} <= set(dir(proxemic))
+    assert {"train", "losses"} <= set(dir(proxemic))
     with pytest.raises(AttributeError, match="no attribute 'los'"):
         _ = proxemic.los  # type: ignore[attr-defined]

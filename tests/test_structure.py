@@ -44,7 +44,7 @@ ROOMS = {
 BACK_UP = {"training/train.py": {"recipes"}}
 # The command line and the package itself may import every room, and the functions that `proxemic` offers.
 ABOVE_ALL = {"cli", "__init__", "__main__"}
-FUNCTIONS = {"compare", "evaluate", "plan", "reality_check", "tune", "verify"}
+FUNCTIONS = {"compare", "evaluate", "reality_check", "tune", "verify"}
 
 # The libraries that these rooms may import at module level; others only within functions.
 LIBRARIES = {

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from proxemic.studies.tuning import tune
     from proxemic.studies.verify import verify
     from proxemic.training import train
-    from proxemic.training.memory import plan
 
     __version__: str
 
@@ -48,7 +47,6 @@ __all__ = [
     "metrics",
     "models",
     "optim",
-    "plan",
     "published",
     "reality_check",
     "recipes",

@@ -58,7 +58,6 @@ _GROUPS: Mapping[str, Addresses] = {
             },
         ),
         **_in("proxemic.cli.runs", "verify"),
-        **_in("proxemic.cli.plan", "plan"),
     },
     "data": {
         "datasets": (
