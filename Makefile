@@ -43,13 +43,12 @@ docs: setup
 	@$(RUN) $(TESTING) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 	@echo "The documentation is in site/: open site/index.html in a browser."
 
-# dist/: the source distribution and the wheel, with the man page. Of the same commit they have the same bytes. Both are
-# then looked into, and the wheel installed bare and with each extra, by the oldest and the newest Python that is there.
+# dist/: the source distribution and the wheel, which for the same commit have the same bytes. Both are then looked
+# into, and the wheel installed bare and with each extra, by the oldest and the newest Python that is there.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 dist: setup
-	@rm -rf dist && mkdir -p .cache
-	$(RUN) python docs/make_manual.py .cache/proxemic.1
-	PROXEMIC_MANUAL=$(CURDIR)/.cache/proxemic.1 $(UV) build --quiet
+	@rm -rf dist
+	$(UV) build --quiet
 	$(RUN) $(TESTING) PROXEMIC_DIST=$(CURDIR)/dist pytest tests/test_distributions.py
 
 lint: setup

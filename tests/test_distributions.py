@@ -107,10 +107,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(folder: Path, moment: int = 1_700_000_000) -> Path:
     """Build the distributions as `make dist` does."""
-    page, dated = folder / "page.1", {"SOURCE_DATE_EPOCH": str(moment)}
-    command = [sys.executable, ROOT / "docs" / "make_manual.py", page]
-    subprocess.run(command, check=True, env=os.environ | dated)
-    run_uv("build", "--quiet", "--out-dir", folder / "dist", PROXEMIC_MANUAL=str(page), **dated)
+    run_uv("build", "--quiet", "--out-dir", folder / "dist", SOURCE_DATE_EPOCH=str(moment))
     return folder / "dist"
 
 
@@ -138,9 +135,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
         names = set(archive.namelist())
         metadata = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
     information = {name for name in names if ".dist-info/" in name}
-    pages = {name for name in names if name.endswith("share/man/man1/proxemic.1")}
-    assert names - information - pages == expected
-    assert len(pages) == 1
+    assert names - information == expected
     assert {name.partition(".dist-info/")[2] for name in information} == {
         "METADATA",
         "RECORD",
@@ -161,7 +156,7 @@ def test_the_source_distribution_has_what_is_tracked(made: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     there = {name for name in tracked.stdout.splitlines() if (ROOT / name).exists()}
     assert names >= there
-    assert {"proxemic.1", "PKG-INFO"} <= names
+    assert "PKG-INFO" in names
     assert not [name for name in names if name.startswith((".venv", ".cache", "dist", "runs"))]
 
 
