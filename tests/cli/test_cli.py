@@ -133,3 +133,14 @@ def test_what_a_command_does_is_said_before_it_imports_torch(tmp_path: Path) -> 
     for (code, first), line in zip(without_torch(lines, tmp_path), lines.values(), strict=True):
         assert first == line
         assert str(code).endswith("is imported"), line
+
+
+def test_a_shell_completes_commands_and_flags(here: Here) -> None:
+    code = """
+source /dev/stdin; COMP_WORDS=(proxemic "$@"); COMP_CWORD=$#
+_shtab_proxemic; printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    script = here("--print-completion", "bash").stdout
+    for words, offered in ((["reco"], "recognize"), (["gallery", "del"], "delete"), (["train", "--reci"], "--recipe")):
+        done = subprocess.run(["bash", "-c", code, "bash", *words], input=script, capture_output=True, text=True)
+        assert done.stdout.split() == [offered], done.stderr

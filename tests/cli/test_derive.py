@@ -1,5 +1,7 @@
 """Parsers derived from functions: the words that they take, and the arguments that reach the functions."""
 
+import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,16 @@ import pytest
 
 from command_line import Here, assert_refused
 from proxemic.cli import build_parser
-from proxemic.cli.completion import arguments_of
+
+
+def arguments_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Iterate over the arguments of a parser and its subparsers."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in dict.fromkeys(action.choices.values()):
+                yield from arguments_of(choice)
+        else:
+            yield action
 
 
 def test_every_argument_says_what_it_means() -> None:

@@ -19,6 +19,7 @@ from proxemic import __version__
 from proxemic.allocator import keep_freed_memory
 from proxemic.cli.derive import Command, summary_of
 from proxemic.errors import OutOfMemory, UserError, UserNote, is_out_of_memory
+from proxemic.extras import optional_dependency
 from proxemic.files import printable, readable
 from proxemic.safe_path import safe_path
 
@@ -125,10 +126,10 @@ def _run(words: Sequence[str], flags: Sequence[str]) -> int:
     values = vars(arguments)
     chosen, shell, _ = values.pop("parser"), values.pop("print_completion", None), values.pop("traceback", None)
     if shell is not None:
-        from proxemic.cli.completion import completion
-
+        with optional_dependency("train"):
+            import shtab
         with _readers_may_leave():
-            print(completion(build_parser(whole=True), shell))
+            print(shtab.complete(build_parser(whole=True), shell))
         return 0
     command = chosen.command
     if command is None and not rest:  # no action was chosen
@@ -208,7 +209,7 @@ def build_parser(*, whole: bool = False) -> "_Parser":
     parser.add_argument(
         "--print-completion",
         choices=("bash", "zsh", "tcsh"),
-        help="print a script by which a shell completes commands, flags, recipes and files",
+        help="print a script by which a shell completes commands and flags",
     )
     if whole:
         parser.fill(whole=True)
