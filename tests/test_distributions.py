@@ -56,7 +56,6 @@ CASES: dict[str, tuple[str, str, list[str], str]] = {
     "serve": ("train,serve", "fastapi uvicorn python_multipart", ["serve", "nowhere"], "holds no gallery"),
     "umap": ("train,umap", "umap", ["report", "--help"], "umap"),
     "datasets": ("train,datasets", "datasets", ["datasets", "--help"], "prepare"),
-    "webdataset": ("train,webdataset", "webdataset", ["datasets", "list"], "glyphs"),
 }
 QUICK = [("3.11", "retrieval"), (NEWEST, "")]
 CHOSEN = (

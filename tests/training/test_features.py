@@ -14,7 +14,6 @@ import warm
 from images import write_folder
 from onnx_files import network
 from proxemic.data import FilePixels, ImageSet
-from proxemic.data.formats.shards import index_shards
 from proxemic.data.samplers import derive_seed
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
@@ -22,9 +21,8 @@ from proxemic.models import ModelConfig, build_model, load_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.directory import RunDirectory
 from proxemic.training import Recipe, train
-from proxemic.training.features import CachedFeatures, append_rows, cached_features, image_keys, network_key
+from proxemic.training.features import CachedFeatures, append_rows, cached_features, network_key
 from proxemic.training.record import Session
-from shards import png, write_shard
 
 MODULE = sys.modules["proxemic.training.features"]
 PLAIN = ["--augment.random_resized_crop", "null", "--augment.horizontal_flip", "0", "--augment.noise", "0"]
@@ -225,18 +223,3 @@ def test_another_file_of_the_same_name_is_another_network(tmp_path: Path) -> Non
         (tmp_path / "net.onnx").write_bytes(network((batch, 3, 8, 8)))
         keys.append(network_key(build_model(config)))
     assert keys[0] == keys[2] != keys[1]
-
-
-def test_images_in_shards_are_known_by_their_place_as_long_as_the_shard_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shard = tmp_path / "0.tar"
-    write_shard(shard, {f"{n}.{end}": content for n in range(3) for end, content in (("png", png(7)), ("cls", b"1"))})
-    pixels = index_shards([shard], None, "cls", tmp_path).pixels
-    with monkeypatch.context() as patched:
-        patched.setattr("proxemic.data.pixels.read_image", None)  # nothing is decoded for it
-        keys = image_keys(pixels)
-    assert len({*keys}) == 3
-    assert image_keys(pixels.select([2, 0])) == [keys[2], keys[0]]
-    os.utime(shard, ns=(0, 0))
-    assert not {*image_keys(pixels)} & {*keys}

@@ -48,7 +48,6 @@ with optional_dependency("train"):
         HuggingFaceDataset,
         OwnImages,
         OwnVectors,
-        WebDatasetShards,
     )
     from proxemic.data.sources.faces import FaceFolders, RecordFaces
     from proxemic.data.splits import split_classes
@@ -102,7 +101,6 @@ __all__ = [
     "VectorAugmentation",
     "VectorFile",
     "Vectors",
-    "WebDatasetShards",
     "derive_seed",
     "number_labels",
     "open_rows",

@@ -23,7 +23,6 @@ from tqdm import tqdm
 
 from proxemic.data import ImageSet
 from proxemic.data.cache import key_of
-from proxemic.data.formats.shards import ShardPixels
 from proxemic.data.pixels import CachedPixels, FilePixels, Pixels
 from proxemic.data.samplers import derive_seed
 from proxemic.data.transforms import Transform
@@ -198,10 +197,6 @@ def image_keys(pixels: Pixels) -> list[bytes]:
         return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
     if isinstance(pixels, FilePixels):
         return [key_of((Path(path), box)) for path, box in zip(pixels.paths, pixels.boxes, strict=True)]
-    if isinstance(pixels, ShardPixels):
-        shards = [key_of((path, None)) for path in pixels.shards]
-        places = zip(pixels.shard.tolist(), pixels.offsets.tolist(), strict=True)
-        return [b"%s %d" % (shards[shard], offset) for shard, offset in places]
     images = (pixels[index] for index in range(len(pixels)))
     return [hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).digest() for image in images]
 

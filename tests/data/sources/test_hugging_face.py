@@ -1,6 +1,7 @@
 """Local data sets of Hugging Face, of images and of vectors."""
 
 import json
+import re
 import shutil
 import socket
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from pyarrow.parquet import write_table
 from proxemic.data import HuggingFaceDataset
 from proxemic.data.reading import UnreadableImageError
 from proxemic.data.vectors import UnreadableVectorsError, Vectors
-from shards import colour, png
+from shards import colour, png, write_shards
 
 pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
 
@@ -192,3 +193,18 @@ def test_labels_may_be_text_or_numbers(tmp_path: Path, label: str, first: str) -
     images, _ = HuggingFaceDataset(tmp_path / "set", label=label).load_unsplit()
     assert labels_of(images)[:2] == [first, first]
     assert images.num_classes == 8
+
+
+def test_shards_of_webdataset_are_converted_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "large-data.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?load_dataset.*?)```", page, re.DOTALL)
+    write_shards(tmp_path / "shards", classes=8, each=4)
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    splits = HuggingFaceDataset(tmp_path / "pets", label="cls").load()
+    assert splits.validation is not None
+    parts = (splits.train, splits.validation, splits.test_images)
+    assert sum(len(part) for part in parts) == 32
+    for part in parts:
+        # A picture's value says its class.
+        assert [str(colour(part.pixels[place]) // 5) for place in range(len(part))] == labels_of(part)

@@ -13,7 +13,6 @@ from proxemic.data.sources.image_folder import OwnImages
 from proxemic.data.sources.own_source import OwnSource
 from proxemic.data.sources.own_vectors import OwnVectors
 from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery, load_query_gallery_vectors
-from proxemic.data.sources.web_dataset import WebDatasetShards
 
 __all__ = [
     "DatasetReport",
@@ -25,7 +24,6 @@ __all__ = [
     "OwnImages",
     "OwnSource",
     "OwnVectors",
-    "WebDatasetShards",
     "check",
     "join_query_gallery",
     "load_query_gallery",
