@@ -10,7 +10,7 @@ import pyarrow as pa
 from proxemic.data.formats.shards import index_shards
 from proxemic.data.formats.tables import SPLITS
 from proxemic.data.images import require_root
-from proxemic.data.rows import Rows, first_few
+from proxemic.data.rows import Rows, first_few, join_spellings
 from proxemic.data.sources.listing import files_below
 from proxemic.data.sources.own_source import OwnSource
 from proxemic.extras import optional_dependency
@@ -91,7 +91,7 @@ class WebDatasetShards(OwnSource):
         splits = [SPLITS.get(shard.absolute().parent.name.lower()) for shard in shards]
         if None not in splits and len({*splits}) > 1:  # folders of two splits or three
             columns["split"] = pa.DictionaryArray.from_arrays(index.pixels.shard, pa.array(splits))
-        return Rows(pa.table(columns), index.pixels, notes=notes)
+        return join_spellings(Rows(pa.table(columns), index.pixels, notes=notes), self.root)
 
     def _shards(self) -> list[Path]:
         text = str(require_root(self.root, "a folder of shards, or a pattern"))
