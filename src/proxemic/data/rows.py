@@ -289,10 +289,10 @@ def join_spellings(rows: Rows, source: object) -> Rows:
     """
     columns, notes = dict(zip(rows.columns.column_names, rows.columns.columns, strict=True)), [*rows.notes]
     for name, column in columns.items():
+        if name in NAMES or not column.num_chunks:
+            continue
         is_encoded = pa.types.is_dictionary(column.type)
         encoded = (column if is_encoded else column.dictionary_encode()).unify_dictionaries()
-        if name in NAMES or not encoded.num_chunks:
-            continue
         texts = encoded.chunk(0).dictionary.to_pylist()
         spelt = [text and canonical(text) for text in texts]
         if spelt == texts:
