@@ -64,7 +64,12 @@ TABLES = {
 
 
 @pytest.mark.parametrize(
-    "words", [*TABLES.values(), f"search {{shop}} {{photos}}/{RED}/none.png"], ids=[*TABLES, "a sentence"]
+    "words",
+    [
+        *TABLES.values(),
+        f"search {{shop}} {{photos}}/{RED}/none.png",
+        *(f"{TABLES[name]} --format {form}" for name in ("search", "recognize") for form in ("csv", "json")),
+    ],
 )
 def test_escapes_for_the_terminal_are_not_printed(words: str, odd: Path, ask: Any) -> None:
     result = ask(words, odd / "photos", odd / "shop")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -153,6 +154,20 @@ def spreadsheet_cell(value: Any) -> Any:
     if not isinstance(value, str) or value[:1] not in ("=", "+", "-", "@"):
         return value
     return value if _NUMBERS.fullmatch(value) else f"'{value}"
+
+
+def on_disk(path: Path) -> Path:
+    """Return the path of a file whose names have another form of Unicode, as names from a Mac do; else the path."""
+    if str(path).isascii() or path.exists():
+        return path
+    found = Path()
+    for part in path.parts:
+        forms = (found / unicodedata.normalize(form, part) for form in ("NFC", "NFD"))
+        match = next((place for place in (found / part, *forms) if place.exists()), None)
+        if match is None:
+            return path
+        found = match
+    return found
 
 
 def backslash_hint(name: str | os.PathLike[str]) -> str:

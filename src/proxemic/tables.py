@@ -67,12 +67,16 @@ class Table:
         return self.align or "l" + "r" * (len(self.columns) - 1)
 
     def text(self, form: Format = "table") -> str:
-        """Format the table; CSV and JSON leave out the title and the notes."""
+        """Format the table; CSV and JSON leave out the title and the notes.
+
+        Characters that would control a terminal are escaped, so take JSON to read such names back.
+        """
         if form == "json":
             return json.dumps(without_nan(self.records), indent=2)
         if form == "csv":
             text = io.StringIO()
-            rows = [map(spreadsheet_cell, row) for row in without_nan(self.rows)]
+            shown = [[printable(value) if isinstance(value, str) else value for value in row] for row in self.rows]
+            rows = [map(spreadsheet_cell, row) for row in without_nan(shown)]
             csv.writer(text, lineterminator="\n").writerows([self.columns, *rows])
             return text.getvalue().rstrip("\n")
         if form == "table":

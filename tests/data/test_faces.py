@@ -213,7 +213,7 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
         read_own_pairs(table, vectors([*"0123456"]))
     with pytest.raises(ValueError, match=r"names 1, but v\.npy has several of that name"):
         read_own_pairs(table, vectors([*"0123451"]))
-    with pytest.raises(ValueError, match=r"ends in \.txt, but pairs are read from \.csv and \.parquet"):
+    with pytest.raises(ValueError, match=r"ends in \.txt, but tables end in \.csv"):
         read_own_pairs(tmp_path / "p.txt", vectors())
     with pytest.raises(ValueError, match=r"gone\.csv is no regular file"):
         read_own_pairs(tmp_path / "gone.csv", vectors())

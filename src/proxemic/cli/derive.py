@@ -34,8 +34,8 @@ _SHARED = {
         ("source", "query"),
         (
             "",
-            "Folders, .csv or .parquet tables, pictures, patterns as 'photos/**/*.jpg', .txt files with a path on each "
-            "line; or files of vectors: .npy, .safetensors, .parquet with a column embedding",
+            "Folders, tables (.csv, .tsv, .parquet), pictures, patterns as 'photos/**/*.jpg', .txt files with a path "
+            "on each line; or files of vectors: .npy, .safetensors, .parquet with a column embedding",
         ),
     ),
     "root": (

@@ -118,8 +118,8 @@ def relabel(gallery: str, labels: str, /) -> None:
     """Change labels by a table with the columns path and label.
 
     Args:
-        labels (TABLE): A .csv or .parquet table; an empty label removes the picture's label. Other pictures keep their
-            labels.
+        labels (TABLE): A .csv, .tsv or .parquet table; an empty label removes the picture's label. Other pictures keep
+            their labels.
     """
     say(f"Relabelling {without_password(gallery)}")
     from proxemic.retrieval import Gallery, relabel

@@ -28,7 +28,7 @@ def embed(model: str, sources: Sequence[str], /, *, out: str, **options: Any) ->
     Args:
         model (MODEL): A run, a model.safetensors, an .onnx file with a .json beside it; or a pretrained network:
             timm:NAME, such as timm:tf_efficientnet_lite0, hf:NAME, such as hf:facebook/dinov2-small, or hf:FOLDER.
-        sources (SOURCE): Folders, .csv or .parquet tables with the column path, pictures, patterns such as
+        sources (SOURCE): Folders, tables (.csv, .tsv, .parquet) with the column path, pictures, patterns such as
             'photos/**/*.jpg', or .txt files with a path on each line; for a model that is only a head, one file of
             vectors.
         out (FILE)
@@ -102,8 +102,8 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
     rotated ones.
 
     Args:
-        source (SOURCE): Folders of pictures, .csv or .parquet tables with the column path and perhaps label and split,
-            pictures, patterns, .txt files with a path on each line; or one file of vectors (.safetensors, .npy,
+        source (SOURCE): Folders of pictures, tables (.csv, .tsv, .parquet) with the column path and perhaps label and
+            split, pictures, patterns, .txt files with a path on each line; or one file of vectors (.safetensors, .npy,
             .parquet).
         model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; not needed for vectors.
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
+from proxemic.data.formats.tables import EMBEDDING_COLUMNS, TABLES, is_table, read_table
 from proxemic.data.formats.vectors import (
     check_embedding_name,
     open_vectors,
@@ -22,9 +22,10 @@ from proxemic.data.formats.vectors import (
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
 from proxemic.data.remote import write_to
-from proxemic.data.rows import RowLabels, Rows
+from proxemic.data.rows import RowLabels, Rows, join_spellings
 from proxemic.data.vectors import Vectors
 from proxemic.extras import optional_dependency
+from proxemic.spelling import without_invisible
 
 with optional_dependency("train"):
     import pyarrow as pa
@@ -203,7 +204,7 @@ def read_labels(path: str | Path) -> RowLabels:
     """Read the labels of rows of embeddings, in their order.
 
     Args:
-        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
+        path: A table (CSV or Parquet) with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
             ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
 
     Raises:
@@ -220,11 +221,13 @@ def read_labels(path: str | Path) -> RowLabels:
 
 def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
     suffix = path.suffix.lower()
-    if suffix in (".csv", ".parquet"):
+    if is_table(path):
         rows = read_table(path, known, ("label",))
         rows.require("label")
     elif suffix != ".npy":
-        raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
+        raise ValueError(
+            f"{path} ends in {suffix or 'nothing'}, but labels are read from {', '.join(TABLES)} and .npy."
+        )
     elif not path.is_file():
         raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
     else:
@@ -234,7 +237,8 @@ def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
                 f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
             )
         different, places = np.unique(array, return_inverse=True)
-        rows = Rows(pa.table({"label": pa.DictionaryArray.from_arrays(places, [str(item) for item in different])}))
+        texts = pa.DictionaryArray.from_arrays(places, [str(item) for item in different])
+        rows = join_spellings(Rows(pa.table({"label": texts})), path)
     if not len(rows):
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
     return rows
@@ -242,10 +246,11 @@ def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
 
 def _match(path: Path, own: Rows, labels: Path, given: Rows) -> Rows:
     """Reorder the rows of a file of labels to match the vectors, by their paths."""
-    place = {name: row for row, name in enumerate(given.names)}
-    strange = next((name for name in own.names if name not in place), None)
+    names, wanted = ([*map(without_invisible, rows.names)] for rows in (given, own))
+    place = {name: row for row, name in enumerate(names)}
+    strange = next((name for name in wanted if name not in place), None)
     if strange is not None:
         raise ValueError(f"{labels} does not name {strange}, which {path} has an embedding of.")
-    if not len(place) == len({*own.names}) == len(given) == len(own):
+    if not len(place) == len({*wanted}) == len(given) == len(own):
         raise ValueError(f"{labels} and {path} name their rows in another order, and some twice: use one order.")
-    return given.take([place[name] for name in own.names])
+    return given.take([place[name] for name in wanted])

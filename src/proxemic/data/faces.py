@@ -17,8 +17,9 @@ from proxemic.data.pixels import FilePixels, Pixels
 from proxemic.data.reading import describe
 from proxemic.data.rows import Rows, first_few
 from proxemic.data.vectors import Vectors
-from proxemic.files import backslash_hint, readable
+from proxemic.files import backslash_hint, on_disk, readable
 from proxemic.image_formats import ENDINGS
+from proxemic.spelling import without_invisible
 
 _FOLDS = 10
 _PAGE = "https://github.com/deepinsight/insightface/wiki/Dataset-Zoo"
@@ -203,7 +204,7 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
 
 
 def read_own_pairs(table: str | Path, source: Path | Vectors) -> tuple[FacePairs, tuple[str, ...]]:
-    r"""Read pairs from a .csv or .parquet table with the columns `first`, `second`, `same` and perhaps `fold`.
+    r"""Read pairs from a table (CSV or Parquet) with the columns `first`, `second`, `same` and perhaps `fold`.
 
     Without a column `fold`, the same pairs and the different pairs are each dealt to ten folds in turn.
 
@@ -229,8 +230,6 @@ def read_own_pairs(table: str | Path, source: Path | Vectors) -> tuple[FacePairs
     (3, [1, 1, 0, 2], [0, 2, 1, 0])
     """
     table, needed = Path(table), ("first", "second", "same")
-    if table.suffix.lower() not in (".csv", ".parquet"):
-        raise ValueError(f"{table} ends in {table.suffix or 'nothing'}, but pairs are read from .csv and .parquet.")
     rows = read_table(table, (*needed, "fold"), needed)
     if not len(rows):
         raise ValueError(f"{table} has no pairs.")
@@ -272,8 +271,10 @@ def _folds(same: Bool[Tensor, " pairs"], rows: Rows, table: Path) -> Int64[Tenso
 
 
 def _files(names: Sequence[str], folder: Path, table: Path) -> Pixels:
-    _check_known([name for name in names if not (folder / name).is_file()], names, table, str(folder))
-    return FilePixels([folder / name for name in names])
+    paths = [on_disk(folder / name) for name in names]
+    missing = [name for name, path in zip(names, paths, strict=True) if not path.is_file()]
+    _check_known(missing, names, table, str(folder))
+    return FilePixels(paths)
 
 
 def _rows(names: Sequence[str], vectors: Vectors, table: Path) -> Vectors:
@@ -282,9 +283,10 @@ def _rows(names: Sequence[str], vectors: Vectors, table: Path) -> Vectors:
         rows = {name: int(name) for name in names if _NUMBER.fullmatch(name) and int(name) < len(vectors)}
         what = f"{vectors.reader.name}, whose rows are numbered from 0 to {len(vectors) - 1:,},"
     else:
-        wanted, rows = {*names}, {}
-        for row, name in enumerate(vectors.names):
-            if name in wanted and rows.setdefault(name, row) != row:
+        wanted, rows = {without_invisible(name): name for name in names}, {}
+        for row, text in enumerate(vectors.names):
+            name = wanted.get(without_invisible(text))
+            if name is not None and rows.setdefault(name, row) != row:
                 raise ValueError(f"{table} names {readable(name)}, but {vectors.reader.name} has several of that name.")
         what = f"{vectors.reader.name}, whose rows are named by the column path,"
     _check_known([name for name in names if name not in rows], names, table, what)

@@ -9,7 +9,7 @@ from typing import Any
 
 from proxemic.addresses import without_password
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import on_disk, write_atomically
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # more than one letter, as single letters are drives on Windows
 
@@ -48,7 +48,7 @@ def within(folder: Path | str, name: str) -> Path | str:
     """Resolve a name from a table or list: an address, or a path relative to its folder."""
     if is_address(name):
         return path_or_address(name)
-    return folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
+    return on_disk(folder / name) if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
 
 
 def open_filesystem(address: str) -> tuple[Any, str]:

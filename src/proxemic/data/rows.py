@@ -6,7 +6,7 @@ training.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +19,21 @@ from torch import Tensor
 from proxemic.arrays import number_texts
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
+from proxemic.spelling import canonical
 
 with optional_dependency("train"):
     import pyarrow as pa
 
+NAMES = ("path", "first", "second")
+"""Columns that name files or rows, whose spelling matters."""
+
+_VALUES = ("split", "is_query", "is_gallery", "same", "fold", "x_1", "y_1", "x_2", "y_2")
 _TRUTHS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
 
-def first_few(names: Sequence[str]) -> str:
-    """Return the first three names, as examples in a message."""
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+def first_few(names: Sequence[str], count: int = 3) -> str:
+    """Return the first names, as examples in a message."""
+    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +103,11 @@ def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:
 
 
 class Places(NamedTuple):
-    """Positions of rows in a file (lines of CSV, rows of another format), for messages."""
+    """Positions of rows in a file, from 0, for messages; `find_line` reads the line of a row in a text file."""
 
     file: Path
-    unit: str
     numbers: Int64[np.ndarray, " rows"]
+    find_line: Callable[[Path, int], int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +255,9 @@ class Rows:
         """Name a row in a message, by its position in a table or else by its path."""
         if self.places is None:
             return self.names[row]
-        return f"{self.places.file}, {self.places.unit} {self.places.numbers[row]:,}"
+        file, numbers, find_line = self.places
+        number = int(numbers[row])
+        return f"{file}, row {number + 1:,}" if find_line is None else f"{file}, line {find_line(file, number):,}"
 
     def take(self, order: Sequence[int] | Shaped[np.ndarray, " taken"] | Int64[Tensor, " taken"]) -> "Rows":
         """Return the rows at these places, in that order."""
@@ -269,8 +276,40 @@ class Rows:
 
     def with_texts(self, **columns: Sequence[str | None]) -> "Rows":
         """Add columns, or replace those of the same name."""
-        kept = {name: self.columns[name] for name in self.columns.column_names}
+        kept = dict(zip(self.columns.column_names, self.columns.columns, strict=True))
         return replace(self, columns=pa.table(kept | {name: _as_array(texts) for name, texts in columns.items()}))
+
+
+def join_spellings(rows: Rows, source: object) -> Rows:
+    r"""Give texts that look the same one spelling, in all columns but names of files, and add a note on joined ones.
+
+    >>> joined = join_spellings(Rows.of(label=["Caf\u00e9", "Cafe\u0301", "7", "7.0"]), "t.csv")
+    >>> len({*joined.labels}), joined.notes[0]
+    (2, "t.csv: label has texts that look the same, each taken as one: Café (also 'Cafe\\u0301'), 7 (also '7.0').")
+    """
+    columns, notes = dict(zip(rows.columns.column_names, rows.columns.columns, strict=True)), [*rows.notes]
+    for name, column in columns.items():
+        if name in NAMES or not column.num_chunks:
+            continue
+        is_encoded = pa.types.is_dictionary(column.type)
+        encoded = (column if is_encoded else column.dictionary_encode()).unify_dictionaries()
+        texts = encoded.chunk(0).dictionary.to_pylist()
+        spelt = [text and canonical(text) for text in texts]
+        if spelt == texts:
+            continue
+        forms: dict[str, list[str]] = {}
+        for text, form in zip(texts, spelt, strict=True):
+            forms.setdefault(form or "", []).append(text)
+        joined = [
+            f"{form} (also {', '.join(ascii(text) for text in found if text != form)})"
+            for form, found in forms.items()
+            if len(found) > 1
+        ]
+        if joined and name not in _VALUES:
+            notes.append(f"{source}: {name} has texts that look the same, each taken as one: {first_few(joined)}.")
+        different = pa.array([form or None for form in spelt], pa.string())
+        columns[name] = pa.chunked_array([different.take(chunk.indices) for chunk in encoded.chunks], pa.string())
+    return replace(rows, columns=pa.table(columns), notes=tuple(notes))
 
 
 def _as_array(texts: Sequence[str | None]) -> pa.Array:

@@ -126,6 +126,8 @@ def embed_to_file(
         pictures = _list(embedder, sources)
         if pictures.ignored:
             say(f"{len(pictures.ignored):,} files are not pictures by their names, such as {pictures.ignored[0]}.")
+        for note in pictures.notes:
+            say(note)
         # The first process locks the folder for all processes.
         with exclusive_lock(folder) if processes.is_first else nullcontext():
             processes.wait()

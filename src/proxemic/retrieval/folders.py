@@ -66,6 +66,8 @@ def open_gallery(
         removed = gallery.remove({"path": gone}) if gone else 0
         if added.rows or added.updated or removed:
             report(f"{kept}: {added.rows:,} added, {added.updated:,} updated, {removed:,} removed")
+    for note in added.notes if added.rows else ():
+        report(note)
     for name, why in added.unreadable.items():
         report(f"{name} is left out: {why}")
     return gallery

@@ -19,7 +19,7 @@ from proxemic.addresses import is_pretrained_name
 from proxemic.arrays import as_tensor
 from proxemic.data import FilePixels
 from proxemic.data.roots import as_root, other_places, path_and_box
-from proxemic.data.rows import Rows
+from proxemic.data.rows import Rows, join_spellings
 from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError, UserNote
@@ -424,7 +424,7 @@ class Gallery:
         for name, values in {"vectors": checked, **columns}.items():
             if len(values) != len(paths):
                 raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths.")
-        rows = Rows.of(**{"path": paths, **columns})
+        rows = join_spellings(Rows.of(**{"path": paths, **columns}), "labels and columns")
         return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {}, embedded=True)
 
     def remove(self, where: Where) -> int:

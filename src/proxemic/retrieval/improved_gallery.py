@@ -2,8 +2,10 @@
 
 import math
 import os
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from logging import getLogger
 from pathlib import Path
 
@@ -233,7 +235,7 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
 
     Args:
         gallery: A gallery; in a folder or in PostgreSQL, the change is atomic.
-        labels: A .csv or .parquet table with the columns ``path``, relative to the table's folder, and ``label``; an
+        labels: A table (CSV or Parquet) with the columns ``path``, relative to the table's folder, and ``label``; an
             empty label removes the picture's label.
 
     Returns:
@@ -254,11 +256,13 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
     file = Path(labels)
     names = read_table(file, ("path", "label"), ("path", "label")).names
     listed = read_picture_table(file, file.parent, None, ("path", "label"))
-    paths = [*map(absolute, listed.names)]
-    known = gallery.store.known_paths([*names, *paths])
-    given = {
-        name if name in known else path: label for name, path, label in zip(names, paths, listed.labels, strict=True)
-    }
+    places = [
+        [name, path, *(unicodedata.normalize(form, text) for text in (name, path) for form in ("NFC", "NFD"))]
+        for name, path in zip(names, map(absolute, listed.names), strict=True)
+    ]
+    known = gallery.store.known_paths([*dict.fromkeys(chain.from_iterable(places))])
+    found = [next((text for text in texts if text in known), texts[1]) for texts in places]
+    given = dict(zip(found, listed.labels, strict=True))
     if missing := [path for path in given if path not in known]:
         raise UserError(f"{missing[0]} is not in {gallery.store.address}, but {labels} gives it a label: add it first.")
     return set_labels(gallery, given)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from proxemic.data.rows import Rows
+from proxemic.data.rows import NAMES, Rows
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
+from proxemic.spelling import canonical
 
 with optional_dependency("train"):
     import pyarrow as pa
@@ -61,9 +62,8 @@ def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[
         if name not in columns or name == "id":
             known = ", ".join(("path", "label", *further_columns(columns)))
             raise ValueError(f"the gallery has no column {name!r}: its columns are {known}.")
-        conditions[name] = tuple(
-            text and readable(text) for text in ((value,) if isinstance(value, str | None) else value)
-        )
+        texts = [text and readable(text) for text in ((value,) if isinstance(value, str | None) else value)]
+        conditions[name] = tuple(texts if name in NAMES else [text and canonical(text) for text in texts])
         if not conditions[name]:
             raise ValueError(f"the condition on {name} allows no value: give one, or leave it out.")
     return conditions

@@ -42,6 +42,8 @@ class Guard:
         """Answer one request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        path, root = scope["path"], self._access.root_path
+        scope = {**scope, "root_path": root, "path": root + path}  # the proxy has removed the root path
         headers = Headers(scope=scope)
         until = asyncio.get_running_loop().time() + self._limits.seconds
         length = int(headers.get("content-length", "0"))
@@ -83,9 +85,9 @@ class Guard:
         try:
             self._access.check_name(headers.get("host", ""))
             self._access.check_page(headers, scope["method"])
-            if self._access.token is not None and scope["path"] != "/health":
-                if scope["path"] == "/" and self._gives_token(scope["query_string"].decode("latin-1")):
-                    redirect = RedirectResponse("/", 303, {"Set-Cookie": self._access.set_cookie})
+            if self._access.token is not None and path != "/health":
+                if path == "/" and self._gives_token(scope["query_string"].decode("latin-1")):
+                    redirect = RedirectResponse(f"{root}/", 303, {"Set-Cookie": self._access.set_cookie})
                     return await redirect(scope, receive, send_bounded)
                 self._access.check_token(headers)
             self._check_size(length)

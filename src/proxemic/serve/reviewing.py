@@ -12,6 +12,7 @@ from proxemic.retrieval.curation.doubts import Doubt
 from proxemic.serve import answers
 from proxemic.serve.engine import Engine, as_item
 from proxemic.serve.limits import Refused
+from proxemic.spelling import canonical
 
 with optional_dependency("serve"):
     from fastapi import FastAPI, Query
@@ -74,7 +75,7 @@ class Review:
         """Store a decision, unless someone has already decided."""
         if number >= len(self._doubts):
             raise Refused(404, f"There is no doubt {number}.")
-        doubt, label, reviewer = self._doubts[number], (label or "").strip(), (reviewer or "").strip()
+        doubt, label, reviewer = self._doubts[number], canonical(label or ""), (reviewer or "").strip()
         if label != printable(label) or reviewer != printable(reviewer):
             raise Refused(422, "The label or the name has characters that cannot be shown: leave them out.")
         if action == "relabel" and not label:

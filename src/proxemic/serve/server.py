@@ -38,6 +38,7 @@ def serve(
     port: int = 8000,
     token: str | None = None,
     names: Collection[str] = (),
+    root_path: str = "",
     rate: float | None = None,
     threshold: float | None = None,
     review: bool = False,
@@ -57,6 +58,8 @@ def serve(
         port: The port, 0 to 65535; 0 takes a free one.
         token: The secret that clients must send, 16 characters or more; needed if other machines can reach the server.
         names: Further host names of the server, such as the name of a proxy in front of it.
+        root_path: The path below which a proxy shows the server, such as ``/shop``; the proxy removes it from
+            requests.
         rate: The false accept rate of the calibrated threshold beyond which a picture is unknown; None takes 0.01, or
             the smallest rate that was learnt.
         threshold: A distance to use instead.
@@ -69,8 +72,8 @@ def serve(
         report: Called with lines for the user, once the gallery is open. None logs them.
 
     Raises:
-        UserError: If there is no such gallery, its model is not there, the port is taken, a token is missing, or the
-            gallery cannot be reviewed.
+        UserError: If there is no such gallery, its model is not there, the port is taken, a token is missing,
+            `root_path` is not a path, or the gallery cannot be reviewed.
         ValueError: If `threshold` is not a distance, `port` is not a port, or `workers` is less than 1.
         ImportError: If FastAPI, uvicorn or python-multipart is not installed.
 
@@ -88,7 +91,7 @@ def serve(
     if workers > 1 and read_scheme(os.fspath(gallery))[0] == "milvus-lite":
         raise UserError("Only one process can open a file of Milvus Lite: serve it with --workers 1.")
     say = report or _logger.info
-    access = Access(host, token, names)
+    access = Access(host, token, names, root_path)
     with _listen(host, port) as listener:
         moved = None if model is None else os.fspath(model)
         settings = (os.fspath(gallery), moved, rate, threshold, limits)

@@ -50,7 +50,7 @@ def evaluate(
         query: Folder or table of query images for ``gallery``, or a file of vectors for a model of vectors.
         gallery: Folder or table of images, or file of vectors, to search; for a file of embeddings, the file of
             embeddings to search.
-        labels: Labels of the embeddings, or of the vectors of ``query``: ``.csv``, ``.parquet`` or ``.npy``.
+        labels: Labels of the embeddings, or of the vectors of ``query``: a table (CSV or Parquet) or ``.npy``.
         gallery_labels: Labels of the embeddings, or of the vectors, of ``gallery``.
         dims: Also evaluate embeddings that are cut to each of these sizes, to see how much nested embeddings
             (`proxemic.losses.MatryoshkaLoss`) lose.

@@ -113,7 +113,7 @@ def verify(
     Args:
         target: A run directory, or a ``model.safetensors``.
         sets: Names of sets of pairs; see `proxemic.data.VERIFICATION_SETS`. None takes all five.
-        pairs: A table of your own pairs (``.csv`` or ``.parquet``) instead of the sets, with the columns ``first``,
+        pairs: A table of your own pairs (CSV or Parquet) instead of the sets, with the columns ``first``,
             ``second``, ``same`` (true or false) and optionally ``fold``; without folds, ten are dealt. A model of
             vectors needs it.
         data: Folder with ``NAME.bin`` of each set, or with ``lfw/`` and ``pairs.txt``; None takes the run's data. With

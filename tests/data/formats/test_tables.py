@@ -1,7 +1,10 @@
 """Columns of tables besides path and label: boxes, sequences, categories, splits, and unused ones."""
 
+import gzip
 import re
+import time
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,13 @@ import yaml
 from PIL import Image
 
 from proxemic.data import CacheConfig, FilePixels, ImageSet, OwnImages, Splits, read_image
-from proxemic.data.formats.tables import IMAGE_COLUMNS, read_table
+from proxemic.data.embeddings import read_embeddings, read_labels
+from proxemic.data.faces import read_own_pairs
+from proxemic.data.formats.tables import IMAGE_COLUMNS, read_table, unused_note
 from proxemic.data.pixels import CachedPixels
 from proxemic.data.sources import check, load_query_gallery
+from proxemic.data.sources.listing import list_pictures
+from proxemic.retrieval import Gallery, relabel
 from proxemic.runs.directory import split_fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")
@@ -111,8 +118,8 @@ def test_a_wrong_box_is_refused_by_its_row(tmp_path: Path, box: Sequence[object]
         ('a,x\n"b,x\nc,y\nd,y', "line 3: a quote is not closed"),
         ('a,x\n\nb,x\n"c,y\nd",y', "line 5: path has a line break"),
         ('a,x\nb,"x\nc,y\nd,y"', "line 3: label has a line break"),
-        ('a,x\n"b,x\n"c",y\nd,y', "line 3: a quote is not closed"),
-        ("a,x\nb,x,y", "line 3: the number of fields"),
+        ('a,x\n"b,x\n"c",y\nd,y', "line 3: path has a line break"),
+        ("a,x\nb,x,y", "line 3: the header has 2 columns, but this row has 3"),
     ],
 )
 def test_a_quote_that_is_not_closed_is_refused_by_its_line(tmp_path: Path, text: str, words: str) -> None:
@@ -143,7 +150,7 @@ def test_texts_that_are_large_once_unpacked_are_refused(tmp_path: Path) -> None:
     text = pa.DictionaryArray.from_arrays(np.zeros(2**20, np.int32), ["x" * 2**16])  # 64 GB in some kB
     pyarrow.parquet.write_table(pa.table({"path": text, "label": text}), tmp_path / "t.parquet")
     assert (tmp_path / "t.parquet").stat().st_size < 2**20
-    with pytest.raises(ValueError, match="has 68,719,476,736 bytes of text in a column"):
+    with pytest.raises(ValueError, match="has 68,719,476,736 bytes of text"):
         read_table(tmp_path / "t.parquet")
 
 
@@ -219,6 +226,176 @@ def test_one_split_of_a_table_is_loaded_alone(tmp_path: Path) -> None:
     assert not unsplit.gives_splits()
     with pytest.raises(ValueError, match="gives no splits"):
         unsplit.load_split("test")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("semicolons.csv", 'path;label;note\n"a;1.png";owl, barn;1,5\nb.png;jay;2,5\n', "utf-8-sig"),
+        ("tabs.csv", "Path\tLabel\tNote\na;1.png\towl, barn\t1,5\nb.png\tjay\t2,5\n", "utf-8"),
+        ("tabs.tsv", "PATH\tLABEL\tnote\r\na;1.png\towl, barn\t1,5\r\nb.png\tjay\t2,5\r\n", "utf-16"),
+        ("wide.csv", 'Path;label;note\n"a;1.png";owl, barn;1,5\nb.png;jay;2,5', "utf-16"),
+        ("packed.csv.gz", 'path,Label,note\na;1.png,"owl, barn","1,5"\nb.png,jay,"2,5"\n', "utf-8"),
+        ("packed.tsv.gz", "path\tLabel\tnote\na;1.png\towl, barn\t1,5\nb.png\tjay\t2,5\n", "utf-16"),
+        ("several.csv", 'path,"label;note"\na;1.png,"owl, barn"\nb.png,jay\n', "utf-8"),
+        ("old mac.csv", "path;label;note\ra,1.png;owl, barn;1,5\rb.png;jay;2,5\r", "utf-8"),
+    ],
+)
+def test_tables_of_spreadsheets_are_read(tmp_path: Path, name: str, text: str, encoding: str) -> None:
+    content = text.encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    if name == "several.csv":
+        assert read_table(tmp_path / name).texts("label;note") == ["owl, barn", "jay"]
+        return
+    rows = read_table(tmp_path / name, IMAGE_COLUMNS, ("path", "label"))
+    assert rows.names == ["a,1.png" if "mac" in name else "a;1.png", "b.png"]
+    assert rows.labels == ["owl, barn", "jay"]
+    assert [word.lower() for word in rows.unused] == ["note"]
+    assert rows.place(1).endswith("line 3")
+    listed = list_pictures(tmp_path / name, missing=True)
+    assert [*map(Path, listed.names)] == [tmp_path / text for text in rows.names]
+
+
+def test_an_exact_name_of_a_column_comes_before_one_with_capitals(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", ("path", "Label", "label"), ("a.png", "x", "y"))
+    assert (read_table(table).labels, read_table(table).texts("Label")) == (["y"], ["x"])
+    with pytest.raises(ValueError, match="more than one column label"):
+        read_table(write(table, ("path", "Label", "LABEL"), ("a.png", "x", "y")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.xlsx", b"PK", r"spreadsheet program.* save it as CSV in UTF-8 \(in Excel: File, Save As"),
+        ("t.ods", b"PK", "save it as CSV in UTF-8"),
+        ("t.csv", "path,label\na.png,Café\n".encode("latin-1"), "neither UTF-8 nor UTF-16: save it as CSV in UTF-8"),
+        ("t.csv", b"path,label\n" + 30_000 * b"a.png,owl\n" + b"a.png,\xe9\n", "neither UTF-8 nor UTF-16"),
+        ("t.tsv", "path\tlabel\na\tb\n".encode("utf-16")[:-1], "neither UTF-8 nor UTF-16"),
+        ("t.csv.gz", b"path,label\n", "cannot be read"),
+        ("t.csv.gz", gzip.compress(b"path,label\na,b\n" * 9)[:-12], "cannot be read"),
+        ("t.csv", b'path,label,note\na,b,c\na,b,"c\n' + 9 * b"a,b,c\n", "line 3: a quote is not closed"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_a_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    for read in (load, list_pictures, read_labels):
+        with pytest.raises(ValueError, match=words) as caught:
+            read(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_labels_that_look_the_same_are_one_class(tmp_path: Path) -> None:
+    nfc, nfd = "Caf\u00e9", "Cafe\u0301"
+    labels = [nfc, nfd, f"{nfc}\u200b", "7", "7.0", "true", "True", "007", "1.1", "1.10", "a b", "a\u00a0b"]
+    rows = [(f"{number}.png", label) for number, label in enumerate(labels)]
+    joined = [nfc, nfc, nfc, "7", "7", "true", "true", "007", "1.1", "1.10", "a b", "a b"]
+    read = read_table(write(tmp_path / "t.csv", ("path", "label"), *rows))
+    assert read.labels == joined
+    (note,) = read.notes
+    assert note.startswith(f"{tmp_path / 't.csv'}: label has texts that look the same")
+    assert "'Cafe\\u0301'" in note
+    assert "7 (also '7.0')" in note
+    flags = write(
+        tmp_path / "flags.csv",
+        ("label", "is_query", "is_gallery", "fold"),
+        ("7.0", "True", 1, 1),
+        ("8", "true", 0, 1.0),
+    )
+    assert read_table(flags).notes == ()
+    # Numbers and truth values of Parquet are those of CSV.
+    columns = {
+        "label": [7.0, None, 7.5],
+        "category": [True, False, None],
+        "subclass": [Decimal("7.50"), Decimal(100), None],
+    }
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    read = read_table(tmp_path / "t.parquet")
+    assert [read.texts(name) for name in columns] == [["7", None, "7.5"], ["true", "false", None], ["7.5", "100", None]]
+    pandas = write(tmp_path / "p.csv", ("label", "category"), ("7.0", True), ("", False), (7.5, ""))
+    assert read_table(pandas).labels == ["7", None, "7.5"]
+    np.save(tmp_path / "labels.npy", np.array(labels))
+    assert read_labels(tmp_path / "labels.npy").label_texts() == joined
+    for number, label in enumerate(labels[:2]):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        picture(tmp_path / "photos" / label / f"{number}.png", number)
+    images, _ = OwnImages(
+        write(
+            tmp_path / "photos" / "more.csv",
+            ("path", "label"),
+            *(
+                (f"{nfc}/0.png", nfc),
+                (f"{nfd}/1.png", nfd),
+                (f"{nfc}/0.png", nfc),
+                (picture(tmp_path / "z.png", 9), "z"),
+            ),
+        )
+    ).load_unsplit()
+    assert images.class_names == (nfc, "z")
+    listed = list_pictures(tmp_path / "photos")
+    assert {*listed.labels} == {nfc}
+    assert len(listed.notes) == 1
+    gallery = Gallery.create(tmp_path / "shop", dim=2)
+    added = gallery.add_vectors(np.eye(2), ["a", "b"], [nfd, "7.0"], {"red": ["True", None]})
+    assert len(added.notes) == 0
+    assert [
+        hit.path for hit in gallery.search_vectors(np.eye(2)[:1], 2, {"label": [nfc, "7"], "red": ["TRUE", None]})[0]
+    ] == ["a", "b"]
+
+
+def files_of(source: Path) -> list[Path | str]:
+    pixels = list_pictures(source).pixels
+    assert isinstance(pixels, FilePixels)
+    return [*pixels.paths]
+
+
+def test_files_are_found_by_names_in_another_form_of_unicode(tmp_path: Path) -> None:
+    nfc, nfd = "Caf\u00e9", "Cafe\u0301"
+    (tmp_path / nfc).mkdir()  # made on Linux, with files from a Mac
+    files = [picture(tmp_path / nfc / f"{nfd}{number}.png", number) for number in range(3)]
+    for form in (nfc, nfd):
+        names = [f"{form}/{form}{number}.png" for number in range(3)]
+        table = write(
+            tmp_path / "t.csv", ("path", "label"), *((name, "ab"[number > 0]) for number, name in enumerate(names))
+        )
+        assert files_of(table) == files
+        assert len(load(table)) == 3
+        (tmp_path / "list.txt").write_text("\n".join(names))
+        assert files_of(tmp_path / "list.txt") == files
+        assert files_of(tmp_path / names[0]) == files[:1]
+        pairs = write(
+            tmp_path / "pairs.csv",
+            ("First", "Second", "Same", "Fold"),
+            *((names[0], names[1 + number % 2], number % 2, number // 2) for number in range(4)),
+        )
+        pixels = read_own_pairs(pairs, tmp_path)[0].pixels
+        assert isinstance(pixels, FilePixels)
+        assert {*pixels.paths} == {*files}
+    # Rows that are known by their names alone.
+    gallery = Gallery.create(tmp_path / "shop", dim=2)
+    gallery.add_vectors(np.eye(2), [f"{nfd}.png", "b.png"], ["x", "y"])
+    assert relabel(gallery, write(tmp_path / "labels.csv", ("path", "label"), (f"{nfc}.png", "z"))) == 1
+    vectors = tmp_path / "v.parquet"
+    pyarrow.parquet.write_table(pa.table({"path": [f"{nfd}.png", "b.png"], "embedding": np.eye(2).tolist()}), vectors)
+    labels = write(tmp_path / "labels.csv", ("path", "label"), ("b.png", "y"), (f"{nfc}.png", "x"))
+    assert read_embeddings(vectors, labels).rows.label_texts() == ["x", "y"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_time_is_linear_in_the_number_of_columns(tmp_path: Path, ending: str) -> None:
+    names = ["path", "label", *(f"column {number}" for number in range(20_000))]
+    table = tmp_path / f"t.{ending}"
+    if ending == "csv":
+        write(table, names, ["a.png", "x", *[1] * 20_000])
+    else:
+        pyarrow.parquet.write_table(pa.table({name: ["x"] for name in names}), table)
+    began = time.process_time()
+    rows = read_table(table, IMAGE_COLUMNS, ("path", "label"))
+    seconds = time.process_time() - began
+    assert len(rows.unused) == 20_000
+    (note,) = unused_note(table, rows)
+    assert len(note) < 500
+    # Quadratic time is 2.5 s and more.
+    assert seconds < 1
 
 
 def test_the_example_of_the_page_runs() -> None:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
-from proxemic.data.rows import RowGroups, RowLabels, Rows
+from proxemic.data.rows import RowGroups, RowLabels, Rows, join_spellings
 from proxemic.data.vectors import FloatType, VectorArray, VectorFile, VectorReader
 from proxemic.extras import optional_dependency
 from proxemic.files import readable, write_atomically
@@ -104,7 +104,7 @@ def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
                 raise ValueError(f"{numbers} and {names} must be given together.")
             if numbers in parts:
                 parts[numbers] = RowGroups(parts[numbers].long(), parts.pop(names))
-        return RowLabels(**parts).as_rows()
+        return join_spellings(RowLabels(**parts).as_rows(), path)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from proxemic.data.formats.tables import SPLITS
 from proxemic.data.images import require_root
 from proxemic.data.pixels import EncodedPixels
-from proxemic.data.rows import Rows
+from proxemic.data.rows import Rows, join_spellings
 from proxemic.data.sources.own_source import OwnSource
 from proxemic.data.vectors import UnreadableVectorsError, Vectors
 from proxemic.extras import optional_dependency
@@ -66,7 +66,7 @@ class HuggingFaceDataset(OwnSource):
             raise ValueError(f"{self.root} has no label in its column {self.label}.")
         missing = len(content) - len(kept)
         notes = (f"Left out: {missing:,} rows without a label.",) if missing else ()
-        return replace(Rows.of(content, **columns).take(kept), notes=notes)
+        return join_spellings(replace(Rows.of(content, **columns).take(kept), notes=notes), self.root)
 
     def _labels(self, table: Any) -> list[str | None]:
         if self.label not in table.features:

@@ -20,7 +20,8 @@ class OwnImages(OwnSource):
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
     class folders. A table has the columns `path` (relative to the table's folder) and `label`, and optionally those of
     Open Metric Learning: `split`, `is_query`, `is_gallery`, `sequence`, `category`, and the box `x_1`, `y_1`, `x_2`,
-    `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text and numbered in its sorted order.
+    `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text, in which those that look the same
+    are one, and numbered in its sorted order.
 
     If no split is given, whole classes are held out by `split_seed`, as retrieval is evaluated on unseen classes; a
     given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each class

@@ -11,15 +11,15 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from tqdm import tqdm
 
-from proxemic.data.formats.tables import CORNERS, IMAGE_COLUMNS, SPLITS, Box, boxes_of, read_table
+from proxemic.data.formats.tables import CORNERS, IMAGE_COLUMNS, SPLITS, TABLES, Box, boxes_of, is_table, read_table
 from proxemic.data.pixels import FilePixels, check_box
 from proxemic.data.reading import UnreadableImageError, describe, examine
 from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
 from proxemic.data.roots import as_root, roots_of
-from proxemic.data.rows import Rows
+from proxemic.data.rows import Rows, join_spellings
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.files import readable
+from proxemic.files import on_disk, readable
 from proxemic.image_formats import (
     FORMATS_TEXT,
     SYSTEM_FOLDERS,
@@ -30,8 +30,8 @@ from proxemic.image_formats import (
 )
 
 Size = tuple[int, int]
-TABLES = (".csv", ".parquet")
-_KINDS = "a folder, a .csv or .parquet table, a picture, a pattern, or a .txt file with a path on each line"
+_TABLE = f"a table ({', '.join(TABLES)})"
+_KINDS = f"a folder, {_TABLE}, a picture, a pattern, or a .txt file with a path on each line"
 
 
 def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Rows:
@@ -43,7 +43,7 @@ def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Ro
     `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
 
     Args:
-        sources: Each a folder, a .csv or .parquet table, a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
+        sources: Each a folder, a table (CSV or Parquet), a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
             folders), or a .txt file with a path on each line, relative to its folder. All of these may be addresses
             that fsspec knows, such as ``s3://bucket/photos``, and the paths in tables and lists, too; ``s3://`` needs
             s3fs, ``gs://`` gcsfs.
@@ -85,19 +85,19 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
         kept = listed.take([row for row, label in enumerate(listed.labels) if label is not None])
         listed = replace(kept, ignored=tuple(path for path in files_below(root, {}) if path in others))
     elif not root.exists():
-        raise ValueError(f"{root} does not exist: give a folder of class folders, or a .csv or .parquet table.")
+        raise ValueError(f"{root} does not exist: give a folder of class folders, or {_TABLE}.")
     elif root.suffix.lower() in (".npy", ".safetensors"):
         raise ValueError(
             f"{root} holds vectors by its name, not images: take data proxemic.data.OwnVectors, as the recipe "
             "own-vectors does."
         )
-    elif root.suffix.lower() in TABLES:
+    elif is_table(root):
         listed = read_picture_table(root, root.parent, known, ("path", "label"))
         listed.require("label")
         for name in ("is_query", "is_gallery"):
             listed.truths(name)
     else:
-        raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
+        raise ValueError(f"{root} is neither a folder of class folders nor {_TABLE}.")
     if not len(listed):
         for folder, why in listed.unreadable.items():
             raise ValueError(f"{folder} cannot be listed ({why}): give permission to read it.")
@@ -207,7 +207,7 @@ def read_picture_table(
 
 
 def _list(source: str, missing: bool) -> Rows:
-    path = Path(source)
+    path = on_disk(Path(source))
     if path.is_dir():
         return _list_folder(path)
     if path.exists():
@@ -242,7 +242,7 @@ def _list_address(source: str, missing: bool) -> Rows:
         exists = system.exists(path)
         if not exists and not missing:
             raise UserError(f"{source} does not exist: give {_KINDS}.")
-    if PurePosixPath(path).suffix.lower() not in (*TABLES, ".txt") or not exists:
+    if not exists or not (path.lower().endswith(".txt") or is_table(path)):
         return list_files([source])
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / PurePosixPath(path).name
@@ -252,7 +252,7 @@ def _list_address(source: str, missing: bool) -> Rows:
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), source)) from error
     assert listed is not None
-    return listed
+    return replace(listed, places=None)  # which name the copy
 
 
 def _list_named(file: Path, folder: Path | str) -> Rows | None:
@@ -260,11 +260,10 @@ def _list_named(file: Path, folder: Path | str) -> Rows | None:
 
     A table keeps all its columns except id, in which pandas or a gallery has numbered the rows.
     """
-    suffix = file.suffix.lower()
-    if suffix == ".txt":
+    if file.suffix.lower() == ".txt":
         lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
         return list_files([within(folder, line.strip()) for line in lines if line.strip()])
-    if suffix not in TABLES:
+    if not is_table(file):
         return None
     rows = read_picture_table(file, folder)
     if not rows.has("id"):
@@ -291,7 +290,8 @@ def _of_folder(root: Path | str, listed: Sequence[Path | str], inside: Sequence[
     if has_splits and any(len(parts) > 1 for _, parts in pictures):
         columns["split"] = [SPLITS[parts[0].lower()] if len(parts) > 1 else None for _, parts in pictures]
     others = tuple(Path(path) for path, parts in pairs if not is_picture_name(parts[-1]))
-    return replace(list_files([path for path, _ in pictures], **columns), ignored=others, folders=(as_root(root),))
+    rows = replace(list_files([path for path, _ in pictures], **columns), ignored=others, folders=(as_root(root),))
+    return join_spellings(rows, root)
 
 
 def _check_split_folders(root: Path, listed: Rows) -> None:

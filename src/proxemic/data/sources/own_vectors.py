@@ -28,7 +28,7 @@ class OwnVectors(OwnSource):
         validation_fraction: Part of the remaining classes held out for validation, 0 to below 1.
         hold_out: Classes for an open set, images (here vectors) of each class for a closed one.
         split_seed: Seed of the random split.
-        labels: A .csv, .parquet or .npy file of labels, which takes precedence over those in ``root``.
+        labels: A table (CSV or Parquet) or .npy file of labels, which takes precedence over those in ``root``.
 
     Raises:
         ValueError: If a fraction is out of range, or (on load) a file cannot be read, the two do not fit together, or

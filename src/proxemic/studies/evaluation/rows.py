@@ -6,7 +6,7 @@ from pathlib import Path
 
 from proxemic.data import ImageSet
 from proxemic.data.embeddings import PRECISION, LabelledEmbeddings, RowLabels, read_embeddings
-from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
+from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table, unused_note
 from proxemic.data.formats.vectors import read_metadata
 from proxemic.data.rows import check_distinct
 from proxemic.data.sources import join_query_gallery
@@ -162,9 +162,8 @@ def evaluate_files(
                 "row by row."
             )
     for file in filter(None, (labels, gallery_labels)):
-        unused = () if file.suffix.lower() == ".npy" else read_table(file, EMBEDDING_COLUMNS).unused
-        if unused:
-            report(f"{file} has columns that are not used: {', '.join(unused)}.")
+        for note in () if file.suffix.lower() == ".npy" else unused_note(file, read_table(file, EMBEDDING_COLUMNS)):
+            report(note)
     targets = []
     for path, content in zip(paths, contents, strict=True):
         target = evaluate_rows(path, "all", content, config, open_set_seed)
