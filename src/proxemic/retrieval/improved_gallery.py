@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -255,33 +255,16 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
     names = read_table(file, ("path", "label"), ("path", "label")).names
     listed = read_picture_table(file, file.parent, None, ("path", "label"))
     paths = [*map(absolute, listed.names)]
-    known = gallery.store.known_paths([*names, *paths])
-    given = {
-        name if name in known else path: label for name, path, label in zip(names, paths, listed.labels, strict=True)
-    }
-    if missing := [path for path in given if path not in known]:
-        raise UserError(f"{missing[0]} is not in {gallery.store.address}, but {labels} gives it a label: add it first.")
-    return set_labels(gallery, given)
 
+    def change() -> int:
+        known = gallery.store.known_paths([*names, *paths])
+        given = {
+            name if name in known else path: label
+            for name, path, label in zip(names, paths, listed.labels, strict=True)
+        }
+        if missing := [path for path in given if path not in known]:
+            address = gallery.store.address
+            raise UserError(f"{missing[0]} is not in {address}, but {labels} gives it a label: add it first.")
+        return gallery.store.set_labels(given)
 
-def set_labels(gallery: Gallery, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
-    """Change the labels of rows, by path, and remove the rows `removed`; return how many labels changed."""
-    vectors, tables, features = [], [], []
-    for some, items in gallery.store.iterate():
-        paths, before = items["path"].to_pylist(), items["label"].to_pylist()
-        rows = [row for row, path in enumerate(paths) if path in labels and labels[path] != before[row]]
-        if not rows:
-            continue
-        part = items.take(rows)
-        texts = pa.array([labels[paths[row]] for row in rows], pa.string())
-        tables.append(part.set_column(part.column_names.index("label"), "label", texts).drop_columns(["id"]))
-        vectors.append(some[rows])
-        features.append(gallery.store.features(part["id"].to_numpy()))
-    if not tables:
-        if removed:
-            gallery.store.remove({"path": [*removed]})
-        return 0
-    kept = [some for some in features if some is not None]
-    changed = pa.concat_tables(tables)
-    gallery.store.replace_rows(np.concatenate(vectors), changed, np.concatenate(kept) if kept else None, removed)
-    return len(changed)
+    return gallery.store.transaction(change)

@@ -18,7 +18,6 @@ from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.curation import apply_decisions, decisions, list_decisions, write_corrected_table
 from proxemic.retrieval.curation.decisions import claim, decide, withdraw
-from proxemic.retrieval.improved_gallery import set_labels
 from proxemic.retrieval.stores import Store, delete_store
 
 ROWS = 12
@@ -87,7 +86,7 @@ def test_decisions_are_applied_once(gallery: Gallery, tmp_path: Path) -> None:
     decide(store, PATHS[3], "ann", "relabel", "class 0", "class 1")
     decide(store, PATHS[4], "ann", "keep", "class 1", "class 1")
     # Another process has changed these since.
-    set_labels(gallery, {PATHS[3]: None}, [PATHS[4]])
+    gallery.store.set_labels({PATHS[3]: None}, [PATHS[4]])
     after = {path: label for path, label in before.items() if path not in (PATHS[1], PATHS[4])}
     after |= {PATHS[0]: "=new"}
     assert write_corrected_table(gallery, tmp_path / "photos.csv") == ROWS - 2

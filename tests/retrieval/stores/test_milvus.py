@@ -10,7 +10,7 @@ import pytest
 
 from galleries import random_vectors, some_items
 from proxemic.errors import UserError
-from proxemic.retrieval.stores import GalleryInfo, create_store, open_store, remote
+from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
 from proxemic.retrieval.stores import milvus as module
 from proxemic.retrieval.stores.milvus import _LEFT, _OPEN, Address
 from proxemic.retrieval.stores.store import PartlyWritten
@@ -191,7 +191,7 @@ def test_a_reader_does_not_keep_an_index_from_being_made(server: Milvus, monkeyp
 def test_a_server_that_is_killed_in_an_addition(server: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, items = random_vectors(100, 8), some_items(100)
     store = create_store(server.address("killed"), GalleryInfo(8))
-    monkeypatch.setattr(remote, "BATCH", 10 * (4 * 8 + 512))
+    monkeypatch.setattr(module, "BATCH", 10 * (4 * 8 + 512))
     make, made = module._row, count(1)
 
     def row(*parts: Any) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def test_a_server_that_is_killed_in_an_addition(server: Milvus, monkeypatch: pyt
         assert known == {f"/{number}.jpg" for number in range(30)}
     other.close()
     new = np.arange(30, 100)
-    assert store.add(vectors[new], items.take(new)).tolist() == [*range(40, 110)]  # skips the broken batch
+    assert store.add(vectors[new], items.take(new)).tolist() == [*range(100, 170)]  # skips those of the broken addition
     parts = [*store.iterate(16)]
     assert [path for _, table in parts for path in table["path"].to_pylist()] == [f"/{n}.jpg" for n in range(100)]
     np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), vectors)

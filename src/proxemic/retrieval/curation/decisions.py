@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,6 @@ from proxemic.data.formats.tables import CORNERS
 from proxemic.data.roots import path_and_box
 from proxemic.files import check_folder, write_atomically
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.improved_gallery import set_labels
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Store
 
@@ -168,20 +168,26 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
     (1, 1, Counter({'hat': 1}))
     """
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
-    store = gallery.store
+    return gallery.store.transaction(partial(_apply, gallery.store))
+
+
+def _apply(store: Store) -> Applied:
     taken = [Decision(*row) for row in store.decisions(_TAKE)]
     now: dict[str, str | None] = {}
-    for _, items in store.iterate():
+    if paths := [item.path for item in taken]:
+        items = store.items(store.next_ids(count=len(paths), where={"path": paths}))
         now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
-    # A picture may have its new label already, from a call that was killed before it marked the decision.
-    outdated = tuple(
-        item
-        for item in taken
-        if item.action != "remove" and (item.path not in now or now[item.path] not in (item.previous, item.label))
-    )
+
+    def is_outdated(item: Decision) -> bool:
+        # A call that was killed before it marked the decision may have removed or relabelled the picture already.
+        if item.action == "remove":
+            return item.path in now and now[item.path] != item.previous
+        return item.path not in now or now[item.path] not in (item.previous, item.label)
+
+    outdated = tuple(filter(is_outdated, taken))
     valid = [item for item in taken if item not in {*outdated}]
     removed = [item.path for item in valid if item.action == "remove" and item.path in now]
-    set_labels(gallery, {item.path: item.label for item in valid if item.action == "relabel"}, removed)
+    store.set_labels({item.path: item.label for item in valid if item.action == "relabel"}, removed)
     for state, closed in (("applied", valid), ("outdated", outdated)):
         for first in range(0, len(closed), _AT_ONCE):
             numbers = [item.number for item in closed[first : first + _AT_ONCE]]
