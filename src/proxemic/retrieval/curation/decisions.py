@@ -45,6 +45,11 @@ class Decision:
     label: str | None
     state: str
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is still to be applied."""
+        return self.state in ("open", "applying")
+
 
 _COLUMNS = [column.name for column in fields(Decision)]
 _CLAIM = """
@@ -177,14 +182,12 @@ def _apply(store: Store) -> Applied:
     if paths := [item.path for item in taken]:
         items = store.items(store.next_ids(count=len(paths), where={"path": paths}))
         now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
-
-    def is_outdated(item: Decision) -> bool:
-        # A call that was killed before it marked the decision may have removed or relabelled the picture already.
-        if item.action == "remove":
-            return item.path in now and now[item.path] != item.previous
-        return item.path not in now or now[item.path] not in (item.previous, item.label)
-
-    outdated = tuple(filter(is_outdated, taken))
+    # A call that was killed before it marked a decision may have removed the picture already.
+    outdated = tuple(
+        item
+        for item in taken
+        if (_is_outdated(item, now[item.path]) if item.path in now else item.action != "remove")
+    )
     valid = [item for item in taken if item not in {*outdated}]
     removed = [item.path for item in valid if item.action == "remove" and item.path in now]
     store.set_labels({item.path: item.label for item in valid if item.action == "relabel"}, removed)
@@ -196,8 +199,14 @@ def _apply(store: Store) -> Applied:
     return Applied(counts["relabel"], counts["remove"], counts["keep"], outdated)
 
 
+def _is_outdated(decision: Decision, label: str | None) -> bool:
+    """Return whether the label of a picture was changed after a decision about it, other than by that decision."""
+    expected = (decision.previous,) if decision.action == "remove" else (decision.previous, decision.label)
+    return label not in expected
+
+
 def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
-    """Write the labels of a gallery after all decisions, open ones included, as a table to train on.
+    """Write the labels that a gallery has after `apply_decisions`, as a table to train on.
 
     The table has the columns ``path`` and ``label`` and the gallery's further ones. Pictures to remove, and pictures
     without a label, are left out.
@@ -225,14 +234,14 @@ def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | 
     """
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
     check_folder(Path(out).parent)
-    waiting = {
-        decision.path: decision for decision in list_decisions(gallery) if decision.state in ("open", "applying")
-    }
+    waiting = {decision.path: decision for decision in list_decisions(gallery) if decision.is_waiting}
     rows, further = [], further_columns(gallery.store.columns)
     for _, items in gallery.store.iterate():
         for row in items.to_pylist():
             decision = waiting.get(row["path"])
-            label = row["label"] if decision is None else decision.label
+            label = row["label"]
+            if decision is not None and not _is_outdated(decision, label):
+                label = decision.label
             if label is not None:
                 path, box = path_and_box(row["path"])
                 rows.append([path, label, *(row[name] for name in further), *(box or [None] * len(CORNERS))])
