@@ -3,9 +3,9 @@
     python benchmarks/writers.py postgresql://me@host/database/race          # 200 rounds of each pair of changes
     python benchmarks/writers.py milvus://host:19530/race --rounds 10
 
-In each round, both processes begin within 20 ms. The rows must then be those of one change after the other, in either order;
-at the end, all ids must differ and `verify` must find no problem. Otherwise the script fails. Milvus has no transactions,
-so that only additions are tried there. The gallery is made by the script, and deleted at the end.
+In each round, both processes begin within 20 ms. The rows must then be those of one change after the other, in either
+order; at the end, all ids must differ and `verify` must find no problem. Otherwise the script fails. Milvus has no
+transactions, so only additions are tried there. The script creates the gallery, and deletes it at the end.
 """
 
 import csv
@@ -97,9 +97,14 @@ def outcome(gallery: Gallery, pair: str, number: int) -> str:
         is_whole = sorted(row["path"] for row in rows) == sorted(named[: 2 * ROWS - SHARED])
         return "first, second" if is_whole and first[0] == first[-1] else "neither"
     if pair == PAIRS[1]:
-        return {ROWS: "first, second", 0: "second, first"}.get(len(rows), "neither") if labels["old"] == 0 else "neither"
+        return (
+            {ROWS: "first, second", 0: "second, first"}.get(len(rows), "neither") if labels["old"] == 0 else "neither"
+        )
     half = ROWS // 2
-    orders = {"first, second": ({"taken": half}, {"applied": ROWS}), "second, first": ({"new": ROWS}, {"outdated": ROWS})}
+    orders = {
+        "first, second": ({"taken": half}, {"applied": ROWS}),
+        "second, first": ({"new": ROWS}, {"outdated": ROWS}),
+    }
     return next((order for order, expected in orders.items() if expected == (labels, states)), "neither")
 
 
@@ -151,7 +156,9 @@ def main(address: str = "postgresql:///postgres/race", *, rounds: int = 200) -> 
     finally:
         Gallery.delete(address)
     whole = rounds * (2 * ROWS - SHARED)
-    print(f"\n{added:,} of {whole:,} added rows, {len(rows):,} rows in all with {ids:,} ids; {problems or 'it is sound'}")
+    print(
+        f"\n{added:,} of {whole:,} added rows, {len(rows):,} rows in all with {ids:,} ids; {problems or 'it is sound'}"
+    )
     if wrong or added != whole or ids != len(rows) or problems:
         raise SystemExit("the rows are not those of one change after the other")
 

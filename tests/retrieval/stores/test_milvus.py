@@ -233,7 +233,7 @@ def test_a_gallery_of_an_older_version_is_refused(server: Milvus) -> None:
     store: Any = create_store(server.address("older"), GalleryInfo(2))
     store._client.upsert("proxemic_galleries", [{"name": "older", "state": {"next_id": 3}, "vector": [0.0, 0.0]}])
     store.close()
-    with pytest.raises(UserError, match="older is not a gallery that can be read: .*create it again"):
+    with pytest.raises(UserError, match=r"older is not a gallery that can be read: .*create it again"):
         open_store(server.address("older"))
 
 

@@ -265,7 +265,9 @@ def test_a_server_that_is_killed_between_and_within_batches(
     there = 0
     for kill_at, written in ((31, 30), (26, 50), (15, 60)):  # noqa: B007 - `vector` reads it
         sent = count(1)
-        said = rf"cannot be reached: .* has {written - there} of the {100 - there} new rows: proxemic gallery add goes on"
+        said = (
+            rf"cannot be reached: .* has {written - there} of the {100 - there} new rows: proxemic gallery add goes on"
+        )
         with pytest.raises(UserError, match=said):
             gallery.add_vectors(vectors, paths, items["label"].to_pylist())
         server.start()

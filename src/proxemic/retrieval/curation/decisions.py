@@ -184,9 +184,7 @@ def _apply(store: Store) -> Applied:
         now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
     # A call that was killed before it marked a decision may have removed the picture already.
     outdated = tuple(
-        item
-        for item in taken
-        if (_is_outdated(item, now[item.path]) if item.path in now else item.action != "remove")
+        item for item in taken if (_is_outdated(item, now[item.path]) if item.path in now else item.action != "remove")
     )
     valid = [item for item in taken if item not in {*outdated}]
     removed = [item.path for item in valid if item.action == "remove" and item.path in now]

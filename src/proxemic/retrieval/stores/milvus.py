@@ -13,7 +13,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -73,9 +73,10 @@ class Address:
     def parse(cls, address: str) -> Self:
         """Parse ``milvus://user:password@host:port/database/gallery`` or ``milvus-lite:FILE``."""
         if address.startswith(LITE):
-            if not (file := address.removeprefix(LITE)):
-                raise UserError(f"{address} names no file: give {LITE}FILE.")
-            return cls(address, "gallery", Path(file).absolute())
+            shown, file = without_password(address), address.removeprefix(LITE)
+            if not file or (file.startswith("//") and not file.startswith("///")):
+                raise UserError(f"{shown} does not name a file: give {LITE}FILE, or milvus://HOST:PORT/NAME.")
+            return cls(shown, "gallery", Path(file).absolute())
         form = "milvus://user:password@host:port/gallery, or …/database/gallery, also with ?secure=true"
         url, parts = split_server(address, form, (1, 2))
         parts, options = [unquote(part) for part in parts], dict(parse_qsl(url.query))
@@ -138,7 +139,7 @@ class Server:
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         while _LEFT:
             _LEFT.popleft().close()
-        uri = address.uri if address.file is None else _start(address.file, create=create)
+        uri = address.uri if address.file is None else _start(address.file, address.shown, create=create)
         self._file = address.file
         try:
             with in_a_sentence(address.shown):
@@ -176,13 +177,13 @@ def leave(server: Server) -> None:
     _LEFT.append(server)
 
 
-def _start(file: Path, *, create: bool) -> str:
+def _start(file: Path, shown: str, *, create: bool) -> str:
     if not create and not file.exists():
-        raise UserError(f"{LITE}{file} does not exist: create a gallery there, or correct the name.")
+        raise UserError(f"{shown} does not exist: create a gallery there, or correct the name.")
     if file.is_dir() and any(file.iterdir()) and not (file / "LOCK").exists():
-        raise UserError(f"{LITE}{file} is a folder of something else: choose another name.")
+        raise UserError(f"{shown} is a folder of something else: choose another name.")
     if not file.parent.is_dir():
-        raise UserError(f"{LITE}{file} is in a folder that does not exist: make {file.parent} first.")
+        raise UserError(f"{shown} is in a folder that does not exist: make {without_password(str(file.parent))} first.")
     with optional_dependency("milvus"):
         from milvus_lite.server_manager import server_manager_instance
     logging.getLogger("milvus_lite").setLevel(logging.CRITICAL)
@@ -190,7 +191,7 @@ def _start(file: Path, *, create: bool) -> str:
         uri = server_manager_instance.start_and_get_uri(str(file))
         if uri is None:
             raise UserError(
-                f"{LITE}{file} cannot be opened: another process has it open, or it cannot be "
+                f"{shown} cannot be opened: another process has it open, or it cannot be "
                 "written, or is damaged. Wait for the other, or look at the file."
             )
         _OPEN[file] += 1

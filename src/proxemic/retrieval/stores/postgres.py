@@ -322,7 +322,16 @@ class PostgresStore(RemoteStore):
                     if item["path"] in ids:
                         continue
                     cells = {name: text for name, text in item.items() if name not in OWN and text is not None}
-                    copy.write_row((next_id, item["path"], item["label"], Jsonb(cells), Vector(vector), some if some is None else some.tolist()))
+                    copy.write_row(
+                        (
+                            next_id,
+                            item["path"],
+                            item["label"],
+                            Jsonb(cells),
+                            Vector(vector),
+                            some if some is None else some.tolist(),
+                        )
+                    )
                     ids[item["path"]] = next_id
                     next_id += 1
             cursor.execute(
