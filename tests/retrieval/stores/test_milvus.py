@@ -202,7 +202,7 @@ def test_each_of_several_writers_gets_ids_of_its_own(server: Milvus) -> None:
         store.close()
 
     with ThreadPoolExecutor(3) as pool:
-        [*pool.map(write, range(3))]
+        assert [*pool.map(write, range(3))] == [None] * 3
     rows = [row for _, table in reader.iterate() for row in table.to_pylist()]
     assert len({row["path"] for row in rows}) == len({row["id"] for row in rows}) == len(rows) == 45
     assert sorted(reader.columns[3:]) == [f"column {writer} {part}" for writer in range(3) for part in range(5)]
