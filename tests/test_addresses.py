@@ -1,6 +1,7 @@
 import pytest
 
-from proxemic.addresses import without_password
+from command_line import Here, assert_refused
+from proxemic.addresses import without_password, without_passwords
 
 SECRET = "s3cr3t"
 
@@ -49,3 +50,48 @@ def test_a_password_is_masked_in_any_form(address: str) -> None:
 )
 def test_what_is_no_password_stays(address: str) -> None:
     assert without_password(address) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"milvus-lite://me:{SECRET}@127.0.0.1:1",
+        f"milvus-lite:me:{SECRET}@127.0.0.1:1",
+        f" postgresql://me:{SECRET}@127.0.0.1:1/db/shop",
+        f"\tMilvus://me:{SECRET}@127.0.0.1:1/shop\n",
+        f"photos postgresql://me:{SECRET}@127.0.0.1:1/db/shop",
+        f" s3://me:{SECRET}@127.0.0.1:1/shop",
+    ],
+)
+def test_no_command_prints_a_password(address: str, here: Here) -> None:
+    for words in (
+        ("gallery", "info", address),
+        ("gallery", "info", "shop", address),
+        ("gallery", "verify", address),
+        ("gallery", "create", "shop", address),
+        ("search", address, "photo.png"),
+        ("embed", "runs/photos", address, "--out", "vectors.npy"),
+        ("evaluate", address),
+        ("report", address),
+        ("serve", address),
+    ):
+        done = here(*words)
+        assert_refused(done, [])
+        assert SECRET not in done.stdout + done.stderr, words
+
+
+def test_spaces_around_an_address_do_not_count(here: Here) -> None:
+    done = here("gallery", "info", f" postgresql://me:{SECRET}@127.0.0.1:1/db/shop ")
+    assert_refused(done, ["postgresql://me:***@127.0.0.1:1/db/shop cannot be reached"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "photos/a.jpg: the picture cannot be read",
+        "me@host: see https://host:8000/a, C:/photos/a@b.jpg or hf:google/siglip at 12:30:00",
+        "postgresql://me@host:5433/db/shop?sslmode=require cannot be reached",
+    ],
+)
+def test_a_message_without_a_password_stays(text: str) -> None:
+    assert without_passwords(text) == text

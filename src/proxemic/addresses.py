@@ -19,16 +19,23 @@ _PASSWORD = re.compile(
 )
 _PARAMETER = re.compile(r"([?&;])([^=?&;]+)=([^&]+)")
 _SECRET = re.compile(r"pass|pwd|token|secret|credential|key|signature", re.IGNORECASE)
+_IN_TEXT = re.compile(
+    r"(\b[A-Za-z][\w+.-]+:/*[^\s:@/]*:)\S*(?=@)|"
+    r"([?&;][\w%-]*(?:pass|pwd|token|secret|credential|key|signature)[\w%-]*=)[^\s&]+",
+    re.IGNORECASE,
+)
 _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:\d*)?")
 
 
 def read_scheme(address: str) -> tuple[str, bool]:
     """Return the scheme of an address in lower case, or an empty text, and whether ``//`` follows it.
 
+    Spaces before and after an address do not count.
+
     >>> read_scheme("S3://bucket/shop"), read_scheme("milvus-lite:shop"), read_scheme("photos/shop")
     (('s3', True), ('milvus-lite', False), ('', False))
     """
-    match = _SCHEME.match(address)
+    match = _SCHEME.match(address.strip())
     return (match[1].lower(), match[2] is not None) if match else ("", False)
 
 
@@ -45,6 +52,15 @@ def without_password(address: str) -> str:
         return f"{match[1]}{match[2]}={MASK}" if _SECRET.search(unquote(match[2])) else match[0]
 
     return _PARAMETER.sub(mask, _PASSWORD.sub(rf"\1{MASK}", address, count=1))
+
+
+def without_passwords(text: str) -> str:
+    """Replace the passwords of all addresses in a text, such as an error message, as far as they can be recognised.
+
+    >>> without_passwords("photos postgresql:/me:s3cr3t@host/shop does not exist: give me@host or a folder.")
+    'photos postgresql:/me:***@host/shop does not exist: give me@host or a folder.'
+    """
+    return _IN_TEXT.sub(lambda match: f"{match[1] or match[2]}{MASK}", text)
 
 
 def split_server(address: str, form: str, counts: Collection[int]) -> tuple[SplitResult, list[str]]:

@@ -4,6 +4,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,7 +14,9 @@ from browser import PHONE, Opened, faults_of_access
 from command_line import Here, assert_refused, csv_rows
 from proxemic.data.sources.listing import list_images
 from proxemic.retrieval import Gallery
-from proxemic.retrieval.curation import Doubt, list_decisions
+from proxemic.retrieval.curation import Doubt, decisions, list_decisions
+from proxemic.retrieval.stores import Store
+from proxemic.serve import reviewing
 from proxemic.serve.access import Access
 from proxemic.serve.app import make_app
 from proxemic.serve.engine import Engine
@@ -149,6 +152,37 @@ def test_thirty_wrong_labels_are_corrected_by_two_people(
     assert "applied" in here("gallery", "decisions", shop).stdout
 
 
+def test_keys_count_again_when_a_name_was_confirmed(browse: Opened, shop: Path, tmp_path: Path) -> None:
+    serving = Serving(tmp_path, shop, "--review", forked=True)
+    try:
+        with browse(f"{serving.address}review", allowed=serving.address) as page:
+            reviewer = Reviewer(page, {}, "")
+            page.click("#reviewer")
+            page.keyboard.type("Ann")
+            page.keyboard.press("Enter")
+            reviewer.press("k")
+            page.keyboard.press("a")
+            page.keyboard.type("never seen")
+            page.keyboard.press("Enter")
+            expect(page.locator("#status")).to_contain_text("No picture has the label never seen yet")
+            page.route("**/review/*", lambda _: None)  # there is no answer before `unroute`
+            page.keyboard.press("Enter")
+            page.wait_for_function("document.activeElement.id === 'title'")
+            page.keyboard.press("k")  # decides nothing about a picture that is not shown yet, and types nothing
+            page.unroute("**/review/*")
+            expect(page.locator("#status")).to_contain_text("gets the label never seen.")
+            expect(page.locator("#label")).to_have_value("")
+            reviewer.press("k")
+    finally:
+        assert serving.end() == 0
+    made = list_decisions(shop)
+    assert [(item.reviewer, item.action, item.label == "never seen") for item in made] == [
+        ("Ann", "keep", False),
+        ("Ann", "relabel", True),
+        ("Ann", "keep", False),
+    ]
+
+
 def test_answered_decisions_outlive_a_server_that_is_killed(shop: Path, tmp_path: Path) -> None:
     serving = Serving(tmp_path, shop, "--review", forked=True)
     answered = []
@@ -172,6 +206,23 @@ def app(shop: Path) -> Iterator[TestClient]:
     guard = make_app(Engine(str(shop)), Access("localhost", None), Limits(), doubts)
     with TestClient(guard, "http://localhost") as client:
         yield client
+
+
+def test_a_decision_that_is_undone_while_another_is_made(
+    app: TestClient, monkeypatch: pytest.MonkeyPatch, shop: Path
+) -> None:
+    first = app.post("/review/0", params={"action": "keep", **ANN}).json()["decision"]
+
+    def decide(store: Store, *choice: Any) -> int | None:
+        made = decisions.decide(store, *choice)
+        if made is None:
+            decisions.withdraw(Gallery.open(shop).store, first, ANN["session"])  # as another process does
+        return made
+
+    monkeypatch.setattr(reviewing, "decide", decide)
+    answer = app.post("/review/0", params={"action": "remove", **BOB}).json()
+    assert answer == {"decision": first, "note": None}
+    assert [(item.reviewer, item.action) for item in list_decisions(shop)] == [("Bob", "remove")]
 
 
 def ask_next(app: TestClient, who: dict[str, str], **further: int) -> int | None:

@@ -18,9 +18,10 @@ from typing import Any, NoReturn
 from proxemic import __version__
 from proxemic.allocator import keep_freed_memory
 from proxemic.cli.derive import Command, summary_of
+from proxemic.cli.notes import shown
 from proxemic.errors import OutOfMemory, UserError, UserNote, is_out_of_memory
 from proxemic.extras import optional_dependency
-from proxemic.files import printable, readable
+from proxemic.files import readable
 from proxemic.safe_path import safe_path
 
 __all__ = ["main"]
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
     if "--traceback" in words:
         raise error
-    print(f"proxemic: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+    print(f"proxemic: {shown(' '.join(str(error).split()))}", file=sys.stderr)
     return 2
 
 
@@ -293,7 +294,7 @@ class _Parser(argparse.ArgumentParser):
             name = "" if given[1].isupper() else f"{given[1]} "
             message = f"{name}{given[2]!r} is not known here: "
             message += f"did you mean {near[0]}?" if near else f"choose from {given[3]}."
-        self.exit(2, f"{self.prog}: {printable(message)}\n")
+        self.exit(2, f"{self.prog}: {shown(message)}\n")
 
 
 @contextmanager
@@ -302,7 +303,7 @@ def _notes_as_lines() -> Iterator[None]:
 
     def format_note(message: Warning | str, category: type[Warning], *place: Any) -> str:
         is_ours = issubclass(category, UserNote)
-        return f"proxemic: {printable(str(message))}\n" if is_ours else before(message, category, *place)
+        return f"proxemic: {shown(str(message))}\n" if is_ours else before(message, category, *place)
 
     before, warnings.formatwarning = warnings.formatwarning, format_note
     try:

@@ -3,15 +3,18 @@
 import sys
 from collections.abc import Mapping
 
+from proxemic.addresses import without_passwords
 from proxemic.files import printable
 
 
-def say(text: str) -> None:
-    """Print a note at once; commands call this before imports that take seconds.
+def shown(text: str) -> str:
+    """Escape characters that would control a terminal, and hide the passwords of addresses."""
+    return printable(without_passwords(text))
 
-    Characters that would control a terminal are escaped.
-    """
-    print(printable(text), file=sys.stderr, flush=True)
+
+def say(text: str) -> None:
+    """Print a note at once, as `shown` makes it; commands call this before imports that take seconds."""
+    print(shown(text), file=sys.stderr, flush=True)
 
 
 def say_unreadable(unreadable: Mapping[str, str], one: str, many: str) -> None:

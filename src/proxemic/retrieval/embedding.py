@@ -116,8 +116,8 @@ def embed_rows(
         ValueError: If a vector is not finite, or is zero although the distance is cosine.
     """
     if embedder is None:
-        for first in range(0, len(rows), _AT_ONCE):
-            places = range(first, min(first + _AT_ONCE, len(rows)))
+        for first in range(0, len(rows), at_least):
+            places = range(first, min(first + at_least, len(rows)))
             vectors = rows.pixels.fetch(places)
             for row, why in useless_vectors(vectors, distance).items():
                 raise ValueError(f"{rows.names[first + row]}: its vector {why}: leave it out, or compute it again.")

@@ -5,7 +5,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Self
@@ -45,8 +45,8 @@ from proxemic.runs.embed import load_embedder
 from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at, sees_only
 
 _MORE = 16  # factor by which a search widens if the nearest neighbours have no label
-_AT_ONCE = 65_536  # rows handed to a store at once
-_PICTURES_AT_ONCE = 4096  # most pictures that are embedded again after an addition was killed
+_PICTURES_AT_ONCE = 8192  # most pictures that are embedded again after an addition was killed
+_SAMPLE = 4096  # pictures from which whitening is learnt
 _FEW = 1024  # hits below which counting the rows costs more than it saves
 
 
@@ -211,7 +211,7 @@ class Gallery:
         """Learn whitening from a random sample of the pictures; add the sample as it is embedded, then the rest."""
         check_new_folder(target)
         reading = {name: adding[name] for name in ("batch_size", "workers") if name in adding}
-        order = np.random.default_rng(0).permutation(len(rows))[:_PICTURES_AT_ONCE]
+        order = np.random.default_rng(0).permutation(len(rows))[:_SAMPLE]
         sample = gather([rows.take(np.sort(order))], embedder, **reading)
         assert sample.embeddings is not None
         head, path = whitened_head(sample.embeddings), embedder.path
@@ -315,10 +315,10 @@ class Gallery:
         as_given = dict(zip(names, given, strict=True))  # messages name pictures as the user did
         if len({*names}) < len(names):
             raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
-        known, stamps = self._stamps_of(names), rows.texts(STAMP)
-        changed = {
-            name for name, stamp in zip(names, stamps, strict=True) if stamp and (known.get(name) or stamp) != stamp
-        }
+        before = self._stamps_of(names)
+        stamps = dict(zip(names, rows.texts(STAMP), strict=True))
+        known = {*before}
+        changed = {name for name, stamp in before.items() if _is_other(stamp, stamps[name])}
         chosen = [place for place, name in enumerate(names) if name not in known or (update and name in changed)]
         # A gallery may lie in its own source: do not report its files.
         own = Path(address).absolute()
@@ -336,27 +336,50 @@ class Gallery:
                 )
             embedder, head = take_apart(embedder)
         count, updated, unreadable = 0, 0, {**rows.unreadable}
-        at_least = _PICTURES_AT_ONCE if is_pictures else _AT_ONCE
+        at_least = _PICTURES_AT_ONCE if is_pictures else self.store.rows_at_once
         there = "{} has {:,} of the {:,} new rows: proxemic gallery add goes on from there."
         try:
             parts = embed_rows(new, embedder, info.distance, at_least=at_least, **reading)
             for part in [new] if new.embeddings is not None else parts:
                 unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
-                    before = self._rows_of([name for name in part.names if name in changed])
                     with torch.no_grad():
                         vectors = _as_kept(part.embeddings if head is None else head(part.embeddings), info)
                     features = None if head is None or part.embeddings is None else part.embeddings.numpy()
-                    add = self.store.replace_rows if before else self.store.add
-                    add(vectors, make_items(_keep(part, before)), features)
-                    count, updated = count + len(part) - len(before), updated + len(before)
+                    written, replaced = self.store.transaction(partial(self._write, part, vectors, features, update))
+                    count, updated = count + len(written) - len(replaced), updated + len(replaced)
+                    known = (known | {*part.names}) - {*written}
+                    changed -= {*part.names}
         except KeyboardInterrupt:
             raise Interrupted(f"Stopped. {there.format(address, count + updated, len(new))}") from None
         except UserError as error:
             done = count + updated + (error.rows if isinstance(error, PartlyWritten) else 0)
             raise UserError(f"{error} {there.format(address, done, len(new))}") from error
-        facts = {"rows": count, "known": len(known) - updated, "changed": len(changed) - updated, "updated": updated}
+        facts = {"rows": count, "known": len(known), "changed": len(changed), "updated": updated}
         return replace(added, **facts, unreadable=unreadable)
+
+    def _write(
+        self, part: Rows, vectors: np.ndarray, features: np.ndarray | None, update: bool
+    ) -> tuple[list[str], list[str]]:
+        """Write embedded rows that are still new or to be updated; return their names, and those of updated rows.
+
+        While they were embedded, another process may have added, updated, relabelled or removed the same.
+        """
+        before = self._rows_of([*self.store.known_paths(part.names)])
+        stamps, names = part.texts(STAMP), part.names
+        places = [
+            place
+            for place, name in enumerate(names)
+            if name not in before or (update and _is_other(before[name].get(STAMP), stamps[place]))
+        ]
+        if len(places) < len(part):
+            part, vectors = part.take(places), vectors[places]
+            features = None if features is None else features[places]
+        replaced = [name for name in part.names if name in before]
+        if len(part):
+            add = self.store.replace_rows if replaced else self.store.add
+            add(vectors, make_items(_keep(part, {name: before[name] for name in replaced})), features)
+        return part.names, replaced
 
     def _as_known(self, paths: list[str], stamps: Sequence[str | None]) -> list[str]:
         """Return the paths under which the gallery knows pictures, which may since have moved to another root."""
@@ -645,6 +668,11 @@ def _check(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder | Non
     for _ in embed_rows(rows, None, info.distance):
         pass
     return None
+
+
+def _is_other(before: str | None, stamp: str | None) -> bool:
+    """Return whether a file has changed, as far as is known."""
+    return before is not None and stamp is not None and before != stamp
 
 
 def _keep(part: Rows, before: Mapping[str, Mapping[str, str | None]]) -> Rows:

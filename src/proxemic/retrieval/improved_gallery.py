@@ -3,7 +3,7 @@
 import math
 import os
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from logging import getLogger
@@ -260,32 +260,14 @@ def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
         [name, path, *(unicodedata.normalize(form, text) for text in (name, path) for form in ("NFC", "NFD"))]
         for name, path in zip(names, map(absolute, listed.names), strict=True)
     ]
-    known = gallery.store.known_paths([*dict.fromkeys(chain.from_iterable(places))])
-    found = [next((text for text in texts if text in known), texts[1]) for texts in places]
-    given = dict(zip(found, listed.labels, strict=True))
-    if missing := [path for path in given if path not in known]:
-        raise UserError(f"{missing[0]} is not in {gallery.store.address}, but {labels} gives it a label: add it first.")
-    return set_labels(gallery, given)
 
+    def change() -> int:
+        known = gallery.store.known_paths([*dict.fromkeys(chain.from_iterable(places))])
+        found = [next((text for text in texts if text in known), texts[1]) for texts in places]
+        given = dict(zip(found, listed.labels, strict=True))
+        if missing := [path for path in given if path not in known]:
+            address = gallery.store.address
+            raise UserError(f"{missing[0]} is not in {address}, but {labels} gives it a label: add it first.")
+        return gallery.store.set_labels(given)
 
-def set_labels(gallery: Gallery, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
-    """Change the labels of rows, by path, and remove the rows `removed`; return how many labels changed."""
-    vectors, tables, features = [], [], []
-    for some, items in gallery.store.iterate():
-        paths, before = items["path"].to_pylist(), items["label"].to_pylist()
-        rows = [row for row, path in enumerate(paths) if path in labels and labels[path] != before[row]]
-        if not rows:
-            continue
-        part = items.take(rows)
-        texts = pa.array([labels[paths[row]] for row in rows], pa.string())
-        tables.append(part.set_column(part.column_names.index("label"), "label", texts).drop_columns(["id"]))
-        vectors.append(some[rows])
-        features.append(gallery.store.features(part["id"].to_numpy()))
-    if not tables:
-        if removed:
-            gallery.store.remove({"path": [*removed]})
-        return 0
-    kept = [some for some in features if some is not None]
-    changed = pa.concat_tables(tables)
-    gallery.store.replace_rows(np.concatenate(vectors), changed, np.concatenate(kept) if kept else None, removed)
-    return len(changed)
+    return gallery.store.transaction(change)

@@ -117,6 +117,7 @@ function give(label) {
     return say(`No picture has the label ${label} yet: press Enter again to create it.`);
   }
   if (!labels.includes(label)) labels.push(label);
+  at("title").focus({ preventScroll: true }); // at once: a key that is pressed before the answer is no part of a label
   return decide("relabel", label);
 }
 
@@ -140,6 +141,9 @@ at("label").oninput = offer;
 at("picture").onerror = () => (at("picture").alt = "no picture");
 at("reviewer").value = localStorage.reviewer ?? "";
 at("reviewer").onchange = () => (localStorage.reviewer = at("reviewer").value);
+at("reviewer").onkeydown = (event) => {
+  if (event.key === "Enter" || event.key === "Escape") (doubt ? at("title") : at("undo")).focus();
+};
 at("another").onsubmit = (event) => {
   event.preventDefault();
   give(at("label").value.trim());

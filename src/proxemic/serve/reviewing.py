@@ -47,7 +47,7 @@ class Review:
         """
         with self._engine.locked() as gallery:
             decided = list_decisions(gallery)
-            active = {item.path for item in decided if item.state in ("open", "applying")}
+            active = {item.path for item in decided if item.is_waiting}
             confirmed = {(item.path, item.label) for item in decided if item.action != "remove"}
             seen = looked_at(gallery.store)
             place = {path: order for order, (path, (of, _)) in enumerate(seen.items(), 1) if of == session}
@@ -84,10 +84,14 @@ class Review:
             action = "keep"
         given = {"keep": doubt.label, "relabel": label, "remove": None}[action]
         with self._engine.locked() as gallery:
-            made = decide(gallery.store, doubt.path, session, action, doubt.label, given, reviewer or None)
-            if made is not None:
-                return {"decision": made, "note": None}
-            other = next(decision for decision in reversed(list_decisions(gallery)) if decision.path == doubt.path)
+            while True:
+                made = decide(gallery.store, doubt.path, session, action, doubt.label, given, reviewer or None)
+                if made is not None:
+                    return {"decision": made, "note": None}
+                others = [item for item in list_decisions(gallery) if item.path == doubt.path and item.is_waiting]
+                if others:  # otherwise another process has undone or applied it in the meantime
+                    break
+        (other,) = others
         what = {"keep": "keep its label", "remove": "remove it"}.get(other.action, f"label it {other.label}")
         return {"decision": None, "note": f"{other.reviewer or 'Another reviewer'} has already decided: {what}."}
 

@@ -18,7 +18,6 @@ from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.curation import apply_decisions, decisions, list_decisions, write_corrected_table
 from proxemic.retrieval.curation.decisions import claim, decide, withdraw
-from proxemic.retrieval.improved_gallery import set_labels
 from proxemic.retrieval.stores import Store, delete_store
 
 ROWS = 12
@@ -86,21 +85,27 @@ def test_decisions_are_applied_once(gallery: Gallery, tmp_path: Path) -> None:
     decide(store, PATHS[2], "ann", "keep", "class 2", "class 2")
     decide(store, PATHS[3], "ann", "relabel", "class 0", "class 1")
     decide(store, PATHS[4], "ann", "keep", "class 1", "class 1")
+    decide(store, PATHS[5], "ann", "remove", "class 2", None)
+    decide(store, PATHS[6], "ann", "remove", "class 0", None)
+    decide(store, PATHS[7], "ann", "remove", "class 1", None)
     # Another process has changed these since.
-    set_labels(gallery, {PATHS[3]: None}, [PATHS[4]])
-    after = {path: label for path, label in before.items() if path not in (PATHS[1], PATHS[4])}
+    store.set_labels({PATHS[3]: None, PATHS[5]: "class 9", PATHS[6]: None}, [PATHS[4], PATHS[7]])
+    after = {path: label for path, label in before.items() if path not in (PATHS[1], PATHS[4], PATHS[7])}
     after |= {PATHS[0]: "=new"}
-    assert write_corrected_table(gallery, tmp_path / "photos.csv") == ROWS - 2
-    assert {row["path"]: row["label"] for row in csv_rows(tmp_path / "photos.csv")} == after | {PATHS[3]: "class 1"}
+    after |= {PATHS[3]: None, PATHS[5]: "class 9", PATHS[6]: None}
+    labelled = {path: label for path, label in after.items() if label is not None}
+    assert write_corrected_table(gallery, tmp_path / "photos.csv") == len(labelled) == ROWS - 5
+    assert {row["path"]: row["label"] for row in csv_rows(tmp_path / "photos.csv")} == labelled
     assert {row["split"] for row in csv_rows(tmp_path / "photos.csv")} == {"train"}
 
     done = apply_decisions(gallery)
-    assert (done.relabelled, done.removed, done.kept) == (1, 1, 1)
-    assert [item.path for item in done.outdated] == [PATHS[3], PATHS[4]]
-    assert labels_of(store) == after | {PATHS[3]: None}
+    assert (done.relabelled, done.removed, done.kept) == (1, 2, 1)
+    assert [item.path for item in done.outdated] == PATHS[3:7]
+    assert labels_of(store) == after
     for path, vector in vectors_of(store).items():
         np.testing.assert_array_equal(vector, vectors[path])
-    assert [decision.state for decision in list_decisions(gallery)] == ["applied"] * 3 + ["outdated"] * 2
+    states = [decision.state for decision in list_decisions(gallery)]
+    assert states == ["applied"] * 3 + ["outdated"] * 4 + ["applied"]
     again = apply_decisions(gallery)
     assert (again.relabelled, again.removed, again.kept, again.outdated) == (0, 0, 0, ())
     assert decide(store, PATHS[0], "bob", "keep", "=new", "=new") is not None, "it may be decided about again"

@@ -1,6 +1,7 @@
 import gc
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from galleries import random_vectors, some_items
 from proxemic.errors import UserError
-from proxemic.retrieval.stores import GalleryInfo, create_store, open_store, remote
+from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
 from proxemic.retrieval.stores import milvus as module
 from proxemic.retrieval.stores.milvus import _LEFT, _OPEN, Address
 from proxemic.retrieval.stores.store import PartlyWritten
@@ -188,10 +189,58 @@ def test_a_reader_does_not_keep_an_index_from_being_made(server: Milvus, monkeyp
     store.close()
 
 
+def test_each_of_several_writers_gets_ids_of_its_own(server: Milvus) -> None:
+    address = server.address("writers")
+    reader = create_store(address, GalleryInfo(2))
+
+    def write(writer: int) -> None:
+        store = open_store(address)
+        store.add_roots([f"/photos {writer}"])
+        for part in range(5):
+            first = 100 * writer + 3 * part
+            store.add(random_vectors(3, 2), some_items(3, first, **{f"column {writer} {part}": ["x"] * 3}))
+        store.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(write, range(3))] == [None] * 3
+    rows = [row for _, table in reader.iterate() for row in table.to_pylist()]
+    assert len({row["path"] for row in rows}) == len({row["id"] for row in rows}) == len(rows) == 45
+    assert sorted(reader.columns[3:]) == [f"column {writer} {part}" for writer in range(3) for part in range(5)]
+    assert {*reader.roots} == {f"/photos {writer}" for writer in range(3)}
+    assert reader.verify() == []
+    reader.close()
+
+
+def test_labels_are_changed_in_place(server: Milvus) -> None:
+    store = create_store(server.address("labels"), GalleryInfo(2, features=2))
+    vectors = random_vectors(4, 2)
+    store.add(vectors, some_items(4, shop=["a", "b", None, "d"]), vectors)
+    assert store.set_labels({"/1.jpg": "new", "/2.jpg": None, "/0.jpg": "class 0", "/9.jpg": "x"}, ["/3.jpg"]) == 2
+    found, table = store.rows(np.arange(9))
+    assert table.to_pylist() == [
+        {"id": 0, "path": "/0.jpg", "label": "class 0", "shop": "a"},
+        {"id": 1, "path": "/1.jpg", "label": "new", "shop": "b"},
+        {"id": 2, "path": "/2.jpg", "label": None, "shop": None},
+    ]
+    np.testing.assert_array_equal(found, vectors[:3])
+    np.testing.assert_array_equal(store.features(np.arange(3)), vectors[:3])
+    assert store.next_ids(where={"label": ["new", None]}).tolist() == [1, 2]
+    assert store.verify() == []
+    store.close()
+
+
+def test_a_gallery_of_an_older_version_is_refused(server: Milvus) -> None:
+    store: Any = create_store(server.address("older"), GalleryInfo(2))
+    store._client.upsert("proxemic_galleries", [{"name": "older", "state": {"next_id": 3}, "vector": [0.0, 0.0]}])
+    store.close()
+    with pytest.raises(UserError, match=r"older is not a gallery that can be read: .*create it again"):
+        open_store(server.address("older"))
+
+
 def test_a_server_that_is_killed_in_an_addition(server: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, items = random_vectors(100, 8), some_items(100)
     store = create_store(server.address("killed"), GalleryInfo(8))
-    monkeypatch.setattr(remote, "BATCH", 10 * (4 * 8 + 512))
+    monkeypatch.setattr(module, "BATCH", 10 * (4 * 8 + 512))
     make, made = module._row, count(1)
 
     def row(*parts: Any) -> dict[str, Any]:
@@ -220,7 +269,7 @@ def test_a_server_that_is_killed_in_an_addition(server: Milvus, monkeypatch: pyt
         assert known == {f"/{number}.jpg" for number in range(30)}
     other.close()
     new = np.arange(30, 100)
-    assert store.add(vectors[new], items.take(new)).tolist() == [*range(40, 110)]  # skips the broken batch
+    assert store.add(vectors[new], items.take(new)).tolist() == [*range(100, 170)]  # skips those of the broken addition
     parts = [*store.iterate(16)]
     assert [path for _, table in parts for path in table["path"].to_pylist()] == [f"/{n}.jpg" for n in range(100)]
     np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), vectors)

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,6 @@ from proxemic.data.formats.tables import CORNERS
 from proxemic.data.roots import path_and_box
 from proxemic.files import check_folder, write_atomically
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.improved_gallery import set_labels
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Store
 
@@ -44,6 +44,11 @@ class Decision:
     previous: str | None
     label: str | None
     state: str
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is still to be applied."""
+        return self.state in ("open", "applying")
 
 
 _COLUMNS = [column.name for column in fields(Decision)]
@@ -168,20 +173,22 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
     (1, 1, Counter({'hat': 1}))
     """
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
-    store = gallery.store
+    return gallery.store.transaction(partial(_apply, gallery.store))
+
+
+def _apply(store: Store) -> Applied:
     taken = [Decision(*row) for row in store.decisions(_TAKE)]
     now: dict[str, str | None] = {}
-    for _, items in store.iterate():
+    if paths := [item.path for item in taken]:
+        items = store.items(store.next_ids(count=len(paths), where={"path": paths}))
         now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
-    # A picture may have its new label already, from a call that was killed before it marked the decision.
+    # A call that was killed before it marked a decision may have removed the picture already.
     outdated = tuple(
-        item
-        for item in taken
-        if item.action != "remove" and (item.path not in now or now[item.path] not in (item.previous, item.label))
+        item for item in taken if (_is_outdated(item, now[item.path]) if item.path in now else item.action != "remove")
     )
     valid = [item for item in taken if item not in {*outdated}]
     removed = [item.path for item in valid if item.action == "remove" and item.path in now]
-    set_labels(gallery, {item.path: item.label for item in valid if item.action == "relabel"}, removed)
+    store.set_labels({item.path: item.label for item in valid if item.action == "relabel"}, removed)
     for state, closed in (("applied", valid), ("outdated", outdated)):
         for first in range(0, len(closed), _AT_ONCE):
             numbers = [item.number for item in closed[first : first + _AT_ONCE]]
@@ -190,8 +197,14 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
     return Applied(counts["relabel"], counts["remove"], counts["keep"], outdated)
 
 
+def _is_outdated(decision: Decision, label: str | None) -> bool:
+    """Return whether the label of a picture was changed after a decision about it, other than by that decision."""
+    expected = (decision.previous,) if decision.action == "remove" else (decision.previous, decision.label)
+    return label not in expected
+
+
 def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
-    """Write the labels of a gallery after all decisions, open ones included, as a table to train on.
+    """Write the labels that a gallery has after `apply_decisions`, as a table to train on.
 
     The table has the columns ``path`` and ``label`` and the gallery's further ones. Pictures to remove, and pictures
     without a label, are left out.
@@ -219,14 +232,14 @@ def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | 
     """
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
     check_folder(Path(out).parent)
-    waiting = {
-        decision.path: decision for decision in list_decisions(gallery) if decision.state in ("open", "applying")
-    }
+    waiting = {decision.path: decision for decision in list_decisions(gallery) if decision.is_waiting}
     rows, further = [], further_columns(gallery.store.columns)
     for _, items in gallery.store.iterate():
         for row in items.to_pylist():
             decision = waiting.get(row["path"])
-            label = row["label"] if decision is None else decision.label
+            label = row["label"]
+            if decision is not None and not _is_outdated(decision, label):
+                label = decision.label
             if label is not None:
                 path, box = path_and_box(row["path"])
                 rows.append([path, label, *(row[name] for name in further), *(box or [None] * len(CORNERS))])

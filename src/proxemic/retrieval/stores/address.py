@@ -109,7 +109,7 @@ def delete_store(address: str) -> None:
 def _resolve(address: str) -> tuple[type[Store], str]:
     """Return the store class of an address, and the address with its scheme in lower case."""
     scheme, has_slashes = read_scheme(address)
-    lowered = scheme + address[len(scheme) :]
+    lowered = scheme + address.strip()[len(scheme) :]
     # The clients of other stores are not imported: they need not be installed.
     if has_slashes and scheme in ("postgresql", "postgres"):
         from proxemic.retrieval.stores.postgres import PostgresStore
@@ -119,7 +119,7 @@ def _resolve(address: str) -> tuple[type[Store], str]:
         from proxemic.retrieval.stores.milvus import MilvusStore
 
         return MilvusStore, lowered
-    if not address or has_slashes or scheme in ("postgresql", "postgres", "milvus"):
+    if not address or "://" in address or scheme in ("postgresql", "postgres", "milvus"):
         shown = without_password(address) or "An empty text"
         raise UserError(f"{shown} is not the address of a gallery: give {GALLERY_ADDRESS}.")
     from proxemic.retrieval.stores.local import LocalStore

@@ -4,13 +4,16 @@ import hashlib
 import json
 import logging
 import os
+import random
 import re
 import threading
+import time
+import uuid
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -25,7 +28,16 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
 from proxemic.retrieval.stores.remote import BATCH, FIELDS, RemoteStore, Row, State
-from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, QueryRows, RowIds, VectorRows, check_settings
+from proxemic.retrieval.stores.store import (
+    FeatureRows,
+    GalleryInfo,
+    IndexKind,
+    PartlyWritten,
+    QueryRows,
+    RowIds,
+    VectorRows,
+    check_settings,
+)
 
 with optional_dependency("milvus"):
     import grpc
@@ -61,9 +73,10 @@ class Address:
     def parse(cls, address: str) -> Self:
         """Parse ``milvus://user:password@host:port/database/gallery`` or ``milvus-lite:FILE``."""
         if address.startswith(LITE):
-            if not (file := address.removeprefix(LITE)):
-                raise UserError(f"{address} names no file: give {LITE}FILE.")
-            return cls(address, "gallery", Path(file).absolute())
+            shown, file = without_password(address), address.removeprefix(LITE)
+            if not file or (file.startswith("//") and not file.startswith("///")):
+                raise UserError(f"{shown} does not name a file: give {LITE}FILE, or milvus://HOST:PORT/NAME.")
+            return cls(shown, "gallery", Path(file).absolute())
         form = "milvus://user:password@host:port/gallery, or …/database/gallery, also with ?secure=true"
         url, parts = split_server(address, form, (1, 2))
         parts, options = [unquote(part) for part in parts], dict(parse_qsl(url.query))
@@ -126,7 +139,7 @@ class Server:
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         while _LEFT:
             _LEFT.popleft().close()
-        uri = address.uri if address.file is None else _start(address.file, create=create)
+        uri = address.uri if address.file is None else _start(address.file, address.shown, create=create)
         self._file = address.file
         try:
             with in_a_sentence(address.shown):
@@ -164,13 +177,13 @@ def leave(server: Server) -> None:
     _LEFT.append(server)
 
 
-def _start(file: Path, *, create: bool) -> str:
+def _start(file: Path, shown: str, *, create: bool) -> str:
     if not create and not file.exists():
-        raise UserError(f"{LITE}{file} does not exist: create a gallery there, or correct the name.")
+        raise UserError(f"{shown} does not exist: create a gallery there, or correct the name.")
     if file.is_dir() and any(file.iterdir()) and not (file / "LOCK").exists():
-        raise UserError(f"{LITE}{file} is a folder of something else: choose another name.")
+        raise UserError(f"{shown} is a folder of something else: choose another name.")
     if not file.parent.is_dir():
-        raise UserError(f"{LITE}{file} is in a folder that does not exist: make {file.parent} first.")
+        raise UserError(f"{shown} is in a folder that does not exist: make {without_password(str(file.parent))} first.")
     with optional_dependency("milvus"):
         from milvus_lite.server_manager import server_manager_instance
     logging.getLogger("milvus_lite").setLevel(logging.CRITICAL)
@@ -178,7 +191,7 @@ def _start(file: Path, *, create: bool) -> str:
         uri = server_manager_instance.start_and_get_uri(str(file))
         if uri is None:
             raise UserError(
-                f"{LITE}{file} cannot be opened: another process has it open, or it cannot be "
+                f"{shown} cannot be opened: another process has it open, or it cannot be "
                 "written, or is damaged. Wait for the other, or look at the file."
             )
         _OPEN[file] += 1
@@ -230,7 +243,8 @@ class MilvusStore(RemoteStore):
             if not client.has_collection(_GALLERIES):
                 _make_galleries(client)
             # Create the collection last: without it, there is no gallery.
-            store._write(State(info))
+            client.delete(_GALLERIES, filter=_notes_of(name), timeout=_PATIENCE)
+            store._write(info, None)
             schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("key", DataType.VARCHAR, max_length=32, is_primary=True)
             schema.add_field("id", DataType.INT64)
@@ -270,7 +284,7 @@ class MilvusStore(RemoteStore):
             with in_a_sentence(store.address):
                 # Without its collection, there is no gallery: a remaining state is overwritten.
                 store._client.drop_collection(store._name, timeout=_PATIENCE)
-                store._client.delete(_GALLERIES, ids=[store._name], timeout=_PATIENCE)
+                store._client.delete(_GALLERIES, filter=_notes_of(store._name), timeout=_PATIENCE)
         finally:
             store.close()
 
@@ -300,17 +314,33 @@ class MilvusStore(RemoteStore):
     def _state(self) -> State:
         return _read(self._server)
 
-    def _write(self, state: State) -> None:
-        content = {
-            "info": state.info.to_json(),
-            "next_id": state.next_id,
-            "columns": state.further,
-            "index": state.index,
-            "roots": state.roots,
-        }
+    def _write(self, info: GalleryInfo, index: Mapping[str, int] | None) -> None:
+        self._note({self._name: {"info": info.to_json(), "index": index}})
+
+    def _note(self, notes: Mapping[str, Mapping[str, Any]]) -> None:
+        rows = [{"name": name, "state": state, "vector": [0.0, 0.0]} for name, state in notes.items()]
         with in_a_sentence(self.address):
-            row = {"name": self._name, "state": content, "vector": [0.0, 0.0]}
-            self._client.upsert(_GALLERIES, [row], timeout=_PATIENCE)
+            self._client.upsert(_GALLERIES, rows, timeout=_PATIENCE)
+
+    def _reserve(self, rows: int) -> int:
+        """Reserve ids that no other writer gets, and return the first.
+
+        Milvus has no transactions, but reads see all earlier writes: of two claims to the same ids, the later one sees
+        the earlier, and is withdrawn. Ids of withdrawn claims and broken additions are skipped.
+        """
+        own = _key_of_note(self._name, uuid.uuid4().hex)
+        while True:
+            first = self._state().next_id
+            self._note({own: {"end": first + rows}})
+            with in_a_sentence(self.address):
+                others = {name: note["end"] for name, note in _notes(self._server).items() if "end" in note}
+                others.pop(own, None)  # a later claim may have removed it
+                is_ours = all(end <= first for end in others.values())
+                if dropped := [*others] if is_ours else [own]:
+                    self._client.delete(_GALLERIES, ids=dropped, timeout=_PATIENCE)
+            if is_ours:
+                return first
+            time.sleep(random.uniform(0, 0.1))
 
     def _query(self, condition: str, fields: Sequence[str]) -> list[Row]:
         def query() -> list[Row]:
@@ -326,8 +356,9 @@ class MilvusStore(RemoteStore):
         return self._count()
 
     def add_roots(self, roots: Sequence[str]) -> None:
-        state = self._state()
-        self._write(replace(state, roots=merge_roots([*state.roots, *roots])))
+        # Each has a note of its own, as other writers may add some at the same time.
+        if roots:
+            self._note({_key_of_note(self._name, "root", root): {"root": root} for root in roots})
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         digests = [_digest(path) for path in paths]
@@ -338,17 +369,55 @@ class MilvusStore(RemoteStore):
         parts = [values[first : first + _LISTED] for first in range(0, len(values), _LISTED)]
         return [row for part in parts for row in self._query(f"{field} in {json.dumps([*part])}", fields)]
 
-    def _add(self, vectors: VectorRows, items: Sequence[Row], features: np.ndarray | None) -> RowIds:
-        state = self._state()
-        # Reserve the ids first: an addition that breaks off skips ids, and none is used twice.
-        self._write(replace(state, next_id=state.next_id + len(vectors), further=state.with_further(items[0])))
-        ids = state.next_id + np.arange(len(vectors))
-        rows = [_row(*item) for item in zip(ids.tolist(), items, vectors, strict=True)]
-        if features is not None:
-            rows = [row | {"features": some} for row, some in zip(rows, features, strict=True)]
-        with in_a_sentence(self.address):
-            self._client.upsert(self._name, rows, timeout=_PATIENCE)
+    def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
+        if not len(vectors):
+            return np.empty(0, np.int64)
+        first, known = self._reserve(len(vectors)), self._state().further
+        new = [name for name in items.column_names if name not in (*OWN, *known)]
+        notes = {
+            _key_of_note(self._name, "column", name): {"column": name, "place": [first, place]}
+            for place, name in enumerate(new)
+        }
+        if notes:
+            self._note(notes)
+        ids, texts = first + np.arange(len(vectors)), items.to_pylist()
+        size = max(1, BATCH // (4 * self.info.dim + 4 * (self.info.features or 0) + 512))
+        for begin in range(0, len(vectors), size):
+            part = slice(begin, begin + size)
+            rows = [_row(*row) for row in zip(ids[part].tolist(), texts[part], vectors[part], strict=True)]
+            if features is not None:
+                rows = [row | {"features": some} for row, some in zip(rows, features[part], strict=True)]
+            try:
+                self._upsert(rows)
+            except UserError as error:
+                raise PartlyWritten(str(error), begin) from error
         return ids
+
+    def _upsert(self, rows: Sequence[Row]) -> None:
+        with in_a_sentence(self.address):
+            self._client.upsert(self._name, [*rows], timeout=_PATIENCE)
+
+    def replace_rows(
+        self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
+    ) -> RowIds:
+        ids = self.add(vectors, items, features)  # a row replaces the one with the same path
+        if removed:
+            self.remove({"path": removed})
+        return ids
+
+    def set_labels(self, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
+        fields = FIELDS if self.info.features is None else (*FIELDS, "features")
+        paths, changed = [*labels], 0
+        size = max(1, BATCH // (4 * self.info.dim + 4 * (self.info.features or 0) + 512))
+        for begin in range(0, len(paths), size):
+            rows = self._those("key", [*map(_digest, paths[begin : begin + size])], fields)
+            rows = [row for row in rows if row["label"] != labels[row["path"]]]
+            changed += len(rows)
+            if rows:
+                self._upsert([row | _texts(row["path"], labels[row["path"]], row["columns"]) for row in rows])
+        if removed:
+            self.remove({"path": removed})
+        return changed
 
     def remove(self, where: Where) -> int:
         # Without conditions, every row is removed.
@@ -423,7 +492,7 @@ class MilvusStore(RemoteStore):
         chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})
         with in_a_sentence(self.address):
             # Write the goal first: if the index is missing, the next `open` builds it.
-            self._write(replace(self._state(), index=chosen if kind == "hnsw" else None))
+            self._write(self.info, chosen if kind == "hnsw" else None)
             self._drop_index()
             self._load()
 
@@ -442,7 +511,7 @@ class MilvusStore(RemoteStore):
         state, count = self._state(), self._count()
         for rows in self._windows(state, 4096, ("key", "cells", *FIELDS)):
             for row in rows:
-                should = _row(row["id"], {**row["columns"], "path": row["path"], "label": row["label"]}, row["vector"])
+                should = _texts(row["path"], row["label"], row["columns"])
                 is_right = row["key"] == should["key"] and sorted(row["cells"]) == sorted(should["cells"])
                 wrong["keys of other values"] += not is_right
                 seen[row["id"]] += 1
@@ -478,38 +547,60 @@ def _make_galleries(client: Any) -> None:
     client.load_collection(_GALLERIES)
 
 
+def _notes(server: Server) -> dict[str, dict[str, Any]]:
+    """Read the notes on a gallery, by their keys."""
+    condition = _notes_of(server.address.gallery)
+    fields = ["name", "state"]
+    query = partial(server.client.query, _GALLERIES, filter=condition, output_fields=fields, timeout=_PATIENCE)
+    with in_a_sentence(server.address.shown):
+        return {row["name"]: row["state"] for row in server.read(_GALLERIES, query)}
+
+
 def _read(server: Server) -> State:
     """Read the present state of a gallery; `UserError` if there is no gallery."""
-    name, shown = server.address.gallery, server.address.shown
-    condition = f'name in ["{name}"]'  # a word of letters and digits
-    query = partial(server.client.query, _GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)
-    with in_a_sentence(shown):
-        found = [*server.read(_GALLERIES, query)]
-    if not found:
+    name, shown, notes = server.address.gallery, server.address.shown, _notes(server)
+    if (main := notes.pop(name, None)) is None:
         raise UserError(f"{shown} holds no gallery: create it, or correct the name.")
-    state = found[0]["state"]
     try:
+        if main.keys() != {"info", "index"}:
+            raise ValueError("its state is not that of this version of proxemic, so create it again")
+        columns = sorted((note["place"], note["column"]) for note in notes.values() if "column" in note)
         return State(
-            GalleryInfo.from_json(state["info"], shown),
-            int(state["next_id"]),
-            tuple(state["columns"]),
-            state["index"],
-            tuple(state["roots"]),
+            GalleryInfo.from_json(main["info"], shown),
+            max((int(note["end"]) for note in notes.values() if "end" in note), default=0),
+            tuple(column for _, column in columns),
+            main["index"],
+            tuple(merge_roots([note["root"] for note in notes.values() if "root" in note])),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{shown} is not a gallery that can be read: {error}.") from error
 
 
+def _key_of_note(gallery: str, *parts: str) -> str:
+    return f"{_digest(gallery)}/{_digest(*parts)}"
+
+
+def _notes_of(gallery: str) -> str:
+    """Return the condition of all notes on a gallery: its own one, and those below its digest."""
+    digest = _digest(gallery)
+    return f'name in ["{gallery}"] or (name > "{digest}/" and name < "{digest}0")'  # 0 follows / in ASCII
+
+
 def _row(number: int, texts: Mapping[str, str | None], vector: Any) -> dict[str, Any]:
-    cells = {name: text for name, text in texts.items() if name not in ("id", "path") and text is not None}
+    columns = {name: text for name, text in texts.items() if name not in OWN and text is not None}
+    path, label = texts["path"], texts["label"]
+    assert path is not None
+    return {"id": number, "path": path, "vector": vector, **_texts(path, label, columns)}
+
+
+def _texts(path: str, label: str | None, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a row that follow from its texts."""
+    cells = columns if label is None else {"label": label, **columns}
     return {
-        "key": _digest(texts["path"]),
-        "id": number,
-        "path": texts["path"],
-        "label": texts["label"],
-        "columns": {name: text for name, text in cells.items() if name != "label"},
+        "key": _digest(path),
+        "label": label,
+        "columns": columns,
         "cells": [digest for name, text in cells.items() for digest in (_digest(name, None), _digest(name, text))],
-        "vector": vector,
     }
 
 

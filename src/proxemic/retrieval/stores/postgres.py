@@ -85,9 +85,12 @@ class Server:
         self.address = address
         self.version: tuple[int, ...] = ()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._cursor: Cursor | None = None  # of the transaction that runs
 
     def run(self, work: Callable[[Cursor], T], *, prepare: Callable[[Cursor], object] | None = None) -> T:
         """Run a function in a transaction, a second time if the connection was lost.
+
+        If `work` calls this method, too, that is part of the same transaction.
 
         Args:
             work: The function, called with a cursor.
@@ -96,6 +99,8 @@ class Server:
         Raises:
             UserError: If the server cannot be reached, or refuses.
         """
+        if self._cursor is not None:
+            return work(self._cursor)
         kept = self._connection is not None
         try:
             try:
@@ -113,8 +118,11 @@ class Server:
             self.close()
             self._connect(prepare)
         assert self._connection is not None
-        with self._connection.transaction(), self._connection.cursor(binary=True) as cursor:
-            return work(cursor)
+        with self._connection.transaction(), self._connection.cursor(binary=True) as self._cursor:
+            try:
+                return work(self._cursor)
+            finally:
+                self._cursor = None
 
     def _connect(self, prepare: Callable[[Cursor], object] | None) -> None:
         try:
@@ -188,8 +196,8 @@ CREATE TABLE {table} (
 class PostgresStore(RemoteStore):
     """A gallery in PostgreSQL: a line of `proxemic_galleries`, and a table `proxemic_gallery_NUMBER` of rows.
 
-    Names and values of users reach SQL as parameters only. Each batch of an addition is a transaction that locks the
-    gallery's line: writers take turns, and readers see committed rows.
+    Names and values of users reach SQL as parameters only. Each change is a transaction that first locks the gallery's
+    line: writers take turns, and readers see committed rows.
     """
 
     def __init__(self, server: Server, number: int, info: GalleryInfo) -> None:
@@ -291,9 +299,16 @@ class PostgresStore(RemoteStore):
         query = SQL("SELECT path FROM {} WHERE path = ANY(%s)").format(self._table)
         return {path for (path,) in self._fetch(query, [list(paths)])}
 
-    def _add(self, vectors: VectorRows, items: Sequence[Row], features: np.ndarray | None) -> RowIds:
-        kept = [None] * len(items) if features is None else features.tolist()
-        paths = [item["path"] for item in items]
+    def transaction(self, work: Callable[[], T]) -> T:
+        def locked(cursor: Cursor) -> T:
+            self._line(cursor, lock=True)
+            return work()
+
+        return self._server.run(locked)
+
+    def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
+        kept: Any = [None] * len(items) if features is None else features
+        rows, paths = items.to_pylist(), items["path"].to_pylist()
 
         def work(cursor: Cursor) -> list[int]:
             state = self._line(cursor, lock=True)
@@ -303,16 +318,25 @@ class PostgresStore(RemoteStore):
             ids: dict[str, int] = dict(cursor.execute(query, (paths,)).fetchall())
             with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
                 copy.set_types(["int8", "text", "text", "jsonb", "vector", "float4[]"])
-                for item, vector, some in zip(items, vectors, kept, strict=True):
+                for item, vector, some in zip(rows, vectors, kept, strict=True):
                     if item["path"] in ids:
                         continue
                     cells = {name: text for name, text in item.items() if name not in OWN and text is not None}
-                    copy.write_row((next_id, item["path"], item["label"], Jsonb(cells), Vector(vector), some))
+                    copy.write_row(
+                        (
+                            next_id,
+                            item["path"],
+                            item["label"],
+                            Jsonb(cells),
+                            Vector(vector),
+                            some if some is None else some.tolist(),
+                        )
+                    )
                     ids[item["path"]] = next_id
                     next_id += 1
             cursor.execute(
                 "UPDATE proxemic_galleries SET next_id = %s, columns = %s WHERE number = %s",
-                (next_id, [*state.with_further(items[0])], self._number),
+                (next_id, [*state.with_further(items.column_names)], self._number),
             )
             return [ids[path] for path in paths]
 
@@ -320,7 +344,7 @@ class PostgresStore(RemoteStore):
 
     def remove(self, where: Where) -> int:
         def work(cursor: Cursor) -> int:
-            conditions, values = _conditions(check_where(where, self._line(cursor).columns))
+            conditions, values = _conditions(check_where(where, self._line(cursor, lock=True).columns))
             return cursor.execute(SQL("DELETE FROM {} {}").format(self._table, conditions), values).rowcount
 
         return self._server.run(work)
@@ -328,9 +352,23 @@ class PostgresStore(RemoteStore):
     def replace_rows(
         self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
     ) -> RowIds:
-        # Run both transactions as parts of this one.
         replace = super().replace_rows
-        return self._server.run(lambda _: replace(vectors, items, features, removed))
+        return self.transaction(lambda: replace(vectors, items, features, removed))
+
+    def set_labels(self, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
+        query = SQL(
+            "UPDATE {} AS own SET label = given.label FROM unnest(%s::text[], %s::text[]) AS given (path, label) "
+            "WHERE own.path = given.path AND own.label IS DISTINCT FROM given.label"
+        ).format(self._table)
+
+        def work(cursor: Cursor) -> int:
+            self._line(cursor, lock=True)
+            changed = cursor.execute(query, ([*labels], [*labels.values()])).rowcount
+            if removed:
+                cursor.execute(SQL("DELETE FROM {} WHERE path = ANY(%s)").format(self._table), ([*removed],))
+            return changed
+
+        return self._server.run(work)
 
     def decisions(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         def composed(text: str) -> Composed:

@@ -16,7 +16,6 @@ from proxemic.retrieval.stores.store import (
     GalleryInfo,
     IndexKind,
     Neighbours,
-    PartlyWritten,
     QueryRows,
     RowIds,
     Store,
@@ -54,14 +53,11 @@ class RemoteStore(Store):
     """A gallery on a server, whose rows have `id`, `path`, `label`, `columns` (a dictionary) and `vector`."""
 
     indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
+    rows_at_once: ClassVar[int] = 8_192
 
     @abstractmethod
     def _state(self) -> State:
         """Read the state."""
-
-    @abstractmethod
-    def _add(self, vectors: VectorRows, items: Sequence[Row], features: np.ndarray | None) -> RowIds:
-        """Add all rows, at least one, or none; return the ids."""
 
     @abstractmethod
     def _nearest(self, queries: QueryRows, k: int, where: Where | None) -> Iterable[Sequence[tuple[int, Any]]]:
@@ -83,18 +79,6 @@ class RemoteStore(Store):
     def index(self) -> dict[str, Any]:
         settings = self._state().index
         return {"kind": "exact" if settings is None else "hnsw", "rows": len(self), **(settings or {})}
-
-    def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
-        ids = [np.empty(0, np.int64)]
-        size = max(1, BATCH // (4 * self.info.dim + 4 * (self.info.features or 0) + 512))
-        for first in range(0, len(vectors), size):
-            try:
-                part = slice(first, first + size)
-                kept = None if features is None else features[part]
-                ids.append(self._add(vectors[part], items.slice(first, size).to_pylist(), kept))
-            except UserError as error:
-                raise PartlyWritten(str(error), first) from error
-        return np.concatenate(ids)
 
     def search(self, queries: QueryRows, k: int, where: Where | None = None) -> Neighbours:
         distances, ids = np.full((len(queries), k), np.inf, np.float32), np.full((len(queries), k), -1)

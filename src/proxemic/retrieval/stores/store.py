@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -17,6 +17,7 @@ with optional_dependency("train"):
     import pyarrow as pa
 
 
+T = TypeVar("T")
 Distance = Literal["cosine", "euclidean"]
 IndexKind = Literal["exact", "hnsw", "ivfpq"]
 # The arrays that stores take and give, as signatures name them.
@@ -128,9 +129,11 @@ class Store(ABC):
     Attributes:
         address: The address as a user writes it, without a password.
         indexes: The kinds of index that `build_index` can make.
+        rows_at_once: Rows to hand over at once in a long addition.
     """
 
     indexes: ClassVar[tuple[IndexKind, ...]] = ("exact",)
+    rows_at_once: ClassVar[int] = 65_536
 
     def __init__(self, address: str, info: GalleryInfo) -> None:
         self.address = address
@@ -171,6 +174,10 @@ class Store(ABC):
     def add_roots(self, roots: Sequence[str]) -> None:
         """Allow opening pictures below further folders and addresses."""
 
+    def transaction(self, work: Callable[[], T]) -> T:
+        """Read and change in `work` as one transaction, beside which no process writes; only PostgreSQL can do this."""
+        return work()
+
     @abstractmethod
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         """Return those of the given paths that the gallery has."""
@@ -192,6 +199,28 @@ class Store(ABC):
         """Replace the rows with the same paths, and remove the paths `removed`, in one step if possible; return ids."""
         self.remove({"path": [*items["path"].to_pylist(), *removed]})
         return self.add(vectors, items, features)
+
+    def set_labels(self, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
+        """Change the labels of rows, by path, and remove the rows `removed`; return how many labels changed."""
+        vectors, tables, features = [], [], []
+        for some, items in self.iterate():
+            paths, before = items["path"].to_pylist(), items["label"].to_pylist()
+            rows = [row for row, path in enumerate(paths) if path in labels and labels[path] != before[row]]
+            if not rows:
+                continue
+            part = items.take(rows)
+            texts = pa.array([labels[paths[row]] for row in rows], pa.string())
+            tables.append(part.set_column(part.column_names.index("label"), "label", texts).drop_columns(["id"]))
+            vectors.append(some[rows])
+            features.append(self.features(part["id"].to_numpy()))
+        if not tables:
+            if removed:
+                self.remove({"path": [*removed]})
+            return 0
+        kept = [some for some in features if some is not None]
+        changed = pa.concat_tables(tables)
+        self.replace_rows(np.concatenate(vectors), changed, np.concatenate(kept) if kept else None, removed)
+        return len(changed)
 
     @abstractmethod
     def features(self, ids: RowIds) -> FeatureRows | None:
