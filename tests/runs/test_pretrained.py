@@ -58,6 +58,7 @@ def test_a_folder_of_transformers_is_prepared_as_it_says(folder: Path) -> None:
     import transformers
 
     network, preprocessing = load_pretrained(f"hf:{folder}")
+    assert isinstance(preprocessing, Preprocessing)
     assert (preprocessing.size, preprocessing.mean, preprocessing.std) == (32, [0.5] * 3, [0.25] * 3)
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
