@@ -36,6 +36,7 @@ def write_towers(folder: Path, kind: str = "clip", *, tokenizer_class: str = "Pr
     settings = {"tokenizer_class": tokenizer_class, "pad_token": "<pad>", "model_max_length": LENGTH}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     prepared = {
+        "image_processor_type": "SiglipImageProcessor",
         "do_normalize": True,
         "image_mean": [0.5] * 3,
         "image_std": [0.25] * 3,

@@ -225,6 +225,7 @@ def _folder(folder: Path) -> Path:
         ({"distance": "hamming"}, "has distance 'hamming'"),
         ({"preprocessing": None}, "does not say how images are prepared"),
         ({"preprocessing": {"size": 16, "unknown": 1}}, "does not say how images are prepared"),
+        ({"preprocessing": {"library": "timm"}}, "ONNX files are not prepared by other libraries"),
         ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, "does not say how .* mean has 3 values"),
         ({"preprocessing": {"size": 16, "channels": 1, "mean": [0.5], "std": [1]}}, "takes images of 3 channels"),
     ],

@@ -13,6 +13,9 @@ from torch.nn.functional import normalize
 from command_line import Here, assert_refused
 from images import write_folder
 from proxemic.errors import UserError
+from proxemic.models import ModelConfig
+from proxemic.models.backbones.text_towers import parse_tokenizer, tokenize
+from proxemic.models.backbones.transformers_models import transformers_backbone
 from proxemic.retrieval import Embedder, Gallery, improve_gallery, search_gallery
 from proxemic.retrieval.improvement import Improvement, whitened_head
 from towers import LENGTH, SIDE, WORDS, write_towers
@@ -135,3 +138,31 @@ def test_texts_for_siglip_are_prepared_as_its_own_code_does(root: Path) -> None:
     embedder = Embedder.load(f"hf:{write_towers(root / 'own', 'siglip', tokenizer_class='SiglipTokenizer')}")
     expected = Embedder.load(f"hf:{root / 'siglip'}").embed_texts(["a red car"])
     torch.testing.assert_close(embedder.embed_texts([" A, Red\n  (car)! "]), expected)
+
+
+@pytest.mark.parametrize("saved", ["Siglip2Tokenizer", "CLIPTokenizer"])
+def test_texts_are_tokenised_as_the_processor_of_the_folder_does(root: Path, saved: str) -> None:
+    import transformers
+
+    folder = write_towers(root / saved, "siglip" if saved == "Siglip2Tokenizer" else "clip")
+    kind = getattr(transformers, saved)
+    letters = [chr(code) for code in range(97, 123)]
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"] if saved == "Siglip2Tokenizer" else ["<|endoftext|>"]
+    pieces = [*special, "▁", *letters, *(f"{letter}</w>" for letter in letters), "ca", "car"]
+    merges = [("c", "a"), ("ca", "r")]
+    kind(vocab={piece: place for place, piece in enumerate(pieces)}, merges=merges).save_pretrained(folder)
+    if saved == "Siglip2Tokenizer":  # the files of the hub do not have what the class adds
+        content = json.loads((folder / "tokenizer.json").read_text())
+        content["normalizer"] = content["normalizer"]["normalizers"][-1]
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    texts = ["A Red CAR", "a red car", " two   lines,\nand more than eight tokens", "é"]
+    expected = processor.tokenizer(
+        texts, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
+    ).input_ids
+    backbone = transformers_backbone(ModelConfig(f"hf:{folder}", pooling="joint", pretrained=True))
+    assert backbone.tokenizer is not None
+    found = tokenize(parse_tokenizer(backbone.tokenizer), texts)
+    assert found.tolist() == expected.tolist()
+    assert found[0].tolist() == found[1].tolist()
+    assert len({*map(tuple, found.tolist())}) == 3

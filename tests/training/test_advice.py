@@ -44,7 +44,12 @@ def test_the_images_of_a_network_of_transformers(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"model.backbone": f"hf:{tmp_path}", "model.pretrained": True, "images.size": 64}
     (tmp_path / "config.json").write_text("{}")
     assert not [*advice(load("own", **flags))]
-    said = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
+    said: dict[str, Any] = {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": 256},
+        "crop_size": {"height": 224, "width": 224},
+        "do_center_crop": True,
+    }
     said |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     size, normalisation = advice(load("own", **flags))
@@ -53,7 +58,8 @@ def test_the_images_of_a_network_of_transformers(tmp_path: Path) -> None:
     assert "give --images.mean '[0.5, 0.4, 0.3]' --images.std '[0.2, 0.2, 0.2]'." in normalisation
     right = {"images.size": 224, "images.mean": [0.5, 0.4, 0.3], "images.std": [0.2, 0.2, 0.2]}
     assert not [*advice(load("own", **flags | right))]
-    (tmp_path / "preprocessor_config.json").write_text('{"size": 64, "do_normalize": false, "image_mean": "grey"}')
+    said |= {"size": 64, "do_center_crop": False, "do_normalize": False, "image_mean": "grey"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     (normalisation,) = advice(load("own", **flags))
     assert "give --images.mean '[0, 0, 0]' --images.std '[1, 1, 1]'." in normalisation
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import floor
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +45,8 @@ class Preprocessing:
             large images differ slightly from those that are resized in one step.
         interpolation: Interpolation of the resizing to `resize`, by Pillow's name; pretrained networks are often
             trained with `bicubic`.
+        crop_rounding: The pixel at which the centre crop begins if that lies between two: the `nearest`, half to even,
+            as torchvision and timm round, or `down`, as transformers rounds.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -62,6 +65,7 @@ class Preprocessing:
     white: Literal[1, 255] = 1
     reduce: bool = False
     interpolation: Interpolation = "bilinear"
+    crop_rounding: Literal["nearest", "down"] = "nearest"
 
     def __post_init__(self) -> None:
         check_fields(self, size="[1, inf)")
@@ -252,7 +256,7 @@ def _fit(preprocessing: Preprocessing) -> list[Callable[[Any], Any]]:
     size, method = preprocessing.size, Image.Resampling[preprocessing.interpolation.upper()]
     if preprocessing.resized is None:
         return [Resize((size, size), method)]
-    return [Resize(preprocessing.resized, method), CenterCrop(size)]
+    return [Resize(preprocessing.resized, method), CenterCrop(size, preprocessing.crop_rounding)]
 
 
 class _ToChannels(nn.Module):
@@ -327,7 +331,9 @@ class CenterCrop:
     """Crop the square in the middle of an image."""
 
     size: int
+    rounding: Literal["nearest", "down"] = "nearest"
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        left, top = (round((side - self.size) / 2) for side in image.size)
+        to_pixel = round if self.rounding == "nearest" else floor
+        left, top = (to_pixel((side - self.size) / 2) for side in image.size)
         return image.crop((left, top, left + self.size, top + self.size))

@@ -183,12 +183,17 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 def read_checksum(path: str | Path) -> str:
     """Return the checksum of the weights of a model that `save_model` wrote, or of an ONNX file.
 
+    If another library prepares the images of the model, its name, version and settings are part of the checksum.
+
     Raises:
         ValueError: If the file is missing or malformed.
     """
     if Path(path).suffix.lower() == ONNX:
         return hashlib.sha256(read_onnx(Path(path))).hexdigest()
-    return str(_described(path, "sha256"))
+    weights, preprocessing = str(_described(path, "sha256")), _described(path, "preprocessing")
+    if isinstance(preprocessing, Mapping) and "library" in preprocessing:
+        return hashlib.sha256(json.dumps([weights, preprocessing], sort_keys=True).encode()).hexdigest()
+    return weights
 
 
 def takes_vectors(path: str | Path) -> bool:

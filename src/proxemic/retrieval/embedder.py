@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
 
 from proxemic.arrays import as_tensor
-from proxemic.data import Preprocessing, read_image
+from proxemic.data import read_image
 from proxemic.data.pixels import Pixels
 from proxemic.data.reading import ImageInput, UnreadableImageError
 from proxemic.data.vectors import Vectors
@@ -39,6 +39,7 @@ from proxemic.retrieval.stores.store import Distance, GalleryInfo
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.library_preprocessing import AnyPreprocessing
 from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.pretrained import model_path
 from proxemic.runs.workers import worker_settings
@@ -78,14 +79,14 @@ class Preparation:
     """Prepare a picture as the input tensor ``[C, H, W]`` of a network, in processes that do not hold the network.
 
     Args:
-        transform: `Preprocessing`, or any function of an RGB image. If it returns a mapping, as processors of
-            transformers do, its ``pixel_values`` are the tensor.
+        transform: `Preprocessing`, `LibraryPreprocessing`, or any function of an RGB image. If it returns a mapping, as
+            processors of transformers do, its ``pixel_values`` are the tensor.
     """
 
-    def __init__(self, transform: Preprocessing | Transform) -> None:
-        self.is_ours = isinstance(transform, Preprocessing)
-        self.side = transform.reduced_side if isinstance(transform, Preprocessing) else None
-        self._transform: Transform = transform.evaluation() if isinstance(transform, Preprocessing) else transform
+    def __init__(self, transform: AnyPreprocessing | Transform) -> None:
+        self.is_ours = isinstance(transform, AnyPreprocessing)
+        self.side = transform.reduced_side if isinstance(transform, AnyPreprocessing) else None
+        self._transform: Transform = transform.evaluation() if isinstance(transform, AnyPreprocessing) else transform
 
     def __call__(self, picture: Picture) -> Tensor:
         if isinstance(picture, Tensor):
@@ -179,7 +180,7 @@ class Embedder:
             chosen as in `embed_dataset`; to choose another value, wrap the model in a module of your own.
         transform: `Preprocessing`, or any function that maps an upright RGB image of Pillow to a tensor ``[C, H, W]``,
             such as timm's ``create_transform``, or to a mapping with ``pixel_values``, as image processors of
-            transformers do.
+            transformers do. `Embedder.load` may also set a `LibraryPreprocessing`.
         distance: ``cosine`` or ``euclidean``: how embeddings are compared.
         checksum: Identifies the model that made embeddings; None computes it from the weights.
         path: The path from which the model was loaded, or None.
@@ -199,7 +200,7 @@ class Embedder:
     def __init__(
         self,
         model: nn.Module,
-        transform: Preprocessing | Transform,
+        transform: AnyPreprocessing | Transform,
         *,
         distance: Distance = "cosine",
         checksum: str | None = None,
@@ -207,7 +208,7 @@ class Embedder:
         precision: EvaluationPrecision = "32-true",
         dim: int | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module) or not (isinstance(transform, Preprocessing) or callable(transform)):
+        if not isinstance(model, nn.Module) or not (isinstance(transform, AnyPreprocessing) or callable(transform)):
             raise ValueError("model must be a torch module, and transform a Preprocessing or a function of an image")
         self.model = model.eval()
         self.transform = transform

@@ -12,9 +12,10 @@ import platformdirs
 from proxemic.addresses import GALLERY_FILE, is_pretrained_name
 from proxemic.data.sources.listing import absolute, files_below
 from proxemic.image_formats import is_picture_name
+from proxemic.models import read_checksum
 from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.stores.local.database import Damaged
-from proxemic.runs.pretrained import DEFAULT_MODEL
+from proxemic.runs.pretrained import DEFAULT_MODEL, model_path
 
 
 def open_gallery(
@@ -75,7 +76,8 @@ def open_gallery(
 
 def kept_gallery(folder: Path, model: str | os.PathLike[str]) -> Path:
     """Return the path of the cached gallery of a folder and a model."""
-    named = str(model) if is_pretrained_name(model) else absolute(str(model))
+    # Another version of the library that prepares the pictures of a pretrained network is another model.
+    named = f"{model} {read_checksum(model_path(model))}" if is_pretrained_name(model) else absolute(str(model))
     digest = hashlib.sha256("\n".join((absolute(str(folder)), named)).encode(errors="surrogateescape"))
     return (
         platformdirs.user_cache_path("proxemic") / "galleries" / f"{folder.absolute().name}-{digest.hexdigest()[:16]}"

@@ -7,14 +7,14 @@ from pathlib import Path
 from shutil import copytree
 from tempfile import TemporaryDirectory
 
-from proxemic.data import Preprocessing
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, read_checksum, save_model
 from proxemic.models.model import without_head
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.stores import GalleryInfo, Store, create_whole_store
 from proxemic.retrieval.stores.store import OWN_MODEL
+from proxemic.runs.library_preprocessing import AnyPreprocessing
 
-Network = tuple[EmbeddingModel, Preprocessing]
+Network = tuple[EmbeddingModel, AnyPreprocessing]
 """A network without a head, and how its pictures are prepared."""
 
 

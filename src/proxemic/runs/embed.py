@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from proxemic.arrays import as_tensor
-from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
+from proxemic.data import EmbeddingDataset, ImageSet
 from proxemic.distributed.gather import gather_uneven
 from proxemic.errors import UserNote
 from proxemic.metrics.arrays import as_integers
@@ -27,13 +27,14 @@ from proxemic.models.outputs import embeddings_in
 from proxemic.precision import full_precision
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.library_preprocessing import AnyPreprocessing, read_preprocessing
 from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.workers import shared_memory_errors, worker_settings
 
 Keys = tuple[str | Sequence[str], str]
 
 
-def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
+def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, AnyPreprocessing]:
     """Load a model or an ONNX file, and the preprocessing of its images; warn if its run is unfinished."""
     if path.suffix.lower() == ONNX:
         return read_onnx_model(path)[:2]
@@ -43,7 +44,7 @@ def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[
         note = f"{path} {run.stopped}: its model is the best one until then. Finish it by proxemic train --resume "
         warnings.warn(f"{note}{run.path}.", UserNote, stacklevel=2)
     try:
-        return model, Preprocessing(**preprocessing)
+        return model, read_preprocessing(preprocessing)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the preprocessing that model.json of {path} says cannot be done here: {error}") from error
 
@@ -52,7 +53,7 @@ def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[
 def embed_images(
     model: nn.Module,
     images: ImageSet,
-    preprocessing: Preprocessing,
+    preprocessing: AnyPreprocessing,
     *,
     batch_size: int = 256,
     workers: int = 0,

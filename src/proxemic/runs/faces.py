@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from proxemic.data import ImageSet, Preprocessing
+from proxemic.data import ImageSet
 from proxemic.models import EmbeddingModel
 from proxemic.runs.embed import embed_images
+from proxemic.runs.library_preprocessing import AnyPreprocessing
 
 
 class FlipSum(nn.Module):
@@ -33,7 +34,7 @@ class FlipSum(nn.Module):
 def embed_faces(
     model: EmbeddingModel,
     images: ImageSet,
-    preprocessing: Preprocessing,
+    preprocessing: AnyPreprocessing,
     *,
     flip: bool = True,
     batch_size: int = 256,

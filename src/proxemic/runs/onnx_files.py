@@ -48,6 +48,8 @@ def read_onnx_model(path: Path) -> tuple[EmbeddingModel, Preprocessing, dict[str
             "together side by side."
         )
     try:
+        if "library" in usage["preprocessing"]:
+            raise ValueError("ONNX files are not prepared by other libraries; give size, resize, mean and std")
         preprocessing = Preprocessing(**usage["preprocessing"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not say how images are prepared: {error}") from error

@@ -4,17 +4,16 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Any, get_args
 
 import platformdirs
+from PIL import Image
 
 from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
-from proxemic.data import Preprocessing
-from proxemic.data.transforms import Interpolation
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
-from proxemic.models.backbones.transformers_models import expected_images, find_folder, has_text_tower
+from proxemic.models.backbones.transformers_models import find_folder, has_text_tower
 from proxemic.models.model import without_head
+from proxemic.runs.library_preprocessing import AnyPreprocessing, is_current, pretrained_preprocessing
 
 DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
 """The model of a gallery for which none is given: its weights come with the extra ``pretrained``."""
@@ -36,7 +35,8 @@ def model_path(model: str | os.PathLike[str]) -> Path:
     if not is_pretrained_name(model):
         return Path(model)
     folder = kept_at(str(model))
-    if not (folder / "model.json").is_file():  # this file is written last
+    file = folder / "model.json"  # which is written last
+    if not file.is_file() or not is_current(read_json(file).get("preprocessing", {})):
         network, preprocessing = load_pretrained(str(model))
         save_model(folder, network, preprocessing.as_dict())
     return folder
@@ -58,41 +58,17 @@ def kept_at(model: str) -> Path:
     return platformdirs.user_cache_path("proxemic") / "models" / name
 
 
-def load_pretrained(name: str) -> tuple[EmbeddingModel, Preprocessing]:
+def load_pretrained(name: str) -> tuple[EmbeddingModel, AnyPreprocessing]:
     """Load a pretrained network without its classifier, and the preprocessing with which it was trained.
 
     Its embeddings are its pooled features, scaled to unit length, or for a network with a text tower (CLIP, SigLIP) the
     features that images and texts share. The arguments and errors are those of `model_path`.
     """
     of_timm = name.startswith(TIMM)
-    backbone = name.removeprefix(TIMM)
-    preprocessing = _of_timm(backbone) if of_timm else _of_transformers(name)
+    preprocessing = pretrained_preprocessing(name)
+    _, height, width = preprocessing.evaluation()(Image.new("RGB", (64, 64))).shape
     # A vision transformer of timm is built for the size of its images; the head is taken off again.
     pooling = "avg" if of_timm else "joint" if has_text_tower(find_folder(name, weights=True)) else "pooler"
-    config = ModelConfig(backbone, pooling=pooling, pretrained=True, image_size=preprocessing.size)
+    side = height if height == width else None  # networks for other images are built for these
+    config = ModelConfig(name.removeprefix(TIMM), pooling=pooling, pretrained=True, image_size=side)
     return without_head(build_model(config)).eval(), preprocessing
-
-
-def _of_timm(name: str) -> Preprocessing:
-    from proxemic.models.backbones.timm_models import check_timm_name
-
-    check_timm_name(name)
-    from timm.data import resolve_data_config
-    from timm.models import get_pretrained_cfg
-
-    known = get_pretrained_cfg(name)
-    said = resolve_data_config({}, pretrained_cfg=known.to_dict() if known else {})
-    size, method = said["input_size"][-1], said["interpolation"]
-    resize = None if said["crop_mode"] == "squash" else int(size / said["crop_pct"])
-    # Networks that were trained with random methods are evaluated with timm's default.
-    return Preprocessing(
-        size, resize, mean=said["mean"], std=said["std"], interpolation="bilinear" if method == "random" else method
-    )
-
-
-def _of_transformers(name: str) -> Preprocessing:
-    said = expected_images(find_folder(name, weights=True))
-    resize = "auto" if said.size is None else said.resize
-    known: dict[str, Any] = {} if said.mean is None or said.std is None else {"mean": said.mean, "std": said.std}
-    method = get_args(Interpolation)[2 if said.resample is None else said.resample]
-    return Preprocessing(said.size or 224, resize, interpolation=method, **known)

@@ -1,13 +1,13 @@
 """Advice to the user about a recipe before it trains, and about the validation curve of a run."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from proxemic.addresses import TRANSFORMERS
 from proxemic.data import Splits
 from proxemic.models import EmbeddingModel, ModelConfig
-from proxemic.models.backbones.timm_models import pretrained_normalization
-from proxemic.models.backbones.transformers_models import expected_images, find_folder
+from proxemic.models.backbones.transformers_models import find_folder, read_image_processor
 from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
 from proxemic.tables import percent
@@ -94,9 +94,18 @@ def _learnt(model: ModelConfig) -> tuple[int | None, tuple[Sequence[float], Sequ
     if not model.pretrained or model.custom_backbone:
         return None, None
     if not model.backbone_name.startswith(TRANSFORMERS):
-        return None, pretrained_normalization(model.backbone_name)
-    said = expected_images(find_folder(model.backbone_name, weights=True))
-    return said.size, None if said.mean is None or said.std is None else (said.mean, said.std)
+        from timm import get_pretrained_cfg
+
+        known = get_pretrained_cfg(model.backbone_name)
+        return None, None if known is None else (known.mean, known.std)
+    processor = read_image_processor(find_folder(model.backbone_name, weights=True))
+    said = {} if processor is None else json.loads(processor.to_json_string())
+    size = said.get("crop_size" if said.get("do_center_crop") else "size") or {}
+    mean, std = said.get("image_mean"), said.get("image_std")
+    if said.get("do_normalize") is False:
+        mean, std = [0.0] * 3, [1.0] * 3
+    are_colours = all(isinstance(values, list) and len(values) == 3 for values in (mean, std))
+    return size.get("height") or size.get("shortest_edge"), (mean, std) if are_colours else None
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -12,40 +12,57 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+TOKENS = ("special_tokens_map.json", "added_tokens.json")  # beside the settings in older folders
 _PUNCTUATION = r"[!-/:-@\[-`{-~]"
 
 
 def read_tokenizer(folder: Path, settings: Mapping[str, Any], length: int, padding: int) -> str | None:
-    """Read `tokenizer.json` of a folder, if it exists, and set it to cut and pad texts to the length of the network.
+    """Read the tokenizer of a folder, if there is a `tokenizer.json`, as the processor of transformers uses it.
 
     Args:
         folder: A folder of transformers.
         settings: Content of its `tokenizer_config.json`.
-        length: Number of tokens of a text.
-        padding: Token that fills shorter texts, if the settings name none.
+        length: Number of tokens to which texts are cut and padded.
+        padding: Token that fills shorter texts, if the tokenizer names none.
 
     Raises:
         ValueError: If the file is damaged.
     """
     if not (folder / TOKENIZER).is_file():
         return None
+    tokenizer = parse_tokenizer((folder / TOKENIZER).read_text(encoding="utf-8"), folder / TOKENIZER)
+    if settings.get("tokenizer_class") == "SiglipTokenizer":
+        return _with_steps_of_siglip(tokenizer, settings, length, padding)
+    from transformers import AutoTokenizer
+
+    try:
+        theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # each tokenizer has checks of its own
+        message = " ".join(str(error).split())[:200]
+        raise ValueError(f"transformers cannot read the tokenizer in {folder}: {message}") from error
+    if theirs.pad_token_id is None:
+        theirs.pad_token = theirs.convert_ids_to_tokens(padding)
+    theirs(["a text"], padding="max_length", truncation=True, max_length=length)  # which the tokenizer then keeps
+    return theirs.backend_tokenizer.to_str()
+
+
+def _with_steps_of_siglip(tokenizer: Any, settings: Mapping[str, Any], length: int, padding: int) -> str:
+    """Add the steps of `SiglipTokenizer`, which needs sentencepiece, before those of its file."""
     from tokenizers import Regex, normalizers
 
-    tokenizer = parse_tokenizer((folder / TOKENIZER).read_text(encoding="utf-8"), folder / TOKENIZER)
     named = settings.get("pad_token")
     named = named.get("content") if isinstance(named, Mapping) else named
     number = tokenizer.token_to_id(named) if isinstance(named, str) else None
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length, pad_id=padding if number is None else number)
-    if settings.get("tokenizer_class") == "SiglipTokenizer":  # its code prepares texts before the steps of the file
-        steps = [
-            normalizers.Lowercase(),
-            normalizers.Replace(Regex(_PUNCTUATION), ""),
-            normalizers.Replace(Regex(r"\s+"), " "),
-            normalizers.Strip(),
-        ]
-        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
-        tokenizer.normalizer = normalizers.Sequence([*steps, *own])
+    steps = [
+        normalizers.Lowercase(),
+        normalizers.Replace(Regex(_PUNCTUATION), ""),
+        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Strip(),
+    ]
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([*steps, *own])
     return tokenizer.to_str()
 
 

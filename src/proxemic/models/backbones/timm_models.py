@@ -125,14 +125,6 @@ def timm_backbone(
     return TimmBackbone(create() if file is None else _create_from(file, name, create))
 
 
-def pretrained_normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return mean and standard deviation per colour (0 to 1) that timm's weights were trained with, or None."""
-    import timm
-
-    configuration = timm.get_pretrained_cfg(name)
-    return None if configuration is None else (tuple(configuration.mean), tuple(configuration.std))
-
-
 def _create_from(file: Path, name: str, create: Callable[..., nn.Module]) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):

@@ -3,12 +3,12 @@
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from math import isqrt
+from math import isqrt, prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,15 +17,13 @@ from torch import Tensor, nn
 from proxemic.addresses import TRANSFORMERS
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.models.backbones.text_towers import TOKENIZER, TOKENIZER_SETTINGS, read_tokenizer
+from proxemic.models.backbones.text_towers import TOKENIZER, TOKENIZER_SETTINGS, TOKENS, read_tokenizer
 from proxemic.models.config import SIZE, ModelConfig
 from proxemic.models.weights_files import load_weights_file
 
 _CONFIG, _PROCESSOR, _PROCESSORS = "config.json", "preprocessor_config.json", "processor_config.json"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LARGEST_FILE = 2**20  # bytes of JSON; published files have a few thousand
-_CONVNEXT_CROPS = 384  # pixels; ConvNeXT's image processor crops smaller images
-_RESAMPLINGS = 6  # number of Pillow's resampling methods
 _LARGEST, _MOST_LAYERS = 2**20, 2**10
 # Keys that say how a network is stored or called, not what it computes; some name foreign code and paths.
 _DROPPED = ("auto_map", "_name_or_path", "dtype", "torch_dtype", "quantization_config", "architectures")
@@ -68,7 +66,9 @@ class TransformersBackbone(nn.Module):
         config = _vision(self.network.config)
         if images.shape[1] == 1 and getattr(config, "num_channels", 3) == 3:
             images = images.expand(-1, 3, -1, -1)
-        is_other_size = self._interpolates and getattr(config, "image_size", None) != images.shape[-1]
+        side = getattr(config, "image_size", None)
+        sides = tuple(side) if isinstance(side, list | tuple) else (side, side)
+        is_other_size = self._interpolates and sides != tuple(images.shape[-2:])
         forward = self.network.get_image_features if self.has_text_tower else self.network
         return forward(images, return_dict=True, **({"interpolate_pos_encoding": True} if is_other_size else {}))
 
@@ -101,10 +101,11 @@ def transformers_backbone(config: ModelConfig, described: Mapping[str, Any] | No
     options = {"dtype": torch.float32, "trust_remote_code": False, **({"add_pooling_layer": False} if pools else {})}
     pooler, vision = config.pooling in ("pooler", "joint"), _vision(network_config)
     side = config.image_size or getattr(vision, "image_size", None)
+    sides = side if isinstance(side, list | tuple) else [side if isinstance(side, int) else SIZE] * 2
     # A trial pass over two images, without memory for weights.
     with torch.device("meta"), torch.enable_grad():
         trial = TransformersBackbone(AutoModel.from_config(network_config, **options).eval(), pooler=pooler)
-        features = _try(trial, config.in_channels, side if isinstance(side, int) else SIZE, name)
+        features = _try(trial, config.in_channels, sides, name)
         trained = {key: parameter for key, parameter in trial.network.named_parameters() if parameter.requires_grad}
         gradients = torch.autograd.grad(features.sum(), [*trained.values()], allow_unused=True)
     if folder is not None and config.pretrained:
@@ -201,20 +202,20 @@ def _check_sizes(described: Mapping[str, Any]) -> None:
             _check_sizes(value)
 
 
-def _try(backbone: TransformersBackbone, channels: int, side: int, name: str) -> Tensor:
+def _try(backbone: TransformersBackbone, channels: int, sides: Sequence[int], name: str) -> Tensor:
     """Run two images through the network, count class and register tokens, and return the feature map."""
     try:
-        output = backbone.output(torch.zeros(2, channels, side, side))
+        output = backbone.output(torch.zeros(2, channels, *sides))
         hidden, patch = output.last_hidden_state, getattr(_vision(backbone.network.config), "patch_size", None)
         if hidden.ndim == 3:
-            patches = (side // patch) ** 2 if isinstance(patch, int) and patch > 0 else 0
+            patches = prod(side // patch for side in sides) if isinstance(patch, int) and patch > 0 else 0
             tokens = hidden.shape[1]
             # A network that merges patches has fewer patch tokens, but still a square number.
             backbone.prefix_tokens = tokens - (patches if 0 < patches <= tokens else isqrt(tokens) ** 2)
         return backbone.to_map(output)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"backbone {name!r} cannot take images of {side} by {side} pixels "
+            f"backbone {name!r} cannot take images of {' by '.join(map(str, sides))} pixels "
             f"({' '.join(str(error).split())[:200].rstrip('.')}); give the size that it was made for"
         ) from error
 
@@ -254,56 +255,42 @@ def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, An
     return network
 
 
-class ExpectedImages(NamedTuple):
-    """Preprocessing that a network was trained with; None for values that its folder does not state.
+def read_image_processor(folder: Path) -> Any | None:
+    """Build transformers' own image processor of a folder; None if the folder does not describe one."""
+    files = [file for name in (_PROCESSORS, _PROCESSOR) if (file := folder / name).is_file()]
+    described = [_read_json(file) for file in files]
+    settings = next((found["image_processor"] for found in described if "image_processor" in found), None)
+    if settings is None and (folder / _PROCESSOR).is_file():
+        settings = described[-1]
+    return None if settings is None else image_processor(settings, _read_json(folder / _CONFIG).get("model_type"))
 
-    Args:
-        size: Side in pixels.
-        mean: Mean per colour, 0 to 1.
-        std: Standard deviation per colour.
-        resize: Shorter side, or height and width, before the crop; None if the image is squeezed to a square.
-        resample: Pillow's number of the interpolation.
+
+def image_processor(settings: Any, model_type: Any = None) -> Any:
+    """Build an image processor of transformers, of its Pillow variant if there is one.
+
+    Raises:
+        ValueError: If the settings, or the default for the architecture, do not name a processor of transformers, or it
+            does not take them.
     """
-
-    size: int | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    resize: int | list[int] | None
-    resample: int | None
-
-
-def expected_images(folder: Path) -> ExpectedImages:
-    """Read the preprocessing from `preprocessor_config.json` or `processor_config.json`; unknown values are None."""
-    file = next((path for name in (_PROCESSOR, _PROCESSORS) if (path := folder / name).is_file()), None)
-    settings = {} if file is None else _read_json(file)
-    settings = settings["image_processor"] if isinstance(settings.get("image_processor"), dict) else settings
-    is_cropped, share, size = settings.get("do_center_crop") is True, settings.get("crop_pct"), settings.get("size")
-    # In old files, a single number is the shorter side if images are cropped, otherwise the side of the square.
-    shorter = _side(size, "shortest_edge") if is_cropped or isinstance(size, dict) else None
-    sides = _side(size, "height"), _side(size, "width")
-    side = _side(settings.get("crop_size"), "height") if is_cropped else shorter or sides[0]
-    resize: Any = shorter
-    if is_cropped and shorter is None:
-        resize = [*sides] if all(sides) else None
-    elif side is not None and isinstance(share, float) and 0 < share <= 1:
-        resize = int(side / share) if side < _CONVNEXT_CROPS else None
-    mean, std = _colours(settings.get("image_mean")), _colours(settings.get("image_std"))
-    if settings.get("do_normalize") is False:
-        mean, std = (0.0,) * 3, (1.0,) * 3
-    resample = settings.get("resample")
-    return ExpectedImages(side, mean, std, resize, resample if resample in range(_RESAMPLINGS) else None)
-
-
-def _side(size: Any, name: str) -> int | None:
-    side = size.get(name) if isinstance(size, dict) else size
-    return side if isinstance(side, int) and side > 0 else None
-
-
-def _colours(values: Any) -> tuple[float, ...] | None:
-    are_colours = (
-        isinstance(values, list) and len(values) == 3 and all(isinstance(value, int | float) for value in values)
+    with optional_dependency("transformers"):
+        import transformers
+        from transformers.image_processing_utils import BaseImageProcessor
+        from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES as DEFAULTS
+    settings = settings if isinstance(settings, dict) else {}
+    old = str(settings.get("feature_extractor_type", "")).replace("FeatureExtractor", "ImageProcessor")
+    default = next(iter(DEFAULTS.get(model_type, {}).values()), "") if isinstance(model_type, str) else ""
+    name = str(settings.get("image_processor_type") or old or default).removesuffix("Fast").removesuffix("Pil")
+    for kind in (getattr(transformers, f"{name}Pil", None), getattr(transformers, name, None) if name else None):
+        if isinstance(kind, type) and issubclass(kind, BaseImageProcessor):
+            try:
+                return kind.from_dict({key: value for key, value in settings.items() if key != "auto_map"})
+            except Exception as error:  # each processor has checks of its own
+                message = " ".join(str(error).split())[:200]
+                raise ValueError(f"{name} of transformers does not take its settings: {message}") from error
+    raise ValueError(
+        f"the settings of the images name {name or 'no processor'!r}, which is not an image processor of transformers "
+        f"{transformers.__version__}: write its name as image_processor_type into {_PROCESSOR}"
     )
-    return tuple(values) if are_colours else None
 
 
 def find_folder(backbone: str, *, weights: bool) -> Path:
@@ -323,7 +310,7 @@ def find_folder(backbone: str, *, weights: bool) -> Path:
         import huggingface_hub
     patterns = [_CONFIG, _PROCESSOR, _PROCESSORS]
     if weights:
-        patterns += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS]
+        patterns += ["model*.safetensors", "model.safetensors.index.json", TOKENIZER, TOKENIZER_SETTINGS, *TOKENS]
     with suppress(Exception):  # not there
         cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, local_files_only=True))
         if (cached / _CONFIG).is_file() and (not weights or any(cached.glob("*.safetensors"))):

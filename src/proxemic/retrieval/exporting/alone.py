@@ -5,6 +5,7 @@ Needs onnxruntime, NumPy and Pillow.
 
 import io
 import json
+import math
 import re
 import sys
 from contextlib import suppress
@@ -63,7 +64,8 @@ def prepare(path: str, how: dict[str, Any]) -> np.ndarray:
     else:
         height, width = resize or (size, size)
         image = image.resize((width, height), method)
-    left, top = (round((side - size) / 2) for side in image.size)
+    to_pixel = math.floor if how.get("crop_rounding") == "down" else round
+    left, top = (to_pixel((side - size) / 2) for side in image.size)
     pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float32).reshape(size, size, -1)
     if how["channel_order"] == "bgr":
         pixels = pixels[:, :, ::-1]

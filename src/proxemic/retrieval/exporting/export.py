@@ -35,6 +35,7 @@ from proxemic.retrieval.exporting.graphs import (
 from proxemic.retrieval.exporting.parity import check, labelled_images, measure, whole_classes
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationConfig
+from proxemic.runs.library_preprocessing import LibraryPreprocessing
 from proxemic.runs.onnx_files import ONNX_NOTE
 from proxemic.runs.pretrained import model_path
 from proxemic.tables import percent
@@ -154,6 +155,11 @@ def export(
     embedder = Embedder.load(model, device="cpu")
     check_exportable(embedder.model)
     preprocessing = embedder.transform
+    if isinstance(preprocessing, LibraryPreprocessing):
+        raise UserError(
+            f"The images of this model are prepared by {preprocessing.library} itself, with settings that a file for "
+            "other programs cannot describe: export another network."
+        )
     assert isinstance(preprocessing, Preprocessing)
     run = run_of(embedder)
     calibrates = int8 and is_convolutional(embedder.model)
