@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,7 +28,6 @@ Cut = tuple[Path, Box | None]  # a file, and the part of it that is an image
 _VERSION = 1  # of the processing of images before they are written
 _SAMPLE = 64  # images in the sample that estimates the size of all
 _TOGETHER = 128  # images in memory at once while writing
-_DAY = 86_400  # seconds
 
 
 @dataclass(frozen=True)
@@ -180,10 +178,6 @@ def _open(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
 
 def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) -> None:
     """Write a cache; `UserError` if it needs more than this part of the free disk space."""
-    for left in path.parent.glob(".images-*.pixels.*.tmp"):  # by killed processes
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _DAY:
-                left.unlink()
     _check_space(cuts, shrinking, path.parent, part)
     # Pillow releases the GIL while decoding and resizing.
     with ThreadPoolExecutor() as pool, tqdm(desc="caching images", total=len(cuts), leave=False, disable=None) as bar:
