@@ -220,7 +220,10 @@ def search(
             raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
     say(f"Searching {without_password(gallery)}")
     from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
+    from proxemic.retrieval.contact_sheet import check_sheet
 
+    for path in sheets.values():
+        check_sheet(path, query)
     opened = open_gallery(gallery, model, report=say)
     result = search_gallery(opened, *query, text=text, where=conditions, **options)
     say_unreadable(result.unreadable, "query", "queries")
