@@ -306,7 +306,7 @@ def serve(
             users of this machine.
         name: A further host name of the server; may be repeated.
         max_bytes: Most bytes of a request.
-        max_pixels: Most pixels of a picture.
+        max_pixels: Most pixels of a query, and of all pictures that are decoded at the same time.
         max_seconds (S): Most seconds to receive a request, and to answer it.
         max_queue: Most waiting requests.
     """

@@ -68,7 +68,9 @@ def embed_images(
     rank, world = (dist.get_rank(), dist.get_world_size()) if shared and dist.is_initialized() else (0, 1)
     batches = torch.arange(len(images)).split(batch_size)
     shares = [torch.cat([torch.empty(0, dtype=torch.int64), *batches[first::world]]) for first in range(world)]
-    data = EmbeddingDataset(images, preprocessing.evaluation(), side=preprocessing.reduced_side)
+    data = EmbeddingDataset(
+        images, preprocessing.evaluation(), side=preprocessing.reduced_side, bits=preprocessing.bits
+    )
     loader = _loader(model, Subset(data, shares[rank].tolist()), batch_size, workers)
     bar = tqdm(loader, description, leave=False, disable=True if rank else None)
     with shared_memory_errors():

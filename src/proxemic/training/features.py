@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from proxemic.data import ImageSet
+from proxemic.data import ImageSet, Preprocessing
 from proxemic.data.cache import key_of
 from proxemic.data.formats.shards import ShardPixels
 from proxemic.data.pixels import CachedPixels, FilePixels, Pixels
@@ -80,8 +80,10 @@ class CachedFeatures(Vectors):
 class _Table(Dataset[Tensor]):
     """A file of features of distinct images, sorted by their keys, each transformed with its own seed."""
 
-    def __init__(self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], side: int | None) -> None:
-        self.transform, self.seed, self.side = transform, seed, side
+    def __init__(
+        self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], images: Preprocessing
+    ) -> None:
+        self.transform, self.seed, self.images = transform, seed, images
         sources = {key: (group.pictures, at) for group in sets for at, key in enumerate(image_keys(group.pictures))}
         self.keys = sorted(sources)
         self.sources = [sources[key] for key in self.keys]
@@ -93,7 +95,7 @@ class _Table(Dataset[Tensor]):
         pixels, index = self.sources[row]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive_seed(*self.seed, row))
-            return self.transform(pixels.load(index, self.side))
+            return self.transform(pixels.load(index, self.images.reduced_side, self.images.bits))
 
     def rows_of(self, images: ImageSet) -> Int64[np.ndarray, " images"]:
         row = {key: number for number, key in enumerate(self.keys)}
@@ -117,12 +119,12 @@ def cached_features(
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return image sets whose pixels are the backbone's features; those not yet in the cache are computed."""
     recipe = session.recipe
-    config, side = recipe.features, recipe.images.reduced_side
+    config = recipe.features
     folder = Path(config.folder or platformdirs.user_cache_path("proxemic") / "features")
     known = (network_key(model), (recipe.images.as_dict(), recipe.evaluation.precision))
-    everything = _Table([train, *([held_out] if held_out else [])], recipe.images.evaluation(), (), side)
+    everything = _Table([train, *([held_out] if held_out else [])], recipe.images.evaluation(), (), recipe.images)
     varied = recipe.augment.training(recipe.images)
-    copies = [_Table([train], varied, (recipe.seed, copy), side) for copy in range(config.copies or 0)]
+    copies = [_Table([train], varied, (recipe.seed, copy), recipe.images) for copy in range(config.copies or 0)]
     total = len(everything) + sum(map(len, copies))
     with (
         session.processes.main_process_first(),
@@ -202,7 +204,7 @@ def image_keys(pixels: Pixels) -> list[bytes]:
         shards = [key_of((path, None)) for path in pixels.shards]
         places = zip(pixels.shard.tolist(), pixels.offsets.tolist(), strict=True)
         return [b"%s %d" % (shards[shard], offset) for shard, offset in places]
-    images = (pixels[index] for index in range(len(pixels)))
+    images = (pixels.load(index, None, "auto") for index in range(len(pixels)))
     return [hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).digest() for image in images]
 
 

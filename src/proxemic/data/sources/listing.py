@@ -12,8 +12,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from tqdm import tqdm
 
 from proxemic.data.formats.tables import CORNERS, IMAGE_COLUMNS, SPLITS, Box, boxes_of, read_table
-from proxemic.data.pixels import FilePixels, check_box
-from proxemic.data.reading import UnreadableImageError, describe, examine
+from proxemic.data.pixels import FilePixels
+from proxemic.data.reading import UnreadableImageError, check_box, describe, examine
 from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
 from proxemic.data.roots import as_root, roots_of
 from proxemic.data.rows import Rows

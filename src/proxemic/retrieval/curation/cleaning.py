@@ -228,7 +228,7 @@ class Cleaning:
         image = None
         with suppress(KeyError, UnreadableImageError):  # a vector, or a picture that was removed meanwhile
             pixels, row = self.pixels[name]
-            image = pixels.load(row, _SIDE)
+            image = pixels.load(row, _SIDE, "auto")
         return picture(image, _SIDE, alt)
 
 
@@ -461,7 +461,7 @@ def _look(pixels: FilePixels) -> tuple[list[bytes], np.ndarray, dict[int, str]]:
 
     def one(row: int) -> tuple[bytes, np.ndarray, str | None]:
         try:
-            image = pixels[row]
+            image = pixels.load(row, None, "auto")
         except UnreadableImageError as error:  # it may have been removed meanwhile
             return b"%d" % row, np.zeros(LENGTH, np.float32), error.reason or str(error)
         return content_hash(image), signature(image), None
@@ -483,7 +483,7 @@ def _closely(pixels: FilePixels, mirror: bool) -> Callable[[int, int], float]:
     @lru_cache(_KEPT)
     def small(row: int) -> Image.Image | None:
         try:
-            return reduced(pixels[row])
+            return reduced(pixels.load(row, None, "auto"))
         except UnreadableImageError:
             return None
 
