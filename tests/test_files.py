@@ -26,7 +26,7 @@ def write_and_die(path: Path) -> None:
 
 
 def test_what_killed_processes_left_is_removed_by_the_next_that_writes_there(tmp_path: Path) -> None:
-    stays = [tmp_path / name for name in (".note.txt.tmp", ".together.0a1b2c.tmp", ".note.txt.999999999.tmp")]
+    stays = [tmp_path / name for name in (".note.txt.tmp", ".note.txt.999999999.tmp", f".note.txt.{'9' * 30}.work")]
     for path in stays:
         path.touch()
     process = multiprocessing.get_context("fork").Process(target=write_and_die, args=(tmp_path / "note.txt",))

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxemic.errors import UserError
+from proxemic.errors import UserError, is_out_of_memory
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 3800  # bytes: the limits of Linux, with room for our own names
 _DAY = 86_400  # seconds
@@ -117,6 +117,24 @@ def check_regular(path: Path) -> None:
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "a pipe, a device or a socket"
         raise UserError(f"{path} is not a regular file but {what}: give the path of a file.")
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn any error of a library that reads a file in the block into a `ValueError`, one sentence about the file.
+
+    Our own sentences pass, which name the file, and so does a lack of memory. Anything but a regular file is refused.
+    """
+    check_regular(path)
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error) or (isinstance(error, ValueError) and str(error).startswith(str(path))):
+            raise
+        why = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+        raise ValueError(f"{path} is no sound {kind} file ({why}): write it anew.") from error
 
 
 def may_not_be_read(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from proxemic.data.reading import ImageInput, cut_thin, read_image, resize_shorter
 from proxemic.extras import optional_dependency
+from proxemic.files import reading
 from proxemic.ranges import check_fields
 
 Transform = Callable[[ImageInput], Tensor]
@@ -86,6 +88,14 @@ class Preprocessing:
                 )
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
+
+    @classmethod
+    def read(cls, content: Any, file: Path) -> "Preprocessing":
+        """Make a preprocessing of the plain data in a JSON file; `ValueError` if they do not describe one."""
+        with reading(file, "JSON"):
+            made = cls(**content)
+            made.evaluation()
+        return made
 
     @property
     def resized(self) -> int | tuple[int, ...] | None:

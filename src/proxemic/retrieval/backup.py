@@ -15,9 +15,9 @@ from jaxtyping import Float32
 
 from proxemic.addresses import is_pretrained_name
 from proxemic.data.embeddings import MADE_BY, PRECISION
-from proxemic.data.formats.vectors import open_parquet_file, sound_file
+from proxemic.data.formats.vectors import open_parquet_file
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import reading, write_atomically
 from proxemic.models import read_checksum
 from proxemic.outputs import GALLERY, check_output, is_gallery
 from proxemic.retrieval.gallery import Gallery
@@ -121,7 +121,7 @@ def import_gallery(
     if not path.is_file():
         raise UserError(f"{path} is not a file: give one that proxemic gallery export wrote.")
     try:
-        with sound_file(path, "Parquet"), open_parquet_file(path) as opened:
+        with reading(path, "Parquet"), open_parquet_file(path) as opened:
             schema = opened.schema_arrow
             info, facts = _facts(schema, path)
             with create_whole_store(os.fspath(address), info) as store:

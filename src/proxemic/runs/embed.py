@@ -24,6 +24,7 @@ from proxemic.models.backbones.timm_models import TimmBackbone
 from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
+from proxemic.models.saving import DESCRIPTION
 from proxemic.precision import full_precision
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationPrecision
@@ -42,10 +43,7 @@ def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[
     if run.stopped:
         note = f"{path} {run.stopped}: its model is the best one until then. Finish it by proxemic train --resume "
         warnings.warn(f"{note}{run.path}.", UserNote, stacklevel=2)
-    try:
-        return model, Preprocessing(**preprocessing)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the preprocessing that model.json of {path} says cannot be done here: {error}") from error
+    return model, Preprocessing.read(preprocessing, (path if path.is_dir() else path.parent) / DESCRIPTION)
 
 
 @torch.no_grad()

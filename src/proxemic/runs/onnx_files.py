@@ -47,10 +47,9 @@ def read_onnx_model(path: Path) -> tuple[EmbeddingModel, Preprocessing, dict[str
             f"{path} is not the file that {file} describes, whose sha256 is another: put the two that belong "
             "together side by side."
         )
-    try:
-        preprocessing = Preprocessing(**usage["preprocessing"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not say how images are prepared: {error}") from error
+    if "preprocessing" not in usage:
+        raise ValueError(f"{file} does not say how images are prepared: preprocessing is missing.")
+    preprocessing = Preprocessing.read(usage["preprocessing"], file)
     size, channels = preprocessing.size, preprocessing.channels
     config = ModelConfig(str(path), head="none", normalize=False, in_channels=channels, image_size=size)
     backbone = OnnxBackbone(content, config)

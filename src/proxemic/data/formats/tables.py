@@ -11,6 +11,7 @@ import numpy as np
 
 from proxemic.data.rows import Places, Rows
 from proxemic.extras import optional_dependency
+from proxemic.files import reading
 
 with optional_dependency("train"):
     import pyarrow as pa
@@ -145,7 +146,7 @@ def _flush(texts: list[list[str]], parts: list[list[pa.Array]]) -> None:
 
 def _read_parquet(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[str]]:
     types = pa.types
-    try:
+    with reading(table, "Parquet"):
         schema = pyarrow.parquet.read_schema(table)
         # As a dictionary column, repeated texts are in memory only once.
         texts = [field.name for field in schema if types.is_string(field.type) or types.is_large_string(field.type)]
@@ -161,9 +162,8 @@ def _read_parquet(table: Path, choose: Choose) -> tuple[pa.Table, Places, list[s
                     f"{table}: {wrong} holds {schema.field(wrong).type}, but must hold texts, numbers or truth values."
                 )
             content = file.read(columns=[name for name in chosen if name not in lists])
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{table} is not a Parquet table ({' '.join(str(error).split())}).") from error
-    columns = {name.strip(): _as_texts(content[name], table) for name in content.column_names}
+        content.validate(full=True)  # as indices beyond a damaged dictionary end the process
+        columns = {name.strip(): _as_texts(content[name], table) for name in content.column_names}
     lists = [name for name in lists if name != "embedding"]
     return pa.table(columns), Places(table, "row", np.arange(1, rows + 1)), lists
 

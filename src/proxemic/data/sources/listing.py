@@ -19,7 +19,7 @@ from proxemic.data.roots import as_root, roots_of
 from proxemic.data.rows import Rows
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.files import readable
+from proxemic.files import check_regular, readable
 from proxemic.image_formats import (
     FORMATS_TEXT,
     SYSTEM_FOLDERS,
@@ -262,6 +262,7 @@ def _list_named(file: Path, folder: Path | str) -> Rows | None:
     """
     suffix = file.suffix.lower()
     if suffix == ".txt":
+        check_regular(file)
         lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
         return list_files([within(folder, line.strip()) for line in lines if line.strip()])
     if suffix not in TABLES:
