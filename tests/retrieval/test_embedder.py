@@ -223,9 +223,9 @@ def _folder(folder: Path) -> Path:
     [
         ({"sha256": "0" * 64}, "model.onnx is not the file that"),
         ({"distance": "hamming"}, "has distance 'hamming'"),
-        ({"preprocessing": None}, "does not say how images are prepared"),
-        ({"preprocessing": {"size": 16, "unknown": 1}}, "does not say how images are prepared"),
-        ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, "does not say how .* mean has 3 values"),
+        ({"preprocessing": None}, "is no sound JSON file"),
+        ({"preprocessing": {"size": 16, "unknown": 1}}, "is no sound JSON file"),
+        ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, "model.json .* mean has 3 values"),
         ({"preprocessing": {"size": 16, "channels": 1, "mean": [0.5], "std": [1]}}, "takes images of 3 channels"),
     ],
 )
