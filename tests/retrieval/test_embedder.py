@@ -225,7 +225,7 @@ def _folder(folder: Path) -> Path:
         ({"distance": "hamming"}, "has distance 'hamming'"),
         ({"preprocessing": None}, "is no sound JSON file"),
         ({"preprocessing": {"size": 16, "unknown": 1}}, "is no sound JSON file"),
-        ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, "model.json .* mean has 3 values"),
+        ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, r"model\.json .*mean has 3 values"),
         ({"preprocessing": {"size": 16, "channels": 1, "mean": [0.5], "std": [1]}}, "takes images of 3 channels"),
     ],
 )

@@ -178,8 +178,8 @@ def decoded_pixels(image: Image.Image) -> int:
 def read_small(image: str | os.PathLike[str] | bytes, side: int, box: Box | None = None) -> Image.Image:
     """Read an image, or a box of the upright image, to show it with a shorter side of `side` pixels or a little more.
 
-    It is reduced before it is turned and flattened, so that only one whole copy of it is in memory. Its pixels are not
-    exactly those of `read_image`, and 16 bits are scaled by the largest value.
+    It is reduced before it is turned and flattened, so that only one whole copy of it is in memory, or two if it has
+    transparency. Its pixels are not exactly those of `read_image`, and 16 bits are scaled by the largest value.
 
     Raises:
         UnreadableImageError: If the file cannot be decoded.
